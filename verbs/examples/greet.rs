@@ -1,5 +1,6 @@
-//! A first program: the client writes a greeting into the server's memory, reads it back, and tells its length by a Send.
-//! `docs/write-a-program.md` explains it; `verbs/abi/examples/greet.c` is the same in C, and speaks with this one.
+//! A first program: the client writes a greeting into the server's memory, reads it back, and tells its length by a
+//! Send. `docs/write-a-program.md` explains it. `verbs/abi/examples/greet.c` is the same program in C; the two
+//! interoperate.
 //!
 //! ```text
 //! greet serve                one client, then exit
@@ -25,7 +26,7 @@ const PORT: u16 = 7500;
 const ROOM: u32 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What every end needs: a queue for completions, a channel to sleep on, and a queue pair.
+/// What each end needs: a completion queue, a channel to sleep on, and a queue pair.
 struct End {
     channel: CompChannel,
     cq: Cq,
@@ -49,7 +50,8 @@ impl End {
         Ok(Self { channel, cq, qp })
     }
 
-    /// Sleeps until something completes. Arm, poll once more, then sleep: else an event could be missed.
+    /// Sleeps until something completes. It arms, polls once more, and then sleeps; otherwise it could miss an
+    /// event.
     fn complete(&self) -> Result<Wc> {
         let mut found = [Wc::default()];
         loop {
@@ -81,7 +83,7 @@ fn serve(device: &Device) -> Result<()> {
         pd.alloc_mr(ROOM as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let length = pd.alloc_mr(4, Access::LOCAL_WRITE)?;
     let end = End::new(device, &pd)?;
-    // A message needs a receive that waits for it, so it is posted before the client may send.
+    // A message needs a receive that waits for it, so post the receive before the client may send.
     end.qp.post_recv(&RecvWr { wr_id: 0, sges: &[Sge::of(&length, 0, 4)] })?;
 
     let events = device.create_event_channel()?;
@@ -90,7 +92,7 @@ fn serve(device: &Device) -> Result<()> {
     let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else {
         return Err("nobody comes".into());
     };
-    // Where our memory is, in network order, as private data of the answer.
+    // The place of our memory, in network byte order, as private data of the answer.
     let place = [&offered.addr().to_be_bytes()[..], &offered.rkey().to_be_bytes()].concat();
     let _connection = request.accept(&end.qp, &ConnParam { private_data: place, ..ConnParam::default() })?;
 

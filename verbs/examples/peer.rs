@@ -1,5 +1,6 @@
-//! Every operation of the verbs API against a peer that checks every byte: one half of `scripts/interop-siw`, whose other
-//! half is the same program in C on libibverbs (`scripts/lab/peer.c`). Two of these talk to each other, too.
+//! Every operation of the verbs API against a peer that checks every byte. This is one half of
+//! `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/peer.c`). Two
+//! instances of this program also interoperate.
 //!
 //! ```text
 //! peer serve  [-p PORT] [-q CONNECTIONS] [-m BYTES]               answer, until that many connections have ended
@@ -7,13 +8,15 @@
 //! peer stream -a ADDR [-p PORT] [-m BYTES]                        Writes without end, until the connection ends
 //! peer stale  -a ADDR [-p PORT]                                   Writes by an invalidated STag: must be refused
 //! ```
-//! `-m`: largest message. `-P N`: the connections are spread over N ports, the first of which is PORT. Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit: 0 done and verified,
-//! 1 failed, 3 the connection was lost.
+//! `-m`: largest message. `-P N`: the connections are spread over N ports, the first of which is PORT. Settings
+//! come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit status: 0 done and verified, 1 failed, 3 the
+//! connection was lost.
 //!
-//! What both speak: the private data of request and answer tell where the sender's target region is ([`Region`]).
-//! Then one end drives: it works on the other's target and tells by a Send of 16 bytes what is to be checked or
-//! prepared there ([`Control`]), which the other answers with `DONE`. One receive is posted at any time: for a control
-//! message, or for the message that the last one announced. After a client has driven, it hands the turn to the server.
+//! The protocol: the private data of request and answer tell where the sender's target region is ([`Region`]). Then
+//! one end drives: it works on the other's target, and tells by a Send of 16 bytes what the other end must check or
+//! prepare there ([`Control`]). The other end answers with `DONE`. One receive is posted at any time: for a control
+//! message, or for the message that the last one announced. When a client has driven, it hands the turn to the
+//! server.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -28,20 +31,21 @@ use urnic::{
 };
 use urnic_config::{Config, Sources};
 
-/// The answer; its value is that of a request which asks for one. Without a value it is an empty message (peer.c says why).
+/// The answer. Its value is that of a request that asks for one. Without a value it is an empty message (peer.c
+/// explains why).
 const DONE: u32 = 0;
 /// The target holds a message: check it.
 const WRITTEN: u32 = 1;
-/// Fill the target, to be read.
+/// Fill the target, so that it can be read.
 const FILL: u32 = 2;
-/// Post a receive for a message, answer, and answer again when it is there and right.
+/// Post a receive for a message, answer, and answer again when the message has come and is right.
 const RECEIVE: u32 = 3;
-/// The same, and the first answer tells the STag of a fresh region, which the message will invalidate. Its first 4096
-/// bytes are the target's. Value 1: keep the region registered until the connection ends.
+/// Do the same; the first answer carries the STag of a fresh region, which the message will invalidate. The region
+/// is the first 4096 bytes of the target. Value 1: keep the region registered until the connection ends.
 const INVALIDATE: u32 = 4;
 /// It is your turn to drive.
 const TURN: u32 = 5;
-/// The connection can end.
+/// The connection may end.
 const END: u32 = 6;
 
 const SIZES: [u32; 12] = [0, 1, 7, 8, 64, 1420, 1424, 1425, 4096, 65_536, 1 << 20, 16 << 20];
@@ -113,7 +117,7 @@ impl Control {
     }
 }
 
-/// The bytes of a message.
+/// Returns the bytes of a message.
 fn pattern(seed: u32, size: u32) -> Vec<u8> {
     (0..size).map(|i| seed.wrapping_add(i).wrapping_add(i >> 8).wrapping_add(3 * (i >> 16)) as u8).collect()
 }
@@ -147,7 +151,7 @@ struct Lane {
     control: Mr,
     peer: Option<Region>,
     received: Option<Wc>,
-    /// Invalidated by the peer, and still registered.
+    /// A region that the peer has invalidated, and that is still registered.
     stale: Option<Mr>,
     max_size: u32,
     seed: u32,
@@ -251,7 +255,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for a control message. The receive for the next is not posted yet.
+    /// Waits for a control message. Does not post the receive for the next one.
     fn hear(&mut self) -> Result<Control> {
         let wc = self.complete(true)?;
         if wc.byte_len == 0 {
@@ -281,7 +285,7 @@ impl Lane {
         self.seed
     }
 
-    /// A new message in the local region; its seed.
+    /// Puts a new message into the local region. Returns its seed.
     fn fill_local(&mut self, size: u32) -> Result<u32> {
         let seed = self.next_seed();
         self.local.write_at(0, &pattern(seed, size))?;
@@ -346,14 +350,14 @@ impl Lane {
         self.tell(DONE, 0, 0, 0)
     }
 
-    /// Serves the peer until it ends. A server drives after the client did.
+    /// Serves the peer until it ends. A server drives after the client has driven.
     fn serve(&mut self, drives_too: bool) -> Result<()> {
         loop {
             let message = self.hear()?;
             if message.size > self.max_size {
                 return wrong(format!("the peer wants {} bytes; -m allows {}", message.size, self.max_size));
             }
-            // While a message of its own is awaited, no control message can come.
+            // While an announced message is awaited, no control message can come.
             if !matches!(message.kind, RECEIVE | INVALIDATE | END) {
                 self.post_control()?;
             }
@@ -369,7 +373,8 @@ impl Lane {
                 }
                 RECEIVE => self.receive_message(message, None)?,
                 INVALIDATE => {
-                    // SAFETY: the memory is the target's, which lives as long as the lane and thus longer.
+                    // SAFETY: the memory is the target's, which lives as long as the lane and thus longer than this
+                    // region.
                     let fresh = unsafe {
                         self.pd.reg_mr(self.target.as_ptr(), 4096, RIGHTS | Access::REMOTE_INVALIDATE)?
                     };
@@ -396,7 +401,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A region's STag works until a Send with Invalidate has named it, and then ends the connection.
+    /// A region's STag works until a Send with Invalidate has named it; then its use ends the connection.
     fn stale(&mut self) -> Result<()> {
         let Region { addr, .. } = self.peer()?;
         self.local.write_at(0, &pattern(1, 8))?;
@@ -445,7 +450,7 @@ fn client(device: &Device, options: &Options, mode: &str) -> Result<()> {
                 lane.serve(false)?;
             }
         }
-        // The peer may have been faster.
+        // The peer may have ended the connection first.
         let _ = connection.disconnect();
     }
     Ok(())

@@ -1,18 +1,20 @@
-//! Connections on which something is not as usual, and what the application sees of it: one half of the trials of
-//! `scripts/interop-siw`, whose other half is the same program in C on libibverbs (`scripts/lab/trial.c`). Two of these
-//! try each other, too.
+//! Connections on which something is unusual, and what the application sees of it. This is one half of the trials
+//! of `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/trial.c`). Two
+//! instances of this program also work with each other.
 //!
 //! ```text
 //! trial offer          serve trials until one is named "end"
 //! trial ADDR TRIAL...  make them, one after the other
 //! ```
-//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). A trial is its name, then `key=value`, all in
-//! one argument; `scripts/lab/siw-trials` has those of the lab. The side that connects says in the head of its
-//! private data ([`Ask`]) what the other is to do. That one's private data say where its regions are: of all rights,
-//! readable, writable, and of another protection domain. The operation of the trial follows, once or more often, then a
-//! short Send, unless the operation was one; when it arrives, the connection ends. Each side has one receive posted.
+//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). A trial is its name, then `key=value`, all
+//! in one argument; `scripts/lab/siw-trials` has those of the lab.
 //!
-//! Each side prints a line of what its application could see: private data, completions, the end, asynchronous events,
+//! The connecting side tells the other in the head of its private data ([`Ask`]) what to do. The other side's
+//! private data tell where its regions are: one with all rights, one readable, one writable, and one of another
+//! protection domain. The operation of the trial follows, once or more often, then a short Send, unless the
+//! operation was a Send. When a Send arrives, the connection ends. Each side has one receive posted.
+//!
+//! Each side prints a line of what its application saw: private data, completions, the end, asynchronous events,
 //! Terminate.
 
 use std::fmt::{Display, Write as _};
@@ -30,28 +32,28 @@ const ROOM: u32 = 65_536;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PORT: u16 = 7472;
 const SENDS: u32 = 72;
-/// What is added to an STag to get one that is not there.
+/// Added to an STag to make an unknown one.
 const UNKNOWN: u32 = 0x11_1100;
 const REGIONS: [&str; 4] = ["all", "readable", "writable", "elsewhere"];
 const ALL: usize = 0;
 const READABLE: usize = 1;
 const WRITABLE: usize = 2;
-/// Address and STag, big endian.
+/// Length of address and STag, big endian, in octets.
 const REGION_LEN: usize = 12;
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// What the serving side is to do.
+/// What the serving side must do.
 struct Ask {
-    /// Reject the connection.
+    /// Whether to reject the connection.
     reject: bool,
-    /// Send a message before anything has arrived.
+    /// Whether to send a message before anything has arrived.
     first: bool,
     ird: u8,
     ord: u8,
-    /// Length of the private data of the answer.
+    /// Length of the answer's private data, in octets.
     answer: u16,
-    /// Size of the receive; 0: none is posted.
+    /// Size of the receive, in octets; 0: none is posted.
     receive: u16,
     name: String,
 }
@@ -87,18 +89,18 @@ impl Ask {
     }
 }
 
-/// A trial as its words say.
+/// A trial, parsed.
 struct Trial {
     ask: Ask,
     op: String,
-    /// Region of the peer; or "unknown".
+    /// Name of the peer's region, or "unknown".
     stag: String,
-    /// Region of our own; or "unknown".
+    /// Name of the own region, or "unknown".
     local: String,
     off: i64,
     len: u32,
     count: u32,
-    /// Length of the private data of the request.
+    /// Length of the request's private data, in octets.
     data: usize,
     ord: u16,
     rtr: RtrChoice,
@@ -163,14 +165,14 @@ fn pattern(i: usize) -> u8 {
     (i + (i >> 8)) as u8
 }
 
-/// The head, and the pattern behind it, cut to `len`.
+/// Returns the head, followed by the pattern, cut to `len`.
 fn private_data(mut head: Vec<u8>, len: usize) -> Vec<u8> {
     head.extend((head.len()..len).map(pattern));
     head.truncate(len);
     head
 }
 
-/// What has been seen in a trial.
+/// What was seen in a trial.
 #[derive(Default)]
 struct Seen(String);
 
@@ -242,7 +244,7 @@ impl End {
         self.qp.post_send(&SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED })
     }
 
-    /// Sends a short message, and how that ended.
+    /// Sends a short message. Returns how that ended.
     fn send_short(&self) -> String {
         match self.post_send(SendOp::Send, Sge::of(&self.regions[ALL], 0, 8)) {
             Ok(()) => complete(&self.send_cq, 1),
@@ -250,7 +252,7 @@ impl End {
         }
     }
 
-    /// Where our regions are.
+    /// Encodes where our regions are.
     fn encode(&self) -> Vec<u8> {
         self.regions
             .iter()
@@ -258,7 +260,7 @@ impl End {
             .collect()
     }
 
-    /// Does the operation of the trial, and how that ended.
+    /// Does the operation of the trial. Returns how that ended.
     fn operate(&self, trial: &Trial, theirs: &[u8]) -> Result<String> {
         let named = |name: &str| REGIONS.iter().position(|known| *known == name);
         let shift = |name: &str| if name == "unknown" { UNKNOWN } else { 0 };
@@ -302,7 +304,7 @@ impl End {
         Ok(status)
     }
 
-    /// Waits for the connection's end and tells what else the application can know.
+    /// Waits for the connection's end, and notes what else the application can know.
     fn see_end(&self, device: &Device, events: &EventChannel, seen: &mut Seen) {
         match events.wait(PATIENCE) {
             Some(CmEvent::Disconnected { reason, .. }) => seen.see(format_args!("end {reason}")),
@@ -325,7 +327,7 @@ impl End {
     }
 }
 
-/// The status of the next completions; of several the first that is not success.
+/// Returns the status of the next completions; if there are several, the first that is not success.
 fn complete(cq: &Cq, count: u32) -> String {
     let until = Instant::now() + PATIENCE;
     let mut status = WcStatus::Success;
@@ -357,7 +359,7 @@ fn act(device: &Device, trial: &Trial, to: Ipv4Addr, seen: &mut Seen) -> Result<
         ird: 4,
         ord: trial.ord,
         rtr: Some(trial.rtr),
-        // What finds no receive is an error here (ERR-22).
+        // A Send that finds no receive must be an error here (ERR-22).
         rnr_retry: 0,
         ..ConnParam::default()
     };
@@ -397,7 +399,7 @@ fn act(device: &Device, trial: &Trial, to: Ipv4Addr, seen: &mut Seen) -> Result<
         seen.see(format_args!("receive {}", complete(&end.receive_cq, 1)));
     }
     end.see_end(device, &events, seen);
-    // The peer may have been faster.
+    // The peer may have ended the connection first.
     let _ = connection.disconnect();
     Ok(())
 }
@@ -422,7 +424,7 @@ fn serve(
         private_data: private_data(end.encode(), length),
         ird: u16::from(ask.ird),
         ord: u16::from(ask.ord),
-        // What finds no receive is an error here (ERR-22).
+        // A Send that finds no receive must be an error here (ERR-22).
         rnr_retry: 0,
         ..ConnParam::default()
     };

@@ -1,13 +1,13 @@
-//! A program with a protocol of its own in lines of text over TCP, which goes on by RDMA on the same connection: the client
-//! asks for room, the server says where it is, both make their socket the connection of a queue pair, and the client writes
-//! there. `docs/write-a-program.md` explains it.
+//! A program with a text protocol of its own over TCP that switches to RDMA on the same connection. The client asks
+//! for room, the server tells where it is, both make their socket the connection of a queue pair, and the client
+//! writes there. `docs/write-a-program.md` explains it.
 //!
 //! ```text
 //! upgrade serve ADDRESS:PORT          one client, then exit
 //! upgrade say ADDRESS:PORT WORDS
 //! ```
 //!
-//! It needs a device on the kernel's sockets, which is what there is without settings.
+//! It needs a device on the kernel's sockets, which is the default.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -22,11 +22,11 @@ use urnic_config::{Config, Sources};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The most room that a client gets.
+/// Maximum room of a client, in octets.
 const ROOM: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The text part: a socket, and what was read off it but not used.
+/// The text part: a socket, and what was read from it but not used.
 struct Lines(BufReader<TcpStream>);
 
 impl Lines {
@@ -39,7 +39,7 @@ impl Lines {
         Ok(self.0.get_mut().write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// The words of the next line, of which the first must be `verb`.
+    /// Returns the words of the next line after the first, which must be `verb`.
     fn hear(&mut self, verb: &str) -> Result<Vec<String>> {
         let mut line = String::new();
         self.0.read_line(&mut line)?;
@@ -50,7 +50,7 @@ impl Lines {
         }
     }
 
-    /// The rest is RDMA. The buffered reader may have read on: those octets belong to the start-up.
+    /// Switches to RDMA. The buffered reader may hold octets of the start-up.
     fn upgrade(self, role: Role, end: &End) -> Result<Connection> {
         let already_read = self.0.buffer().to_vec();
         let socket = self.0.into_inner();
@@ -110,7 +110,7 @@ fn serve(at: &str) -> Result<()> {
     let mut client = Lines::new(listener.accept()?.0)?;
     let wanted = client.hear("ROOM")?.first().ok_or("how much room?")?.parse::<usize>()?.clamp(1, ROOM);
     let room = end.pd.alloc_mr(wanted, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    // For the message that tells that all is written.
+    // This receive is for the message that tells that all is written.
     end.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] })?;
     client.say(&format!("AT {} {} {wanted}", room.addr(), room.rkey()))?;
     // The client's next octets are the MPA Request.

@@ -1,15 +1,32 @@
-//! The RNIC: engine, memory, queues, connection manager, Rust verbs API.
+//! urnic: a software RNIC in Rust. It speaks standard iWARP (RDMA over TCP), and this crate is its verbs API.
 //!
-//! A [`Device`] is an RNIC in this process. From it come protection domains ([`Pd`]), and from those memory
-//! regions ([`Mr`]) and queue pairs ([`Qp`]); completion queues ([`Cq`]) tell what became of posted work,
-//! completion channels ([`CompChannel`]) when to look; an [`EventChannel`] makes connections.
+//! The object model is that of verbs. A [`Device`] is an RNIC inside this process. It makes protection domains
+//! ([`Pd`]); these make memory regions ([`Mr`]) and queue pairs ([`Qp`]). Work is posted to queue pairs, and
+//! completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that does not
+//! want to poll sleeps on a completion channel ([`CompChannel`]).
 //!
-//! Whoever polls drives the engine; the engine's own thread steps in when nobody does (unless `progress`
-//! says otherwise). All objects can be shared among threads.
+//! By default, a thread that polls also drives the engine; the engine's own thread takes over when no thread polls
+//! ([`Progress`] selects this). All objects may be shared among threads.
+//!
+//! # Getting started
+//! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets: on any Linux, as any
+//! user, with no hardware and no setup. In a checkout of urnic, `greet` is a complete program with a server and a
+//! client:
+//!
+//! ```text
+//! cargo run -p urnic --no-default-features --example greet -- serve                  # in one shell
+//! cargo run -p urnic --no-default-features --example greet -- say 127.0.0.1 hello    # in another
+//! ```
+//!
+//! The default feature `dpdk` adds DPDK ports, and needs DPDK to build. A program that uses only the kernel's
+//! sockets depends on this crate with `default-features = false`. `docs/write-a-program.md` explains `greet` step
+//! by step.
 //!
 //! # A first program
-//! One device writes into the memory of another one. The two are simulated here, so that this runs anywhere; real ones come
-//! from [`Device::open`], and everything else is the same, but that nobody has to let time pass.
+//! One device writes into the memory of another. Both are simulated here, so that the program runs anywhere. A
+//! program for real devices differs in two places: it opens them by [`Device::open`], and it waits for events and
+//! completions ([`EventChannel::wait`], [`Cq::poll`]) where this one lets simulated time pass
+//! ([`Simulation::run`](simulation::Simulation::run)).
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,7 +38,7 @@
 //! let (server, client) = (simulation.device(0), simulation.device(1));
 //! let limit = Duration::from_secs(1);
 //!
-//! // At each end: a domain for memory, a queue for completions, a queue pair, a channel for connections.
+//! // Each end has a domain for memory, a queue for completions, a queue pair, and a channel for connections.
 //! let end = |device: &Device| -> urnic::Result<_> {
 //!     let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None)?);
 //!     let qp = pd.create_qp(&QpInit {
@@ -39,11 +56,11 @@
 //! let (server_pd, _, server_qp, requests) = end(&server)?;
 //! let (client_pd, client_cq, client_qp, events) = end(&client)?;
 //!
-//! // The server lets peers write into its memory; its program tells them where that is.
+//! // The server lets peers write into this memory. A real server sends its address and key to the client.
 //! let offered = server_pd.alloc_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let _listener = requests.listen(7500, 8)?;
 //!
-//! // They connect.
+//! // The client connects, and the server accepts.
 //! let to = (Simulation::address(0), 7500);
 //! let _connection = events.connect(&client_qp, to, &ConnParam::default())?;
 //! let mut accepted = None;
@@ -68,14 +85,14 @@
 //! assert!(simulation.run(limit, || client_cq.poll(&mut wc) == 1));
 //! assert_eq!((wc[0].wr_id, wc[0].status), (1, WcStatus::Success));
 //!
-//! // It is complete, so TCP has it; a moment later it has arrived.
+//! // A completed Write has been handed to TCP. It reaches the server's memory a moment later.
 //! let mut found = [0; 5];
 //! assert!(simulation.run(limit, || offered.read_at(0, &mut found).is_ok() && found == *b"hello"));
 //! # Ok(())
 //! # }
 //! ```
 
-// Floors, from above: each uses those below it.
+// The layers, top first: each uses only those below it.
 mod api;
 mod drive;
 mod shared;

@@ -1,4 +1,4 @@
-//! What devices tell by asynchronous events, and what not.
+//! Which events devices report as asynchronous events, and which they do not.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// The events of a device that have come after some time.
+/// Returns the events of a device after some time.
 fn events(simulation: &mut Simulation, node: usize) -> Vec<AsyncEvent> {
     simulation.wait(Duration::from_secs(20));
     let events = simulation.device(node).async_events();
@@ -19,7 +19,8 @@ fn codes(fault: &QpFault) -> (bool, u8, u8, u8) {
     (t.sent, t.layer, t.etype, t.code)
 }
 
-/// A connection that is in use is no event, at either side: targets of SPDK take `IBV_EVENT_COMM_EST` for the queue pair's end.
+/// Use of a connection raises no event, at either side: targets of SPDK take `IBV_EVENT_COMM_EST` for the queue
+/// pair's end.
 #[test]
 fn a_message_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
@@ -42,8 +43,8 @@ fn an_access_that_is_not_allowed_is_told_at_the_target() {
         assert_eq!(codes(fault), if write { (true, 1, 1, 0) } else { (true, 0, 1, 0) });
         assert!(fault.detail.contains("0x12345678"), "{fault}");
         assert_eq!(fault.terminate, server.qp.terminate());
-        // The other side hears of it by the completion of the Read. A Write is complete already, and nothing else is
-        // outstanding that the Terminate could be about.
+        // The completion of the Read tells the other side. A Write is complete already, so the Terminate cannot
+        // concern any outstanding request.
         let told = events(&mut simulation, 1);
         if write {
             let [AsyncEvent::QpFatal(fault)] = &told[..] else { panic!("{told:?}") };
@@ -66,11 +67,11 @@ fn a_send_without_a_receive_is_a_request_error() {
     assert_eq!(codes(fault), (true, 1, 2, 2));
 }
 
-/// Verbs §6.2.3: what a completion tells is not told twice.
+/// Verbs §6.2.3: what a completion reports is not reported again.
 #[test]
 fn an_error_with_a_completion_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
-    // Too long for the receive, which tells of it.
+    // The message is too long for the receive, whose completion reports it.
     let source = client.pd.alloc_mr(100, Access::empty()).unwrap();
     let sink = server.pd.alloc_mr(10, Access::LOCAL_WRITE).unwrap();
     server.post_recv(1, &[Sge::of(&sink, 0, 10)]);
@@ -86,7 +87,7 @@ fn an_error_with_a_completion_is_no_event() {
     assert_eq!(client.completions()[0].status, WcStatus::LocalProtection);
 }
 
-/// What the application asks for is no event, and neither is the end of a connection.
+/// Actions that the application requests raise no event, and neither does the end of a connection.
 #[test]
 fn wishes_and_ends_are_no_events() {
     for abort in [true, false] {
@@ -103,8 +104,8 @@ fn wishes_and_ends_are_no_events() {
     }
 }
 
-/// A completion queue that overflows tells so, and so does the queue pair that lost a completion; its peer gets
-/// a Terminate. Queue pairs that complete elsewhere go on.
+/// A completion queue that overflows reports it, and so does the queue pair that lost a completion. Its peer gets a
+/// Terminate. Queue pairs that complete elsewhere continue.
 #[test]
 fn a_full_completion_queue_ends_the_queue_pair() {
     for receiving in [true, false] {

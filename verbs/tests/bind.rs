@@ -8,13 +8,13 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// The ends of a client on device 1 and a server on device 0.
+/// Returns the ends of a client on device 1 and a server on device 0.
 fn ends(simulation: &Simulation) -> (End, End) {
     (End::new(&simulation.device(0)), End::new(&simulation.device(1)))
 }
 
-/// Connects the client from what it has reserved to the server, which listens meanwhile. Gives the address that the
-/// server sees.
+/// Connects the client from its reserved address to the server, which listens meanwhile. Returns the address that
+/// the server sees.
 fn connect_from(
     simulation: &mut Simulation,
     bound: &Bound,
@@ -49,7 +49,7 @@ fn a_reserved_port_is_nobody_elses() {
     assert_eq!(bound.address(), (Ipv4Addr::UNSPECIFIED, PORT).into());
     assert_eq!(port_in_use(device.bind(address(0), false)), Some(PORT));
     assert_eq!(port_in_use(server.events.listen(PORT, 1)), Some(PORT));
-    // Nobody listens yet.
+    // There is no listener yet.
     client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
     let event = client.event(&mut simulation);
     assert!(matches!(event, CmEvent::ConnectError { reason: ConnectFailure::Refused, .. }), "{event:?}");
@@ -113,7 +113,8 @@ fn a_connection_comes_from_the_reserved_port() {
     assert_eq!(port_in_use(simulation.device(1).bind(own, false)), Some(1023));
 }
 
-/// As a client that is started again and again: neither TIME-WAIT nor what the peer remembers keeps it from its port.
+/// A client that is restarted again and again: neither TIME-WAIT nor the peer's memory of the old connection blocks
+/// its port.
 #[test]
 fn connections_follow_each_other_from_one_port() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -137,7 +138,8 @@ fn connections_follow_each_other_from_one_port() {
     }
 }
 
-/// A port has no loopback of its own: such addresses are any of the device's, and lead to itself.
+/// A port has no loopback of its own: loopback addresses stand for any of the device's addresses, and lead to the
+/// device.
 #[test]
 fn loopback_addresses_lead_to_the_device_itself() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -159,7 +161,7 @@ fn loopback_addresses_lead_to_the_device_itself() {
         assert_eq!(peer.ip(), std::net::IpAddr::from(Simulation::address(0)));
     }
     works(&mut simulation, &server, &client);
-    // Peers reach it, too.
+    // Peers reach the listener, too.
     let mut other = End::new(&simulation.device(1));
     other.connection = Some(other.events.connect(&other.qp, address(0), &ConnParam::default()).unwrap());
     assert!(matches!(server.event(&mut simulation), CmEvent::ConnectRequest(_)));

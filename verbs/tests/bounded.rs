@@ -1,5 +1,5 @@
-//! Every connection that is over is gone within five seconds, unless its peer lives and has not taken all; and what the peer had
-//! acknowledged by then is complete.
+//! A connection that has ended is removed within five seconds, unless its peer is alive and has not taken all data.
+//! All data that the peer had acknowledged by then has arrived whole.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -15,16 +15,16 @@ use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::CloseReason;
 
-/// What a connection has to close in.
+/// The time in which a connection must close.
 const WITHIN: Duration = Duration::from_secs(5);
-/// The network's way, there and back, and the passes of an engine.
+/// The round-trip time of the network, and the passes of an engine.
 const SOON: Duration = Duration::from_millis(1);
 
 fn connections(simulation: &Simulation) -> usize {
     simulation.device(0).connections().unwrap().len()
 }
 
-/// The connection is there until its time is over, and gone then.
+/// Checks that the connection exists until its time is over, and no longer.
 #[track_caller]
 fn gone_in_time(what: &str, simulation: &mut Simulation) {
     let before = simulation.now();
@@ -38,16 +38,16 @@ fn gone_in_time(what: &str, simulation: &mut Simulation) {
 /// What the peer does from then on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Peer {
-    /// Hears nothing.
+    /// Receives nothing.
     Deaf,
     /// Acknowledges, and does not close its half.
     Open,
 }
 
-/// Ends a connection in RDMA mode; gives memory that is in use.
+/// Ends a connection in RDMA mode. Returns memory that is in use.
 type Ends = fn(&mut Scene) -> Option<Mr>;
 
-/// More than TCP takes at once.
+/// More octets than TCP takes at once.
 const LONG: usize = 4 << 20;
 
 fn post_long(s: &Scene) -> Mr {
@@ -65,7 +65,7 @@ fn an_end_takes_five_seconds_at_most() {
             s.end.disconnect();
             None
         }),
-        // The FIN waits behind what nobody takes.
+        // The FIN waits behind data that the peer does not take.
         ("disconnect behind a long message", &[Peer::Deaf], |s| {
             let source = post_long(s);
             s.simulation.wait(Duration::from_micros(100));
@@ -84,7 +84,7 @@ fn an_end_takes_five_seconds_at_most() {
             s.say(&[WRONG(s)]);
             None
         }),
-        // It waits behind what nobody takes.
+        // The Terminate waits behind data that the peer does not take.
         ("a Terminate behind a long message", &[Peer::Deaf], |s| {
             let source = post_long(s);
             s.simulation.wait(Duration::from_micros(100));
@@ -122,8 +122,8 @@ fn an_end_takes_five_seconds_at_most() {
     }
 }
 
-/// A peer that keeps its window shut and answers probes has not taken what was completed, and a reset would destroy that: the end
-/// waits, five minutes at most, and is a good one when the peer takes all (DDP-43).
+/// A peer that keeps its window shut and answers probes has not taken data of completed requests, and a reset would
+/// destroy that data. So the end waits, five minutes at most, and is a good end if the peer takes all (DDP-43).
 #[test]
 fn an_end_waits_for_a_peer_whose_window_is_shut() {
     for stall in [Duration::from_secs(7), Duration::from_secs(60), Duration::from_secs(250)] {
@@ -171,7 +171,7 @@ fn an_end_waits_for_a_peer_whose_window_is_shut() {
     }
 }
 
-/// One that never takes it is reset in the end, and so is one that takes all and does not close.
+/// A peer that never takes the data is reset in the end, and so is one that takes all and does not close.
 #[test]
 fn an_end_does_not_wait_for_ever() {
     for takes in [false, true] {
@@ -194,11 +194,11 @@ fn an_end_does_not_wait_for_ever() {
     }
 }
 
-/// The same before anything may be said, and during the start-up.
+/// The same before anything may be sent, and during the start-up.
 #[test]
 fn an_end_at_the_start_takes_five_seconds_at_most() {
     for peer in [Peer::Deaf, Peer::Open] {
-        // A fault that no Terminate tells of (MPA-92).
+        // A fault that no Terminate reports (MPA-92).
         let mut s = silent_scene();
         s.raw.borrow_mut().deaf = peer == Peer::Deaf;
         s.end.post(1, SendOp::LocalInv(s.foreign.rkey()), &[]);
@@ -214,7 +214,8 @@ fn an_end_at_the_start_takes_five_seconds_at_most() {
         request.reject(b"no").unwrap();
         gone_in_time("refused", &mut simulation);
 
-        // A Reply whose terms are not ours (MPAE-17), one for a queue pair that has failed (MPAE-31), and none at all.
+        // A Reply with unacceptable terms (MPAE-17), a Reply for a queue pair that has failed (MPAE-31), and
+        // garbage.
         for way in ["terms", "failed", "garbage"] {
             let (mut simulation, end, raw) = with_raw(&options());
             raw.borrow_mut().listen(PORT, 4);
@@ -238,8 +239,8 @@ fn an_end_at_the_start_takes_five_seconds_at_most() {
     }
 }
 
-/// MPA-70, MPA-92: before the peer has said anything no Terminate is sent, and none is told of: neither for a request that
-/// cannot be carried out nor for a first FPDU that is wrong.
+/// MPA-70, MPA-92: before the peer has sent anything, no Terminate is sent, and none is reported: neither for a
+/// request that cannot be carried out, nor for a first FPDU that is wrong.
 #[test]
 fn no_terminate_is_told_of_that_was_not_sent() {
     for (wrong, status) in [(false, WcStatus::MemoryManagement), (true, WcStatus::Flushed)] {
@@ -262,8 +263,8 @@ fn no_terminate_is_told_of_that_was_not_sent() {
     }
 }
 
-/// Lent memory comes back with the acknowledgement that the peer's last segment carries: requests over it have succeeded,
-/// and neither FIN (ERR-46) nor Terminate finds work left.
+/// Lent memory comes back with the acknowledgement in the peer's last segment: requests over it have succeeded, and
+/// neither the FIN (ERR-46) nor the Terminate finds work left.
 #[test]
 fn what_the_last_segment_acknowledges_is_complete() {
     const LEN: usize = 6000;
@@ -276,13 +277,13 @@ fn what_the_last_segment_acknowledges_is_complete() {
             s.end.post(wr_id, SendOp::Send, &[Sge::of(&source, (wr_id - 1) * LEN as u64, LEN as u32)]);
         }
         s.post_receive(10);
-        // All of it arrives, and nothing is known of that.
+        // All of it arrives, and this side does not know that.
         s.hears(2 * LEN);
         s.simulation.wait(Duration::from_millis(1));
         assert_eq!(s.statuses(), []);
         let heard = s.heard();
         let reason = if terminates {
-            // FIN is in the same segment.
+            // The FIN is in the same segment.
             let terminate = fpdu(&untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x07, 0, 0]));
             s.raw.borrow_mut().send_last(s.conn, &terminate);
             DisconnectReason::TerminateReceived
@@ -299,7 +300,8 @@ fn what_the_last_segment_acknowledges_is_complete() {
     }
 }
 
-/// Octets of a message that is not whole are of no use once the queue pair is over, however long its connection takes.
+/// Octets of an incomplete message are useless once the queue pair is over, however long its connection takes to
+/// close.
 #[test]
 fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     let mut s = scene();
@@ -316,7 +318,7 @@ fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     assert_eq!((connections(&s.simulation), held(&s)), (1, 0));
 }
 
-/// What is left of a queue pair that is gone reaches no other.
+/// Nothing that is left over from a destroyed queue pair reaches another queue pair.
 #[test]
 fn a_connection_outlives_its_queue_pair_without_effect() {
     let (mut simulation, server, client) = connected(&options());

@@ -1,4 +1,4 @@
-//! What a port records, as tshark reads it.
+//! What a port captures, as tshark reads it.
 //!
 //! Two devices in this process exchange every operation over an in-process link, and one of them records it.
 
@@ -21,7 +21,7 @@ const SIZE: usize = 1 << 20;
 /// Bytes of one message, to be found in the file.
 const MARK: &[u8] = b"find me and break me";
 
-/// A device and what the test makes of it.
+/// A device and its objects.
 struct Node {
     device: Device,
     pd: Pd,
@@ -93,7 +93,7 @@ impl Pair {
         Self { server, client, _listener: listener }
     }
 
-    /// A connection: the queue pairs of the server and of the client.
+    /// Makes a connection. Returns the queue pairs of the server and of the client.
     fn connect(&self) -> (Qp, Qp, Connection) {
         let (server, client) = (self.server.qp(), self.client.qp());
         let param = ConnParam { private_data: b"may I?".to_vec(), ..ConnParam::default() };
@@ -118,7 +118,7 @@ impl Pair {
         self.client.events.connect(qp, SocketAddrV4::new(SERVER, PORT), param).expect("on its way")
     }
 
-    /// Posts at the client and waits until it is done, at the server too if it receives.
+    /// Posts at the client, and waits until it is done; also at the server if that receives.
     fn run(&self, (server, client): (&Qp, &Qp), op: SendOp, len: u32, flags: SendFlags) {
         let receives = matches!(op, SendOp::Send | SendOp::SendInv(_) | SendOp::WriteImm { .. });
         if receives {
@@ -143,7 +143,7 @@ impl Pair {
         }
     }
 
-    /// Every operation, small and large; a rejection; a Terminate; orderly ends.
+    /// Runs every operation, small and large; a rejection; a Terminate; orderly ends.
     fn everything(&self) {
         let (server, client, connection) = self.connect();
         let qps = (&server, &client);
@@ -189,7 +189,8 @@ impl Pair {
             "{event:?}"
         );
 
-        // What the server refuses is answered by a Terminate: with a tagged header, an untagged one, and that of a Read.
+        // The server answers what it refuses with a Terminate that contains a tagged header, an untagged one, or
+        // that of a Read.
         let sges = [Sge::of(&self.client.memory, 0, 8)];
         let (addr, rkey) = (0, 0xdead_beef);
         for op in [
@@ -208,11 +209,11 @@ impl Pair {
     }
 }
 
-/// What tshark prints about a file.
+/// Returns what tshark prints about a file.
 fn tshark(file: &Path, args: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // Settings of the user who runs the test stay out of it; checksums are checked, which they are not by default; and
-    // what the test sends is not taken for the protocols that often travel over RDMA.
+    // The settings of the user who runs the test must not matter. Checksums are checked, which is not the default.
+    // And the test's data must not be taken for protocols that often run over RDMA.
     command.env("HOME", file.parent().expect("a folder")).arg("-r").arg(file).arg("-n");
     command.args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
@@ -221,7 +222,7 @@ fn tshark(file: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// How often each value of a field occurs.
+/// Returns how often each value of a field occurs.
 fn count(file: &Path, field: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for value in tshark(file, &["-Y", field, "-T", "fields", "-e", field]).split([',', '\n']) {
@@ -232,8 +233,8 @@ fn count(file: &Path, field: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// tshark's verdict on the CRC of every FPDU: how many are good, and what it says of the others. It has no field for it,
-/// only words.
+/// Returns tshark's verdict on the CRC of every FPDU: how many are good, and its words about the others. It has no
+/// field for this, only words.
 fn crcs(file: &Path) -> (usize, Vec<String>) {
     let text = tshark(file, &["-Y", "iwarp_mpa.fpdu", "-O", "iwarp_mpa"]);
     let verdicts = text.lines().map(str::trim).filter(|line| line.starts_with("CRC"));
@@ -241,7 +242,7 @@ fn crcs(file: &Path) -> (usize, Vec<String>) {
     (good.len(), bad.into_iter().map(str::to_owned).collect())
 }
 
-/// Frames that are malformed, or that have a wrong checksum, or anything else that tshark calls an error.
+/// Returns the frames that are malformed, have a wrong checksum, or are otherwise errors to tshark.
 fn errors(file: &Path) -> String {
     const ERRORS: &str = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 || \
                           _ws.expert.severity == \"Error\"";
@@ -258,7 +259,7 @@ fn needs_tshark_a_capture_of_everything() {
     let counters = pair.client.device.attributes().expect("attributes").counters;
     let counter = |name| counters.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
     assert_eq!(counter("capture_dropped"), Some(0));
-    // Ends the connections, and with the device the capture.
+    // This ends the connections, and with the device the capture.
     drop(pair);
 
     assert_eq!(errors(&file), "");
@@ -282,12 +283,12 @@ fn needs_tshark_a_capture_of_everything() {
         assert!(opcodes.get(opcode).is_some_and(|&n| n >= least), "{opcode}: {opcodes:?}");
     }
     assert_eq!(opcodes.get("0x07"), Some(&4), "four Terminates: {opcodes:?}");
-    // Six requests, and six replies, one of which rejects.
+    // Six requests, and six replies, one of which is a rejection.
     assert_eq!(count(&file, "iwarp_mpa.key.req").values().sum::<usize>(), 6);
     assert_eq!(count(&file, "iwarp_mpa.key.rep").values().sum::<usize>(), 6);
     let replies = tshark(&file, &["-Y", "iwarp_mpa.rep && iwarp_mpa.rej_flag == 1"]);
     assert_eq!(replies.lines().count(), 1, "{replies}");
-    // Both directions, told apart, and in order of time.
+    // Both directions, distinguished, and in order of time.
     let frames = tshark(
         &file,
         &["-T", "fields", "-e", "ip.src", "-e", "frame.packet_flags_direction", "-e", "frame.time_epoch"],
@@ -308,7 +309,7 @@ fn needs_tshark_a_capture_of_everything() {
         last = time;
     }
 
-    // The same file with one bit of a payload wrong: tshark must see it, or all of the above says nothing.
+    // The same file with one wrong bit in a payload: tshark must notice it, or all of the above proves nothing.
     let mut bytes = fs::read(&file).expect("the capture");
     let places: Vec<usize> =
         bytes.windows(MARK.len()).enumerate().filter(|(_, w)| *w == MARK).map(|(at, _)| at).collect();
@@ -322,7 +323,7 @@ fn needs_tshark_a_capture_of_everything() {
     assert_eq!(errors(&damaged).lines().count(), 1, "its TCP checksum is wrong");
 }
 
-/// What a device sends to its own address does not reach the port, and is recorded all the same, once.
+/// What a device sends to its own address does not reach the port. It is captured all the same, once.
 #[test]
 #[ignore = "needs tshark"]
 fn needs_tshark_frames_to_ourselves() {

@@ -1,8 +1,10 @@
-//! Two nodes whose programs do at random moments what programs do when they are careless or worse: they take memory away while
-//! it is used, invalidate, bind, register anew, resize, post nonsense, close. Over a network that loses and reorders.
+//! Two nodes whose programs do, at random moments, what careless programs do, or worse: they take memory away while
+//! it is used, invalidate, bind, register anew, resize, post nonsense, close. The network loses and reorders
+//! frames.
 //!
-//! What must hold all the same: no octet changes outside of what is granted at that moment (everything else is compared with a
-//! shadow at every turn), and whatever was posted completes once and in order.
+//! Two things must hold nevertheless: no octet changes outside of the memory that is granted at that moment (all
+//! other memory is compared with a shadow copy at every turn), and every posted request completes once and in
+//! order.
 
 mod common;
 
@@ -17,20 +19,20 @@ use urnic::*;
 const SEEDS: u64 = 100;
 const TURNS: usize = 250;
 const SLOTS: usize = 12;
-/// Octets of a slot; its memory lies somewhere in it, between guards.
+/// Octets of a slot. Its memory is somewhere in it, between guards.
 const SLOT: usize = 12 << 10;
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What a slot's memory is for.
+/// The use of a slot's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
     /// Peers read and write it.
     Open,
-    /// Peers write what windows grant, of type 1 or 2.
+    /// Peers write what windows of type 1 or 2 grant.
     Windowed(MwKind),
     /// Peers read it.
     ReadOnly,
-    /// Receives and Reads of this node.
+    /// Used by receives and Reads of this node.
     Own,
 }
 
@@ -40,20 +42,21 @@ struct Slot {
     purpose: Use,
     domain: usize,
     mr: Option<Mr>,
-    /// The STag it has now.
+    /// Its present STag.
     key: u32,
     mw: Option<Mw>,
-    /// A request about it has been posted and not completed; one at a time, so that it is known what comes of it.
+    /// Whether a request that concerns it has been posted and not completed. Only one at a time, so that its effect
+    /// is known.
     busy: bool,
-    /// The queue pair that such a request was posted to last.
+    /// The queue pair to which such a request was posted last.
     bound_by: u32,
     /// What its STag should grant.
     grants: Option<Range<usize>>,
-    /// What may change now.
+    /// Ranges that may change now.
     open: Vec<Range<usize>>,
 }
 
-/// An STag that is or was: first address, length, key.
+/// A present or former STag: first address, length, key.
 type Known = (u64, usize, u32);
 
 struct Node {
@@ -99,7 +102,7 @@ impl Node {
         Node { domains, device, pages, shadow, slots, known: Vec::new() }
     }
 
-    /// What was open has been closed: it stays from now on as it is.
+    /// What was open has been closed: from now on it must stay as it is.
     fn close(&mut self, slot: usize) {
         let now = self.pages.content();
         self.slots[slot].grants = None;
@@ -116,7 +119,7 @@ impl Node {
             Use::Windowed(_) | Use::Own => Access::LOCAL_WRITE,
         };
         let base = self.pages.base().wrapping_add(slot.range.start);
-        // SAFETY: within the mapping, which is dropped last; nobody has references to it.
+        // SAFETY: within the mapping, which is dropped last; there are no references to it.
         let mr = unsafe { self.domains[slot.domain].reg_mr(base, slot.range.len(), access) }.unwrap();
         slot.key = mr.rkey();
         self.known.push((mr.addr(), slot.range.len(), slot.key));
@@ -130,12 +133,12 @@ impl Node {
         slot.mr = Some(mr);
     }
 
-    /// The program takes a slot's memory back in one of the ways that work at once.
+    /// Takes a slot's memory back, as the program, in one of the ways that work at once.
     fn take_back(&mut self, i: usize, rng: &mut Rng) {
         let slot = &mut self.slots[i];
         let done = match rng.u8(..4) {
             0 => slot.mw.take().is_some(),
-            // Refused if a window is bound. What has been posted could grant anew.
+            // Refused if a window is bound. A posted request could grant access anew.
             1 => !slot.busy && slot.mr.as_ref().is_some_and(|mr| mr.revoke().is_ok()),
             2 => slot.mr.as_mut().is_some_and(|mr| {
                 let change = Rereg { access: Some(Access::REMOTE_READ), ..Rereg::default() };
@@ -151,7 +154,7 @@ impl Node {
         }
     }
 
-    /// A request about a slot's memory, at random: invalidation, binding, registration.
+    /// Returns a random request that concerns a slot's memory: invalidation, binding, or registration.
     fn manage(&mut self, i: usize, rng: &mut Rng) -> Option<SendOp> {
         let slot = &mut self.slots[i];
         let (mr, whole) = (slot.mr.as_ref()?, slot.range.clone());
@@ -195,7 +198,7 @@ impl Node {
         }
     }
 
-    /// Whether all is as it should be outside of what is open.
+    /// Checks that everything outside of the open ranges is as it should be.
     fn check(&self) -> Result<(), String> {
         let mut now = self.pages.content();
         for range in self.slots.iter().flat_map(|slot| &slot.open) {
@@ -208,7 +211,7 @@ impl Node {
     }
 }
 
-/// What an operation needs of the peer's memory.
+/// What an operation needs from the peer's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -217,13 +220,14 @@ enum Kind {
     Exclusive,
 }
 
-/// Two queue pairs that were connected, and what has been posted to them: its number, and the slot that it is about.
+/// Two queue pairs that were connected, and what has been posted to them: the number of each request, and the slot
+/// that it concerns.
 struct Pair {
     domain: usize,
     ends: [End; 2],
     sends: [VecDeque<(u64, Option<usize>)>; 2],
     receives: [VecDeque<u64>; 2],
-    /// Receives for which no message is under way.
+    /// Number of receives for which no message is under way.
     ready: [u32; 2],
 }
 
@@ -249,7 +253,7 @@ struct World {
 }
 
 impl World {
-    /// Two nodes; with `several` engines each.
+    /// Makes two nodes; with `several`, they have several engines each.
     fn new(seed: u64, several: bool) -> World {
         let rng = &mut Rng::with_seed(seed);
         let network = ["delay=5us", "delay=20us,loss=0.01,reorder=0.05"][seed as usize % 2];
@@ -285,7 +289,7 @@ impl World {
         self.seen.pairs += 1;
     }
 
-    /// A list that names memory of this node: right, most of the time.
+    /// Returns a list that names memory of this node; correct most of the time.
     fn sges(&mut self, side: usize, domain: usize, purposes: &[Use], most: usize) -> Vec<Sge> {
         let node = &self.nodes[side];
         let rng = &mut self.rng;
@@ -308,7 +312,7 @@ impl World {
         vec![sge]
     }
 
-    /// An address, an STag of the peer's, and how many octets there are: right, most of the time.
+    /// Returns an address and an STag of the peer, and the number of octets; correct most of the time.
     fn target(&mut self, p: usize, side: usize, kind: Kind) -> Option<(u64, u32, usize)> {
         let pair = &self.pairs[p];
         let (node, qpn, rng) = (&self.nodes[1 - side], pair.ends[1 - side].qp.qpn(), &mut self.rng);
@@ -370,7 +374,7 @@ impl World {
         }
         let received = (9..14).contains(&kind);
         if received {
-            // Without a receive it ends the connection.
+            // Without a receive, the message ends the connection.
             let to = &mut self.pairs[p].ready[1 - side];
             if *to == 0 && self.rng.u8(..100) > 0 {
                 return;
@@ -388,7 +392,7 @@ impl World {
             10..13 => (SendOp::Send, self.sges(side, domain, &sources, 16)),
             13 => (SendOp::SendInv(rkey), Vec::new()),
             _ => {
-                // Now and then of the other domain, which is refused.
+                // Now and then a slot of the other domain, which is refused.
                 let of = if self.rng.u8(..50) > 0 { domain } else { 1 - domain };
                 let slot = of * SLOTS / 2 + self.rng.usize(..SLOTS / 2);
                 let Some(op) = self.nodes[side].manage(slot, &mut self.rng) else { return };
@@ -477,7 +481,7 @@ impl World {
                     let _ = connection.disconnect();
                 }
             }
-            // Destroyed in the middle of its work.
+            // The pair is destroyed in the middle of its work.
             2 => self.forget(p),
             3..9 => end.cq.resize(self.rng.u32(128..1000)).map_err(|e| e.to_string())?,
             9 => {
@@ -534,7 +538,8 @@ fn careless_programs_change_nothing_that_is_not_granted() {
     run_all(false);
 }
 
-/// Memory is taken back at one engine and used at others, and requests about one STag come from several engines.
+/// Memory is taken back at one engine and used at others, and requests that concern one STag come from several
+/// engines.
 #[test]
 fn careless_programs_change_nothing_at_several_engines_either() {
     run_all(true);

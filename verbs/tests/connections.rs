@@ -1,4 +1,4 @@
-//! How connections come about, and how they do not.
+//! How connections are established, and how they fail.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -17,7 +17,7 @@ fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
 }
 
-/// The event that a connection failed, and the words for it.
+/// Returns the reason in the event that a connection failed, and its words.
 fn failure(simulation: &mut Simulation, end: &End) -> (ConnectFailure, String) {
     match end.event(simulation) {
         CmEvent::ConnectError { qpn, reason } if qpn == end.qp.qpn() => (reason, reason.to_string()),
@@ -32,7 +32,7 @@ fn a_port_where_nobody_listens_refuses() {
     client.events.connect(&client.qp, address(0), &ConnParam::default()).unwrap();
     let (reason, words) = failure(&mut simulation, &client);
     assert_eq!(reason, ConnectFailure::Refused);
-    assert!(words.contains("refused") && words.contains("nobody listens"), "{words}");
+    assert!(words.contains("refused") && words.contains("no program listens"), "{words}");
     // The queue pair can be connected again.
     assert_eq!(client.qp.state(), QpState::Idle);
     connect(&mut simulation, &mut server, &mut client);
@@ -53,7 +53,7 @@ fn an_absent_host_is_unreachable() {
     assert!(simulation.now() < Duration::from_secs(11));
 }
 
-/// Of a port it is the settings that lack a route.
+/// On a port, the settings lack a route.
 #[test]
 fn an_address_of_another_network_has_no_route() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -123,7 +123,7 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     let (mut simulation, end, raw) = with_raw(&options());
     raw.borrow_mut().stack.listen_on(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
-    // Twice: it might be one that knows MPA revision 1 only.
+    // Twice, because the peer might know only MPA revision 1.
     for i in 0..2 {
         until(&mut simulation, "accepted", || raw.borrow().seen.accepted.len() > i);
         let conn = raw.borrow().seen.accepted[i];
@@ -132,8 +132,8 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::Reset);
 }
 
-/// Whatever strangers say to a listening port, the application hears nothing of it, and the port goes on (SEC-31).
-/// ERR-4; MPA-52, 60, 64, 81.
+/// Whatever strangers send to a listening port, the application is told nothing of it, and the port goes on
+/// (SEC-31). ERR-4; MPA-52, 60, 64, 81.
 #[test]
 fn strangers_do_not_disturb_a_listener() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -144,7 +144,7 @@ fn strangers_do_not_disturb_a_listener() {
     let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
     let strange =
         [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0xFF; 64], &too_long, &surplus, &reply];
-    // More rounds than the backlog has room for: each must give its place back.
+    // More rounds than the backlog has places: each stranger must give its place back.
     for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, octets);
@@ -153,7 +153,7 @@ fn strangers_do_not_disturb_a_listener() {
         raw.borrow_mut().close(conn);
         assert!(end.events.poll().is_none(), "{i}");
     }
-    // One that hangs up in the middle, one that resets.
+    // A stranger that hangs up in the middle, and one that resets.
     for reset in [false, true] {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, &mpa_request(b"")[..10]);
@@ -172,8 +172,8 @@ fn strangers_do_not_disturb_a_listener() {
     assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
 }
 
-/// A stranger has room for two segments until it is accepted. One that goes on after its start-up has failed is reset (RFC 1122
-/// §4.2.2.13; MPA-64 allows it), instead of being listened to at the cost of others.
+/// A stranger has room for two segments until it is accepted. If it continues after its start-up has failed, it is
+/// reset (RFC 1122 §4.2.2.13; MPA-64 allows it), instead of being listened to at the cost of others.
 #[test]
 fn strangers_cannot_say_much() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -196,7 +196,7 @@ fn strangers_cannot_say_much() {
     raw.borrow_mut().send(conn, b"more");
     until(&mut simulation, "reset", || closed(&raw, conn) == Some(CloseReason::Reset));
 
-    // A Reply that says no reaches one that has broken the rules (MPA-66).
+    // A rejecting Reply reaches even a peer that has broken the rules (MPA-66).
     let conn = raw_connection(&mut simulation, &raw);
     raw.borrow_mut().send(conn, &mpa_request(b""));
     loop {
@@ -210,8 +210,8 @@ fn strangers_cannot_say_much() {
     assert!(raw.borrow().heard(conn).ends_with(b"no") && closed(&raw, conn).is_none());
 }
 
-/// A peer that takes too long over its Request is shown out (MPA-75); until then it has a place among those that start, and
-/// none in the backlog (SEC-31).
+/// A peer that takes too long over its Request is reset (MPA-75). Until then it has a place among the peers in
+/// start-up, and none in the backlog (SEC-31).
 #[test]
 fn a_silent_stranger_is_shown_out() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -287,7 +287,7 @@ fn a_rejection_carries_private_data() {
     }
 }
 
-/// A request that nobody has answered goes when its listener goes, and an answer to it comes too late.
+/// A request without an answer ends with its listener or its peer. An answer to it then comes too late.
 #[test]
 fn a_request_does_not_outlive_listener_or_peer() {
     for listener_goes in [true, false] {
@@ -320,7 +320,7 @@ fn a_port_is_listened_on_once() {
     assert_eq!(
         again.as_deref(),
         Some(
-            "port 7000 is in use; on iWARP, RDMA and TCP share ports: a program that serves both by one address needs two"
+            "port 7000 is in use; with iWARP, RDMA and TCP share ports: a program that serves both at one address needs two"
         )
     );
     drop(listener);
@@ -334,14 +334,14 @@ fn a_queue_pair_connects_once() {
     assert!(matches!(again, Err(Error::QpState { state: QpState::Rts, .. })), "{:?}", again.err());
 }
 
-/// More private data than the frame takes is refused at once, at either side.
+/// More private data than the frame can carry is refused at once, at either side.
 #[test]
 fn too_much_private_data_is_refused() {
     let mut simulation = Simulation::new(&options()).unwrap();
     let (server, client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
     let _listener = server.events.listen(PORT, 1).unwrap();
     let param = |n| ConnParam { private_data: vec![1; n], ..ConnParam::default() };
-    // Revision 2 takes four octets of the 512 for itself.
+    // Revision 2 uses four of the 512 octets itself.
     for n in [509, 512, 513, 100_000] {
         let refused = client.events.connect(&client.qp, address(0), &param(n));
         assert!(matches!(refused, Err(Error::Invalid(_))), "{n}");
@@ -353,7 +353,7 @@ fn too_much_private_data_is_refused() {
     assert!(matches!(client.event(&mut simulation), CmEvent::Rejected { .. }));
 }
 
-/// A device can be both ends.
+/// One device can be both ends.
 #[test]
 fn a_device_connects_to_itself() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -448,19 +448,19 @@ fn connections_that_come_and_go_leave_nothing_behind() {
                 end.end(&mut simulation);
             }
         }
-        // TIME-WAIT and all time-outs pass.
+        // TIME-WAIT and all time-outs expire.
         let limit = simulation.now() + LIMIT;
         assert!(!simulation.run(limit, || false));
         allocated::live()
     };
-    // The first thousand make tables grow, which do not shrink again.
+    // The first thousand connections make tables grow, which do not shrink again.
     let before = cycles(1000);
     let after = cycles(1000);
     assert!(after - before < 32 << 10, "{before} octets live after 1000 connections, {after} after 2000");
 }
 
-/// siw may leave the first FPDU of an initiator unread until more arrives, for as long as its machine is busy: Writes of
-/// nothing follow, further and further apart, until it is heard or a second is over.
+/// siw may leave the first FPDU of an initiator unread until more arrives, for as long as its machine is busy.
+/// Zero-length Writes follow, at growing intervals, until the peer has answered or a second has passed.
 #[test]
 fn a_silent_responder_is_nudged() {
     for speaks in [false, true] {
@@ -480,7 +480,8 @@ fn a_silent_responder_is_nudged() {
         assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
 
         end.post(1, SendOp::Send, &[]);
-        // A Send of nothing: length, DDP and RDMAP header, CRC. A Write of nothing: the same with a tagged header.
+        // A zero-length Send: length, DDP and RDMAP header, CRC. A zero-length Write: the same with a tagged
+        // header.
         let (send, write) = (2 + 18 + 4, 2 + 14 + 4);
         let first = request + send;
         until(&mut simulation, "the first FPDU", || raw.borrow().heard(conn).len() == first);
@@ -497,7 +498,8 @@ fn a_silent_responder_is_nudged() {
     }
 }
 
-/// Programs are given room for inline bytes that most of them never use: it takes memory from the first inline request on.
+/// Programs get room for inline bytes that most of them never use. It takes memory only from the first inline
+/// request on.
 #[test]
 fn inline_bytes_that_nobody_uses_take_no_memory() {
     const REQUESTS: u32 = 64;

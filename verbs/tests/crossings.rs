@@ -1,9 +1,9 @@
-//! Connections that come and go between devices of several engines, in virtual time: frames reach any engine, queue pairs are
-//! used again and accept at whichever engine owns the connection, addresses are reserved and used again at once, half-open
-//! connections are answered by cookies, completion queues change their size, receives are shared.
+//! Connections between devices of several engines that come and go, in virtual time. Frames reach any engine, queue
+//! pairs are reused and accept at whichever engine owns the connection, addresses are reserved and reused at once,
+//! half-open connections are answered by cookies, completion queues change their size, receives are shared.
 //!
-//! What must hold all the same: every message arrives once, whole, in the order of its queue pair; every request completes once
-//! and in order; no connection is refused or reset.
+//! What must hold all the same: every message arrives once, whole, in the order of its queue pair; every request
+//! completes once and in order; no connection is refused or reset.
 //!
 //! `URNIC_SEEDS=n` runs n seeds, `URNIC_SEED=n` runs seed n alone.
 
@@ -23,9 +23,9 @@ const SEEDS: u64 = 500;
 const MOST_STEPS: usize = 3_000_000;
 /// Octets of the longest message.
 const LONGEST: usize = 3500;
-/// Octets in front of a message: slot, round, number, and which way it goes.
+/// Octets before a message: slot, round, number, and direction.
 const HEADER: usize = 4;
-/// Receives in a shared queue, at most.
+/// Maximum number of receives in a shared queue.
 const SHARED: usize = 24;
 
 type Checked<T = ()> = Result<T, String>;
@@ -38,7 +38,7 @@ macro_rules! check {
     };
 }
 
-/// What the runs have seen, to know that they saw anything.
+/// Counts of what the runs have seen, to show that they have seen something.
 #[derive(Debug, Default)]
 struct Seen {
     connections: u64,
@@ -56,7 +56,7 @@ struct Half {
     qp: Qp,
     sends: VecDeque<u64>,
     receives: VecDeque<u64>,
-    /// Messages that have arrived in this round.
+    /// Number of messages that have arrived in this round.
     arrived: u8,
     up: bool,
     over: bool,
@@ -91,27 +91,27 @@ impl Half {
     }
 }
 
-/// A device and what belongs to it.
+/// A device and its objects.
 struct Node {
     device: Device,
     pd: Pd,
     cqs: Vec<Cq>,
     events: EventChannel,
     srq: Option<Srq>,
-    /// Of the requests that are under way, by their numbers.
+    /// Memory of the requests under way, by their numbers.
     memory: HashMap<u64, Mr>,
-    /// Receives in the shared queue.
+    /// Number of receives in the shared queue.
     shared: usize,
 }
 
-/// A pair of queue pairs that are connected to each other again and again.
+/// Two queue pairs that are connected to each other again and again.
 struct Slot {
     halves: [Half; 2],
     round: u8,
-    /// Messages each way in this round.
+    /// Number of messages each way in this round.
     messages: u8,
     posted: u8,
-    /// What the client writes and reads back.
+    /// The memory that the client writes and reads back.
     target: Mr,
     written: Vec<u8>,
     begun: bool,
@@ -131,7 +131,7 @@ struct World {
     next: u64,
     seen: Seen,
     steered: bool,
-    /// Nothing happens that explains a reset or a segment that is sent again.
+    /// Whether nothing happens that explains a reset or a retransmission.
     calm: bool,
 }
 
@@ -237,7 +237,7 @@ impl World {
         self.next
     }
 
-    /// Posts a receive for the longest message.
+    /// Posts a receive that holds the longest message.
     fn post_receive(&mut self, s: usize, side: usize) {
         let wr_id = self.number();
         let node = &mut self.nodes[side];
@@ -295,7 +295,7 @@ impl World {
         let taken = from.is_some();
         let connection = match begun {
             Ok(connection) => connection,
-            // Its last connection to this peer may not be over.
+            // The last connection to this peer may not be over.
             Err(Error::PortInUse(_)) if taken => {
                 self.seen.in_use += 1;
                 return Ok(());
@@ -312,7 +312,7 @@ impl World {
         slot.halves[1].connection = Some(connection);
         for side in 0..2 {
             if self.nodes[side].srq.is_none() {
-                // Some more than there are messages for: they are flushed.
+                // A few more receives than messages: they are flushed.
                 (0..messages + self.rng.u8(..3)).for_each(|_| self.post_receive(s, side));
             }
         }
@@ -397,10 +397,10 @@ impl World {
         Ok(())
     }
 
-    /// The client's part in a round that has begun.
+    /// Does the client's part of a round that has begun.
     fn work(&mut self, s: usize) -> Checked {
         let slot = &mut self.slots[s];
-        // The queue pair may still be on its way from its last connection.
+        // The queue pair may still be ending its last connection.
         if slot.halves[0].qp.state() == QpState::Idle
             && let Some(request) = slot.request.take()
         {
@@ -426,7 +426,8 @@ impl World {
         }
         let done = |half: &Half| half.up && half.arrived == slot.messages && half.sends.is_empty();
         if slot.begun && !slot.ending && done(server) && done(client) && slot.posted == slot.messages {
-            // In calm runs the client ends it, so that no port that waits at the server alone is used again.
+            // In calm runs the client ends the connection, so that no port is reused that is in TIME-WAIT only at
+            // the server.
             let by = &slot.halves[if self.calm { 1 } else { self.rng.usize(..2) }];
             by.connection.as_ref().ok_or("no connection")?.disconnect().map_err(|e| e.to_string())?;
             self.slots[s].ending = true;
@@ -509,7 +510,7 @@ impl World {
                 return self.finish();
             }
             if !self.simulation.step(LIMIT) {
-                // Nothing more happens but what the program does.
+                // Nothing happens any longer except what the program does.
                 for _ in 0..200 {
                     self.turn()?;
                 }
@@ -531,8 +532,8 @@ impl World {
             self.seen.handed_over += counter("frames_handed_over");
             self.seen.cookies += counter("TcpExtSyncookiesRecv");
             check!(counter("frames_between_engines_dropped") == 0, "frames between engines were dropped");
-            // A frame that is handed over may be overtaken, and then an old one may reach what is closed; and an address may be
-            // used again before its last connection can be told from the next (RFC 6191).
+            // A frame that is handed over may be overtaken, so that an old frame reaches a closed connection. And
+            // an address may be reused before its last connection can be distinguished from the next (RFC 6191).
             if self.calm {
                 check!(counter("TcpOutRsts") == 0, "{} resets", counter("TcpOutRsts"));
                 check!(

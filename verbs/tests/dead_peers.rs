@@ -1,4 +1,4 @@
-//! Peers that are gone without a word, and peers that are only silent; in virtual time.
+//! Peers that vanish without a FIN or a reset, and peers that are only silent, in virtual time.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use urnic::simulation::{Impairment, Options, Simulation};
 use urnic::*;
 
-/// From now on nothing reaches anybody: to the server the client is dead.
+/// Loses all frames from now on: to the server, the client is dead.
 fn silence(simulation: &mut Simulation) {
     let all = Impairment { loss: 1.0, ..Impairment::default() };
     for (from, to) in [(0, 1), (1, 0)] {
@@ -15,7 +15,7 @@ fn silence(simulation: &mut Simulation) {
     }
 }
 
-/// A connection that has been used and is quiet.
+/// Makes a connection that has been used and is quiet.
 fn quiet(options: &Options) -> (Simulation, End, End) {
     let (mut simulation, server, client) = connected(options);
     works(&mut simulation, &server, &client);
@@ -23,7 +23,7 @@ fn quiet(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// How long the server takes to notice.
+/// Returns how long the server takes to notice.
 fn notices(simulation: &mut Simulation, server: &End) -> Duration {
     let before = simulation.now();
     assert_eq!(server.end(simulation), DisconnectReason::TimedOut);
@@ -35,7 +35,7 @@ fn secs(range: std::ops::Range<u64>) -> std::ops::Range<Duration> {
     Duration::from_secs(range.start)..Duration::from_secs(range.end)
 }
 
-/// Nothing is under way: keep-alive finds out after 15 s. Receives are flushed.
+/// Nothing is under way: keep-alive notices after 15 s. Receives are flushed.
 #[test]
 fn an_idle_target_learns_of_a_dead_initiator() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -50,7 +50,7 @@ fn an_idle_target_learns_of_a_dead_initiator() {
     drop(client);
 }
 
-/// Sends or Writes that nobody acknowledges: the user timeout finds out after 30 s.
+/// Sends or Writes that the peer does not acknowledge: the user timeout notices after 30 s.
 #[test]
 fn unacknowledged_data_finds_out() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -61,15 +61,15 @@ fn unacknowledged_data_finds_out() {
     }
     let took = notices(&mut simulation, &server);
     assert!(secs(29..35).contains(&took), "{took:?}");
-    // The first fits what TCP takes at once, and completed when it was copied; the others did not get far.
+    // The first fits into what TCP takes at once, and completed when it was copied. The others are incomplete.
     let all: Vec<_> = server.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(all.len(), 3);
     assert_eq!(all[2], (2, WcStatus::Flushed));
     drop(client);
 }
 
-/// A Read whose request was not acknowledged, and one that was, so that only data is missing: the peer owes us
-/// something, but TCP has nothing outstanding.
+/// A Read whose request was not acknowledged, and one whose request was, so that only data is missing: the peer
+/// owes an answer, but TCP has nothing outstanding.
 #[test]
 fn a_read_that_is_not_answered_finds_out() {
     for acknowledged in [false, true] {
@@ -103,7 +103,7 @@ fn a_read_that_is_not_answered_finds_out() {
     }
 }
 
-/// Peers that have nothing to say stay, for hours; and so does the connection where the network loses a lot.
+/// Connections to idle peers stay, for hours; also if the network loses much.
 #[test]
 fn live_but_idle_peers_stay() {
     for network in ["delay=5us", "delay=20ms,loss=0.1,seed=4"] {
@@ -116,7 +116,7 @@ fn live_but_idle_peers_stay() {
     }
 }
 
-/// A short loss of the network is no death.
+/// A short outage of the network is not taken for death.
 #[test]
 fn a_pause_of_the_network_is_survived() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -140,7 +140,7 @@ fn fast() -> Patience {
     }
 }
 
-/// Each connection may have its own times, from the start or later; `None` returns to the configuration's.
+/// Each connection may have its own times, from the start or later. `None` restores the configured times.
 #[test]
 fn connections_have_their_own_patience() {
     for later in [false, true] {
@@ -164,7 +164,7 @@ fn connections_have_their_own_patience() {
                 secs(if busy { 3..5 } else { 1..3 }).contains(&took),
                 "later {later}, busy {busy}: {took:?}"
             );
-            // The other side has the configured times in any case.
+            // The other side uses the configured times in any case.
             let client_took = {
                 let before = simulation.now();
                 client.end(&mut simulation);
@@ -183,7 +183,7 @@ fn connections_have_their_own_patience() {
     assert!(matches!(connection.set_patience(None), Err(Error::NotConnected)));
 }
 
-/// No patience at all: nobody asks, nobody is found dead.
+/// Without time limits, no probes are sent, and no peer is found dead.
 #[test]
 fn it_can_be_switched_off() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -212,7 +212,7 @@ fn senseless_times_are_refused() {
     }
 }
 
-/// What a device tells of its link after some time.
+/// Returns what a device reports about its link after some time.
 fn links(simulation: &mut Simulation, node: usize) -> Vec<AsyncEvent> {
     simulation.wait(Duration::from_secs(20));
     let events = simulation.device(node).async_events();
@@ -231,8 +231,8 @@ fn links_come_and_go() {
     assert_eq!(links(&mut simulation, 1), []);
 }
 
-/// A carrier that is away for a moment ends no connection, and no more does a thread that did not run meanwhile: what counts
-/// is how often it was looked for in vain.
+/// A carrier that is away for a moment ends no connection, and neither does a thread that did not run meanwhile:
+/// only the number of failed looks counts.
 #[test]
 fn a_link_that_blinks_keeps_its_connections() {
     let (mut simulation, server, client) = connected(&options());
@@ -240,14 +240,14 @@ fn a_link_that_blinks_keeps_its_connections() {
     for node in [0, 1] {
         simulation.set_link(node, false);
     }
-    // One look, a second after the last one that found it.
+    // One look, a second after the last one that found the carrier.
     simulation.wait(Duration::from_secs(1));
     for node in [0, 1] {
         simulation.set_link(node, true);
     }
     simulation.wait(Duration::from_secs(1));
     works(&mut simulation, &server, &client);
-    // The peer's process is gone.
+    // The peer's process has ended.
     simulation.set_link(1, false);
     for _ in 0..40 {
         simulation.wait(Duration::from_millis(10));

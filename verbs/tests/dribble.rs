@@ -1,4 +1,4 @@
-//! A thousand peers that send a 64 KiB FPDU an octet at a time neither stop anybody else nor fill the memory.
+//! A thousand peers that send a 64 KiB FPDU an octet at a time neither hold up other peers nor fill the memory.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -16,9 +16,9 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
 const PEERS: usize = 1000;
-/// Octets that come one by one; the rest comes in segments, but for the last.
+/// Octets that come one by one. The rest comes in segments, except for the last octet.
 const DRIBBLED: usize = 200;
-/// Octets of the Send, such that its FPDU is as long as an FPDU can be.
+/// Octets of a Send whose FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
 
 struct Scene {
@@ -32,7 +32,7 @@ struct Scene {
     client: End,
 }
 
-/// Device 0 with a connection to device 1 and a thousand to the raw node 2.
+/// Makes device 0 with a connection to device 1, and a thousand connections to the raw node 2.
 fn scene() -> Scene {
     let (raw, host) = raw::node(2);
     let mut simulation = Simulation::with_hosts(&Options { devices: 2, ..options() }, vec![host]).unwrap();
@@ -43,7 +43,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// Sends `octets` on every connection and waits until all is acknowledged.
+    /// Sends `octets` on every connection, and waits until all is acknowledged.
     fn all_send(&mut self, octets: &[u8]) {
         for conn in &self.conns {
             self.raw.borrow_mut().send(*conn, octets);
@@ -57,7 +57,7 @@ impl Scene {
         assert!(all, "not acknowledged");
     }
 
-    /// The other connection works, in time.
+    /// Checks that the other connection works, in time.
     fn another_works(&mut self) {
         let before = self.simulation.now();
         works(&mut self.simulation, &self.server, &self.client);
@@ -77,7 +77,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
         for conn in &scene.conns {
             scene.raw.borrow_mut().send(*conn, &[*octet]);
         }
-        // While those frames are on their way.
+        // Those frames are on their way meanwhile.
         scene.another_works();
         scene.all_send(&[]);
     }
@@ -113,7 +113,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
     scene.another_works();
 }
 
-/// One peer that really sends all of it octet by octet.
+/// A peer that really sends all of it octet by octet.
 #[test]
 fn an_fpdu_may_come_octet_by_octet() {
     let (raw, host) = raw::node(1);

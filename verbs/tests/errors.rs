@@ -1,4 +1,5 @@
-//! Operations that must be refused: what either side is told, what becomes of its queues, and that all else goes on.
+//! Operations that must be refused: what each side is told, what happens to its queues, and that everything else
+//! goes on.
 
 mod common;
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// The memory of the side that is accessed.
+/// The memory of the accessed side.
 struct Memory {
     all: Mr,
     readable: Mr,
@@ -15,17 +16,17 @@ struct Memory {
     elsewhere: Mr,
 }
 
-/// An operation, and what must come of it.
+/// An operation, and its expected outcome.
 struct Case {
     name: &'static str,
     op: fn(&Memory) -> SendOp,
     /// Octets of the message.
     len: u32,
-    /// Layer, error type, code.
+    /// Layer, error type and code of the Terminate.
     codes: (u8, u8, u8),
     /// How the receive that it took ends, if it took one.
     receive: WcStatus,
-    /// How the operation itself may end where it was posted.
+    /// Possible outcomes of the operation itself, where it was posted.
     outcomes: &'static [WcStatus],
 }
 
@@ -143,7 +144,7 @@ impl Scene {
         }
     }
 
-    /// Waits for both ends; checks what they say.
+    /// Waits for both ends, and checks what they report.
     fn ends(&mut self, name: &str, sent_by_server: bool, codes: (u8, u8, u8)) {
         use DisconnectReason::{TerminateReceived, TerminateSent};
         let reasons = [self.server.end(&mut self.simulation), self.client.end(&mut self.simulation)];
@@ -162,7 +163,7 @@ impl Scene {
         }
     }
 
-    /// Nothing else happens, the other connection works, and new ones can be made.
+    /// Checks that nothing else happens, that the other connection works, and that new ones can be made.
     fn all_else_goes_on(&mut self, name: &str) {
         works(&mut self.simulation, &self.other_server, &self.other_client);
         // Until the connection's TIME-WAIT is over.
@@ -200,7 +201,7 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
         let all = &scene.memory.all;
         scene.client.post(1, write(all.addr() + 500, all.rkey()), &sge(16));
         scene.client.post(2, (case.op)(&scene.memory), &sge(case.len));
-        // Behind the error: must not be placed.
+        // These come after the error, and must not be placed.
         scene.client.post(3, write(all.addr() + 600, all.rkey()), &sge(16));
         scene.client.post(4, SendOp::Send, &sge(16));
         scene.ends(name, true, case.codes);
@@ -236,7 +237,7 @@ fn a_send_without_a_receive_ends_the_connection() {
     scene.all_else_goes_on("no receive");
 }
 
-/// A scatter list that is not usable is an error of the receiver's own, and the peer hears of it.
+/// An unusable scatter list is the receiver's own error. The peer is told.
 #[test]
 fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     let mut scene = Scene::new();
@@ -252,7 +253,7 @@ fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     scene.all_else_goes_on("receive");
 }
 
-/// A request whose own memory is not usable fails where it was posted; the peer hears 0 0 00.
+/// A request with unusable local memory fails where it was posted. The peer is told 0 0 00.
 #[test]
 fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     for (name, op) in [("Send", SendOp::Send), ("Write", SendOp::Write { addr: 0, rkey: 0 })] {
@@ -279,7 +280,7 @@ fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     }
 }
 
-/// The sink of a Read is found to be unusable before or when the response comes, and nothing is placed.
+/// The sink of a Read is found to be unusable before the response comes, or when it comes. Nothing is placed.
 #[test]
 fn a_read_into_memory_that_is_not_there_fails_at_the_reader() {
     let mut scene = Scene::new();
@@ -295,7 +296,7 @@ fn a_read_into_memory_that_is_not_there_fails_at_the_reader() {
     scene.all_else_goes_on("read");
 }
 
-/// With ORD 0 a Read cannot be executed at all.
+/// With ORD 0, a Read cannot be executed at all.
 /// RDMAP-68.
 #[test]
 fn a_read_that_was_not_negotiated_is_refused() {
@@ -342,7 +343,7 @@ fn work_posted_in_the_error_state_is_flushed() {
     scene.all_else_goes_on("to_error");
 }
 
-/// RFC 5040 §5.3: what was invalidated is gone for the peer, and only that.
+/// RFC 5040 §5.3: the peer can no longer use what was invalidated, and everything else remains.
 /// RDMAP-4, 46.
 #[test]
 fn an_invalidated_region_is_gone() {
@@ -391,7 +392,7 @@ fn a_completion_queue_that_overflows_ends_the_connection() {
     works(&mut simulation, &server, &client);
 }
 
-/// The same for requests: what found room is in order, and the connection ends with a FIN.
+/// The same for requests: the completions that found room are in order, and the connection ends with a FIN.
 #[test]
 fn completions_of_requests_that_overflow_end_the_connection() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -410,7 +411,7 @@ fn completions_of_requests_that_overflow_end_the_connection() {
     assert_eq!(brief(&client.completions()), (0..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
-/// Regions may go while they are written, read or sent from: the operation fails, wherever it is.
+/// Regions may be dropped while they are written, read or sent from: the operation fails, at whatever stage it is.
 #[test]
 fn memory_may_go_while_it_is_used() {
     const LEN: usize = 4 << 20;
@@ -425,7 +426,7 @@ fn memory_may_go_while_it_is_used() {
         for _ in 0..steps {
             simulation.step(LIMIT);
         }
-        // What is gone is unmapped: an access would end the process.
+        // Dropped memory is unmapped: an access would end the process.
         let codes = match victim {
             0 => (1, 1, 0), // the Write's target
             1 => (0, 0, 0), // the Write's source

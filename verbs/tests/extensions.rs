@@ -6,7 +6,7 @@ use common::*;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// Two connected ends with memory: words that the client may work on, and room for what it gets back.
+/// Two connected ends with memory: words on which the client works, and room for the results.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -34,7 +34,7 @@ fn set_word(mr: &Mr, at: u64, value: u64) {
 }
 
 impl Scene {
-    /// Runs an Atomic to its end; gives what it brought.
+    /// Runs an Atomic to its end, and returns its result.
     fn atomic(&mut self, op: SendOp, opcode: WcOpcode) -> u64 {
         self.client.post(1, op, &[Sge::of(&self.results, 8, 8)]);
         let wc = self.client.next(&mut self.simulation);
@@ -93,7 +93,8 @@ fn atomics_give_what_was_there() {
     assert_eq!(s.server.completions(), [], "nobody there is told (RDMAPX-11)");
 }
 
-/// RDMAPX-3: many connections, two devices of clients and the server's own, one word: nothing is lost, nothing twice.
+/// RDMAPX-3: many connections, two client devices and the server's own, one word: no operation is lost or done
+/// twice.
 #[test]
 fn atomics_of_all_streams_are_atomic() {
     let mut options = options();
@@ -108,10 +109,10 @@ fn atomics_of_all_streams_are_atomic() {
     }
     let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
     let counters: Vec<Mr> = ends.iter().map(|(server, _)| server.pd.alloc_mr(64, access).unwrap()).collect();
-    // Each server registers the same memory in its own protection domain.
+    // Each server end registers the same memory in its own protection domain.
     let shared: Vec<Mr> = ends
         .iter()
-        // SAFETY: the memory of the first region, which outlives these.
+        // SAFETY: this is the memory of the first region, which outlives these regions.
         .map(|(server, _)| unsafe { server.pd.reg_mr(counters[0].as_ptr(), 64, access) }.unwrap())
         .collect();
     const EACH: u64 = 40;
@@ -139,8 +140,8 @@ fn atomics_of_all_streams_are_atomic() {
     assert_eq!(seen, (0..8 * EACH).collect::<Vec<_>>());
 }
 
-/// RDMAPX-9, 19, 25, 30: Reads, Writes and Atomics of one queue pair on one word, posted at once, more than ORD allows;
-/// unfenced as they are, each sees all that was posted before it.
+/// RDMAPX-9, 19, 25, 30: Reads, Writes and Atomics of one queue pair on one word, posted at once, more than ORD
+/// allows. Even without fences, each sees everything that was posted before it.
 #[test]
 fn reads_writes_and_atomics_in_order() {
     let mut s = scene();
@@ -165,7 +166,7 @@ fn reads_writes_and_atomics_in_order() {
     }
 }
 
-/// A fence waits for Atomics, too: what it brought may be sent on. RDMAPX-18.
+/// A fence waits for Atomics, too, so that their results can be sent. RDMAPX-18.
 #[test]
 fn a_fence_waits_for_atomics() {
     let mut s = scene();
@@ -184,7 +185,8 @@ fn a_fence_waits_for_atomics() {
     assert_eq!(word(&s.words, 64), 7777);
 }
 
-/// RDMAPX-21, 22, 24: the Write is there when its immediate data is; one completion at either end; solicited as asked.
+/// RDMAPX-21, 22, 24: the Write has been placed when its immediate data comes; one completion at either end;
+/// solicited if asked for.
 /// RDMAP-56.
 #[test]
 fn writes_with_immediate_data() {
@@ -220,7 +222,8 @@ fn writes_with_immediate_data() {
     assert_eq!((s.server.completions(), s.client.completions()), (vec![], vec![]));
 }
 
-/// Sends and immediate data take receives in the order of posting (RDMAPX-22), unsignalled and inline ones included.
+/// Sends and immediate data take receives in the order of posting (RDMAPX-22), including unsignalled and inline
+/// ones.
 /// RDMAP-44, 84.
 #[test]
 fn sends_and_immediate_data_in_order() {

@@ -1,4 +1,4 @@
-//! Queue pairs take turns: a long message on one does not make short ones on another wait for its end.
+//! Queue pairs take turns: short messages on one do not wait for the end of a long message on another.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -15,8 +15,8 @@ use urnic_tcp::ConnId;
 
 const LONG: usize = 8 << 20;
 
-/// 1 Gbit/s: 8 MiB take 70 ms at least. No connection has more than 64 KiB in flight, which takes 0.5 ms, so that the
-/// network loses nothing and the queue pairs' turns alone decide.
+/// 1 Gbit/s: 8 MiB take at least 70 ms. No connection has more than 64 KiB in flight, which take 0.5 ms, so that
+/// the network loses nothing, and only the turns of the queue pairs decide.
 fn slow() -> Options {
     let tcp = TcpConfig { recv_window: 64 << 10, ..TcpConfig::default() };
     Options { network: "delay=10us,rate=1gbit,queue=1000".parse().unwrap(), tcp, ..Options::default() }
@@ -66,7 +66,7 @@ fn short_writes_pass_a_long_one() {
     assert!(took < Duration::from_millis(400), "the long Write takes {took:?}");
 }
 
-/// The peer's Reads and our own requests take turns too.
+/// The peer's Reads and our own requests take turns, too.
 #[test]
 fn short_writes_pass_reads_of_the_peer() {
     let (mut simulation, server, client) = connected(&slow());
@@ -89,8 +89,8 @@ fn short_writes_pass_reads_of_the_peer() {
     assert!(took < Duration::from_millis(8), "{took:?}");
 }
 
-/// Queue pairs of the same kind get about the same.
-/// SEC-19: nobody has more than a fair share of the engine.
+/// Queue pairs of the same kind get about the same rate.
+/// SEC-19: no queue pair has more than a fair share of the engine.
 #[test]
 fn equal_streams_progress_equally() {
     const STREAMS: usize = 8;
@@ -125,12 +125,12 @@ fn equal_streams_progress_equally() {
     assert!(simulation.run(LIMIT, || memory.iter().all(|(target, _)| done(target))));
 }
 
-/// What a turn may send at most, as docs/security.md has it: segments, and FPDUs.
+/// Maximum of a turn, according to docs/security.md: segments, and FPDUs.
 const TURN_SEGMENTS: usize = 16;
 const TURN_FPDUS: usize = 128;
 /// Octets of a full segment.
 const MSS: usize = 1448;
-/// Octets of a turn while nobody else waits.
+/// Octets of a turn while no other queue pair waits.
 const ALONE: usize = 64 * MSS;
 
 fn long_queue(pd: &Pd, cq: &Cq) -> Qp {
@@ -147,8 +147,8 @@ fn long_queue(pd: &Pd, cq: &Cq) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
-/// Queue pairs of one RNIC whose peers are a node that acknowledges all that comes and notes whose it is. Neither windows
-/// nor the link hold anything up: what leaves when follows from the turns alone.
+/// Queue pairs of one RNIC. Their peers are one node, which acknowledges everything and notes which connection it
+/// came on. Neither windows nor the link limit anything: only the turns determine when data leaves.
 struct Turns {
     simulation: Simulation,
     raw: Rc<RefCell<Raw>>,
@@ -176,7 +176,7 @@ impl Turns {
         };
         let ends = ends.into_iter().map(connect).collect();
         let mut turns = Turns { simulation, raw, ends, source };
-        // Opens the congestion windows.
+        // This opens the congestion windows.
         for i in 0..count {
             turns.post(i, 900 << 10);
             turns.sent_by(i, 900 << 10);
@@ -185,7 +185,7 @@ impl Turns {
         turns
     }
 
-    /// Queue pair number `i` posts a Write of `len` octets.
+    /// Posts a Write of `len` octets to queue pair number `i`.
     fn post(&self, i: usize, len: usize) {
         let op = SendOp::Write { addr: 0, rkey: 1 };
         let wr =
@@ -193,7 +193,7 @@ impl Turns {
         self.ends[i].0.qp.post_send(&wr).unwrap();
     }
 
-    /// Until the peer of queue pair number `i` has heard `len` octets more than before this contest.
+    /// Runs until the peer of queue pair number `i` has received `len` octets more than before this contest.
     fn sent_by(&mut self, i: usize, len: usize) {
         let Turns { simulation, raw, ends, .. } = self;
         let conn = ends[i].1;
@@ -203,7 +203,7 @@ impl Turns {
         });
     }
 
-    /// Who has sent how much without interruption, in order: number of the queue pair, octets.
+    /// Returns the uninterrupted runs of octets in order: number of the queue pair, and number of octets.
     fn runs(&self) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (conn, len) in &self.raw.borrow().seen.order {
@@ -217,9 +217,9 @@ impl Turns {
     }
 }
 
-/// SEC-19: while several have something to send, each gets one turn of [`TURN_SEGMENTS`] in each round, in the same order
-/// every time. Who came first, while it was alone, may have had a longer one, and those that come to it have their first
-/// turns before it.
+/// SEC-19: while several queue pairs have data to send, each gets one turn of [`TURN_SEGMENTS`] in each round,
+/// always in the same order. The first one may have had a longer turn while it was alone, and the others have their
+/// first turns before it.
 #[test]
 fn turns_are_of_one_size_and_go_round() {
     const EACH: usize = 600 << 10;
@@ -229,7 +229,7 @@ fn turns_are_of_one_size_and_go_round() {
         (0..count).for_each(|i| turns.sent_by(i, EACH));
         let runs = turns.runs();
         assert!(runs[0].1 <= ALONE + TURN_SEGMENTS * MSS, "{count}: {:?}", runs[0]);
-        // Rounds in which all take part.
+        // The rounds in which all take part.
         let contested = runs.len() - count.min(runs.len());
         let last = (1..contested).take_while(|&i| runs[i].1 >= (TURN_SEGMENTS - 1) * MSS).last().unwrap();
         assert!(last > count * 15, "{count}: only {last} full turns: {runs:?}");
@@ -257,8 +257,8 @@ fn turns_of_small_messages_go_round() {
     assert!(runs.iter().all(|run| run.1 <= TURN_FPDUS * FPDU), "{runs:?}");
 }
 
-/// SEC-19: what comes while another has the engine to itself waits for the turn that is under way and, since that one is
-/// back in the queue already, one of ordinary length.
+/// SEC-19: a newcomer, while another queue pair has the engine to itself, waits for the turn under way and, because
+/// the other is already queued again, for one turn of normal length.
 #[test]
 fn a_newcomer_waits_for_its_turn_only() {
     let mut turns = Turns::new(2);
@@ -270,7 +270,7 @@ fn a_newcomer_waits_for_its_turn_only() {
     assert!(before <= ALONE + TURN_SEGMENTS * MSS, "{runs:?}");
 }
 
-/// A peer's Read is answered between two messages of ours, however many are posted (SEC-19).
+/// A peer's Read is answered between two of this side's messages, however many are posted (SEC-19).
 #[test]
 fn reads_of_the_peer_pass_our_requests() {
     const WRITES: u64 = 60;
@@ -291,25 +291,25 @@ fn reads_of_the_peer_pass_our_requests() {
     assert!(took < Duration::from_millis(4), "{took:?}");
 }
 
-/// Segments that the turns of a pass send, about.
+/// Approximate number of segments that the turns of one pass send.
 const PASS_SEGMENTS: usize = 64;
 
 impl Turns {
-    /// Segments that the RNIC has sent. Has it make a pass, as every verb does.
+    /// Returns the number of segments that the RNIC has sent. This makes the RNIC run a pass, as every verb does.
     fn segments_before_a_pass(&self) -> usize {
         let counters = self.simulation.device(0).attributes().unwrap().counters;
         counters.iter().find(|(name, _)| *name == "tcp_segments_out").unwrap().1 as usize
     }
 }
 
-/// SEC-19: a short message does not wait for a turn of each of those that always have more to send.
+/// SEC-19: a short message does not wait for a turn of each queue pair that always has more to send.
 #[test]
 fn a_short_message_passes_those_that_are_never_done() {
     const COUNT: usize = 12;
     let turns = &mut Turns::new(COUNT);
     let start = turns.segments_before_a_pass();
     (1..COUNT).for_each(|i| turns.post(i, 600 << 10));
-    // Each has had a turn that was too short, and windows leave room for more.
+    // Each has had a turn that was too short, and the windows have room for more.
     while turns.segments_before_a_pass() < start + (COUNT + 2) * TURN_SEGMENTS {}
     let before = turns.segments_before_a_pass() - start + PASS_SEGMENTS;
     turns.post(0, 8);
@@ -319,7 +319,7 @@ fn a_short_message_passes_those_that_are_never_done() {
     assert!(at <= before + TURN_SEGMENTS, "after {before} segments it is number {at}");
 }
 
-/// A pass hears what has arrived, and lets verbs in, before it has sent a turn of everybody.
+/// A pass ends, so that the engine receives and lets verbs in, before every queue pair has had its turn.
 #[test]
 fn a_pass_ends_after_some_segments() {
     let turns = Turns::new(12);

@@ -1,4 +1,4 @@
-//! FPDUs of a whole RNIC as its peer sees them on the wire, with markers and without.
+//! FPDUs of a whole RNIC, as its peer sees them on the wire, with markers and without.
 
 mod common;
 
@@ -16,13 +16,13 @@ const MARKERS: MpaChange = |mpa| mpa.markers = true;
 
 /// One FPDU of a stream.
 struct Fpdu {
-    /// Where it begins in the stream, its leading marker included, and where it ends.
+    /// Where it begins in the stream, including its leading marker, and where it ends.
     start: usize,
     end: usize,
     ulpdu: Vec<u8>,
 }
 
-/// Takes a stream apart by counting, and looks at every marker and CRC.
+/// Parses a stream by counting, and checks every marker and CRC.
 fn parse(stream: &[u8], markers: bool, crc: bool) -> Vec<Fpdu> {
     let mut fpdus = Vec::new();
     let mut start = 0;
@@ -55,7 +55,8 @@ fn parse(stream: &[u8], markers: bool, crc: bool) -> Vec<Fpdu> {
     fpdus
 }
 
-/// The raw node connects to the device and sends it a Write of nothing; gives the connection and the length of the Reply.
+/// Connects the raw node to the device, and sends a zero-length Write. Returns the connection and the length of the
+/// Reply.
 fn open(
     simulation: &mut Simulation,
     end: &End,
@@ -76,7 +77,7 @@ fn open(
     (conn, 24)
 }
 
-/// The first FPDU of a direction, with its leading marker if there are any.
+/// Makes the first FPDU of a direction, with its leading marker if `marker`.
 fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
     let mut octets = if marker { vec![0; 4] } else { Vec::new() };
     octets.extend((ulpdu.len() as u16).to_be_bytes());
@@ -87,10 +88,9 @@ fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
     octets
 }
 
-/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with markers and without:
-/// every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an FPDU, markers are where
-/// they must be, and the parts make up the message.
-/// MPA-49.
+/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and
+/// without markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an
+/// FPDU, markers are where they must be, and the parts make up the message. MPA-49.
 #[test]
 fn a_long_message_on_the_wire() {
     for mtu in [576, 1500, 9000] {
@@ -136,9 +136,10 @@ fn a_long_message_on_the_wire() {
     }
 }
 
-/// RFC 5044 §5.1, RFC 1191, RFC 4821: the path carries smaller packets from the middle of a long Write on, whether a router
-/// says so or large packets only vanish. FPDUs follow: after what was formed already, all are as large as the MULPDU
-/// of the new segment size, and segments begin with FPDUs again; and every octet arrives.
+/// RFC 5044 §5.1, RFC 1191, RFC 4821: from the middle of a long Write on, the path carries only smaller packets. A
+/// router reports that, or large packets vanish without a report. FPDUs follow: after those that were already
+/// formed, all are as large as the MULPDU of the new segment size, and segments begin with FPDUs again. Every octet
+/// arrives.
 #[test]
 fn fpdus_follow_the_path_mtu() {
     for (mtu, later, tells, found) in [
@@ -175,7 +176,7 @@ fn fpdus_follow_the_path_mtu() {
             let (_, late) = fpdus[late..].split_last().unwrap();
             let seen = late[0].ulpdu.len();
             assert!(late.iter().all(|f| f.ulpdu.len() == mulpdu(found)), "{what}: later, {seen}");
-            // Of the late segments each begins with an FPDU.
+            // Each of the later segments begins with an FPDU.
             let (mut at, mut largest) = (0, 0);
             for &piece in &raw.borrow().seen.pieces[&conn][1..] {
                 if at > late[0].start {
@@ -199,8 +200,8 @@ fn fpdus_follow_the_path_mtu() {
     }
 }
 
-/// MPA-19, 27, 32, 54: markers in either direction, in both, in none: every operation does the same, and the applications are
-/// told which it is.
+/// MPA-19, 27, 32, 54: markers in either direction, in both, in none. Every operation has the same effect, and the
+/// applications are told which directions have markers.
 #[test]
 fn operations_with_markers_in_either_direction() {
     for asks in [&[][..], &[0], &[1], &[0, 1]] {
@@ -233,13 +234,13 @@ fn operations_with_markers_in_either_direction() {
     }
 }
 
-/// ERR-2, MPA-79, 80, 83: a marker that points elsewhere in an FPDU whose CRC is good: Terminate 20 03, then FIN.
+/// ERR-2, MPA-79, 80, 83: a marker that points elsewhere, in an FPDU whose CRC is good: Terminate 20 03, then FIN.
 #[test]
 fn a_wrong_marker_is_answered_by_a_terminate() {
     let (mut simulation, end, raw) = with_raw(&Options { markers: true, ..options() });
     let (conn, skip) = open(&mut simulation, &end, &raw, &Offer::default());
     end.post_recv(1, &[]);
-    // 24 octets are out: the next marker is 488 octets away, in an FPDU of 496.
+    // 24 octets have been sent, so the next marker is 488 octets away, in an FPDU of 496.
     let ulpdu = [&[0x41, 0x43][..], &[0; 4], &[0; 4], &[0, 0, 0, 1], &[0; 4], &vec![0; 472]].concat();
     let mut octets = [&490u16.to_be_bytes()[..], &ulpdu].concat();
     octets.splice(488..488, [0, 0, 1, 0xEC]);
@@ -256,7 +257,7 @@ fn a_wrong_marker_is_answered_by_a_terminate() {
     assert_eq!(end.next(&mut simulation).status, WcStatus::Flushed);
 }
 
-/// MPA-33: a CRC is looked at as long as the connection lasts.
+/// MPA-33: CRCs are checked as long as the connection lasts.
 /// MPA-30.
 #[test]
 fn a_bad_crc_late_in_a_connection() {

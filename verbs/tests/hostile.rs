@@ -1,5 +1,5 @@
-//! A peer that says what it likes, with the right CRC or without: it reaches no memory but what it was granted, and
-//! nobody else suffers.
+//! A peer that sends what it likes, with the right CRC or without. It reaches no memory but what it was granted,
+//! and no other peer suffers.
 
 mod common;
 
@@ -14,7 +14,7 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
 const SEEDS: u64 = 2000;
-/// Octets of each receive, and between them.
+/// Size of each receive, and distance between them, in octets.
 const SLOT: usize = 256;
 const RECEIVES: usize = 4;
 
@@ -25,9 +25,9 @@ struct Scene {
     victim: End,
     /// Writable and readable by the peer.
     granted: Mr,
-    /// The first half of each slot takes messages, the second must stay as it is.
+    /// The first half of each slot receives messages; the second must stay as it is.
     inbox: Mr,
-    /// Not for the peer: without rights, and of another domain.
+    /// Out of the peer's reach: one without rights, and one of another domain.
     private: [Mr; 2],
     server: End,
     client: End,
@@ -65,7 +65,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// A DDP segment that is right, but for the fields that `rng` makes strange.
+    /// Makes a correct DDP segment, except for the fields that `rng` makes strange.
     fn segment(&self, rng: &mut Rng, send_msn: &mut u32, read_msn: &mut u32) -> Vec<u8> {
         let mut payload: Vec<u8> = (0..rng.usize(..SLOT)).map(|_| rng.u8(..)).collect();
         let mr = if rng.u8(..6) == 0 { &self.private[rng.usize(..2)] } else { &self.granted };
@@ -116,7 +116,7 @@ impl Scene {
         segment
     }
 
-    /// What must not change has not.
+    /// Checks that what must not change has not changed.
     fn untouched(&self) -> bool {
         let inbox = content(&self.inbox);
         let same = pattern(inbox.len(), 1);
@@ -141,7 +141,7 @@ fn fpdu(segment: &[u8], rng: &mut Rng) -> Vec<u8> {
     fpdu
 }
 
-/// SEC-4, SEC-15: whatever one stream does, the memory and the streams of others are as if it were not there.
+/// SEC-4, SEC-15: whatever one stream does, it does not affect the memory and the streams of others.
 #[test]
 fn a_hostile_peer_reaches_nothing_that_it_was_not_granted() {
     let (mut refused, mut received) = (0, 0);

@@ -1,4 +1,4 @@
-//! Memory for FPDUs that are not whole: no source has it all, nobody stands still for want of it.
+//! Memory for incomplete FPDUs: no source has all of it, and no peer stops for want of it.
 
 mod common;
 
@@ -14,7 +14,7 @@ use urnic::*;
 /// Octets of a Send whose FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
 
-/// Room for sixteen such FPDUs.
+/// Makes room for sixteen such FPDUs.
 fn sixteen(mpa: &mut MpaConfig) {
     mpa.incomplete_max = 1 << 20;
 }
@@ -29,7 +29,7 @@ fn nodes(options: Options, hosts: usize) -> (Simulation, Vec<Rc<RefCell<Raw>>>) 
     (Simulation::with_hosts(&options, hosts).unwrap(), raws)
 }
 
-/// Waits until so many Sends have been received, all of them right.
+/// Waits until `count` Sends have been received, all of them correct.
 fn received(simulation: &mut Simulation, crowd: &Crowd, count: usize, within: Duration) {
     let mut done = Vec::new();
     let limit = simulation.now() + within;
@@ -45,8 +45,8 @@ fn received(simulation: &mut Simulation, crowd: &Crowd, count: usize, within: Du
     }
 }
 
-/// A host that leaves many FPDUs unfinished has all the room; another one that needs some gets it, at the cost of the
-/// first one's oldest connections, and small messages never wait.
+/// A host that leaves many FPDUs unfinished has all the room. Another host that needs some gets it, at the cost of
+/// the first one's oldest connections. Small messages never wait.
 #[test]
 fn the_source_that_has_most_gives_way() {
     let options = Options { devices: 2, exceptions: vec![(0, sixteen)], ..options() };
@@ -63,7 +63,7 @@ fn the_source_that_has_most_gives_way() {
     let before = simulation.now();
     works(&mut simulation, &server, &client);
     assert!(simulation.now() - before < Duration::from_millis(1));
-    // The network brings what it can, and the hogs stay.
+    // The network delivers what it can, and the greedy connections stay.
     let end = simulation.now() + Duration::from_millis(50);
     simulation.run(end, || false);
     let reserved = counter(&simulation, "incomplete_octets");
@@ -82,7 +82,8 @@ fn the_source_that_has_most_gives_way() {
     assert!(simulation.now() - before < Duration::from_millis(1));
 }
 
-/// Honest peers whose FPDUs need more room than there is, all at once: they wait for each other, and all arrives.
+/// Honest peers whose FPDUs together need more room than there is: they wait for each other, and everything
+/// arrives.
 #[test]
 fn honest_peers_wait_for_each_other() {
     const PEERS: usize = 200;
@@ -109,7 +110,7 @@ fn honest_peers_wait_for_each_other() {
     assert!(crowd.qps.iter().all(|qp| qp.state() == QpState::Rts));
 }
 
-/// Connections that are gone, by whatever end, leave no room taken.
+/// Connections that have ended, in whatever way, leave no room taken.
 #[test]
 fn room_comes_back_when_connections_end() {
     let options = Options { devices: 1, exceptions: vec![(0, sixteen)], ..options() };

@@ -1,4 +1,5 @@
-//! Devices on the kernel's sockets, as programs without any settings have them: real time, the loopback, an ordinary user.
+//! Devices on the kernel's sockets, as programs without any settings have them: in real time, over the loopback, as
+//! an ordinary user.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +10,11 @@ use std::time::{Duration, Instant};
 use urnic::*;
 use urnic_config::Lend;
 
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What a program has of a device.
+/// A device and a program's objects of it.
 struct Node {
     device: Device,
     pd: Pd,
@@ -35,7 +36,7 @@ impl Node {
         Self { device, pd, cq, qp, events }
     }
 
-    /// One more.
+    /// Makes another queue pair.
     fn queue_pair(&self) -> Qp {
         queue_pair(&self.pd, &self.cq)
     }
@@ -70,7 +71,7 @@ fn queue_pair(pd: &Pd, cq: &Cq) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
-/// Connects the client to a listener of the server, and gives the peer that the server sees.
+/// Connects the client to a listener of the server. Returns the peer's address as the server sees it.
 fn connect(server: &Node, client: &Node, to: SocketAddr) -> SocketAddr {
     client.events.connect(&client.qp, to, &ConnParam::default()).unwrap();
     let CmEvent::ConnectRequest(request) = server.event() else { panic!("no request") };
@@ -82,7 +83,7 @@ fn connect(server: &Node, client: &Node, to: SocketAddr) -> SocketAddr {
     peer
 }
 
-/// A message of every kind, larger than whatever carries it, gets across.
+/// Checks that a message of every kind, larger than the units of any carrier, arrives.
 fn works(server: &Node, client: &Node) {
     const LEN: usize = 1_000_003;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -175,7 +176,7 @@ fn a_device_tells_what_each_of_its_engines_has() {
     }
 }
 
-/// Linux 6.2 and later tell of the window that the peer was told of.
+/// Returns whether the kernel reports the window that the peer was told of (Linux 6.2 and later).
 fn tells_windows() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
@@ -208,7 +209,7 @@ fn each_way_of_driving_works() {
         let (server, client) = (Node::of(&config), Node::of(&config));
         let listener = server.events.listen(0, 4).unwrap();
         let to: SocketAddr = (LOOPBACK, listener.port()).into();
-        // Ends that only their program's polls drive need both to be polled.
+        // If only the programs' polls drive the ends, both must be polled.
         client.events.connect(&client.qp, to, &ConnParam::default()).unwrap();
         let start = Instant::now();
         let mut established = 0;
@@ -229,8 +230,7 @@ fn each_way_of_driving_works() {
     }
 }
 
-/// RFC 3493 §5.3: a listener on any address has both families.
-/// Tells a thread to stop, whichever way the test goes on.
+/// Tells a thread to stop, however the test continues.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -239,7 +239,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A buffer that changes while it is sent is sent as it was at some moment, and the connection stays, if all is copied.
+/// If all payload is copied, a buffer that changes while it is sent is sent as it was at some moment, and the
+/// connection stays.
 #[test]
 fn a_buffer_may_change_under_a_write_if_all_is_copied() {
     const LEN: usize = 4 << 20;
@@ -271,6 +272,7 @@ fn a_buffer_may_change_under_a_write_if_all_is_copied() {
     works(&server, &client);
 }
 
+/// RFC 3493 §5.3: a listener on any address accepts connections of both families.
 #[test]
 fn both_families_reach_a_listener() {
     let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
@@ -286,7 +288,7 @@ fn both_families_reach_a_listener() {
     }
 }
 
-/// RDMA and TCP share ports, as on any iWARP.
+/// RDMA and TCP share ports, as with any iWARP.
 #[test]
 fn ports_are_those_of_tcp() {
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -302,7 +304,7 @@ fn ports_are_those_of_tcp() {
     assert!(matches!(elsewhere, Err(Error::NotOurAddress(_))), "{:?}", elsewhere.err());
 }
 
-/// MPA-64: who speaks no iWARP is sent away, and nobody else notices.
+/// MPA-64: a peer that does not speak iWARP is cut off, and no other peer notices.
 #[test]
 fn strangers_are_sent_away() {
     let (server, client) = (Node::new(), Node::new());
@@ -311,7 +313,7 @@ fn strangers_are_sent_away() {
     for words in [&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[0; 100_000]] {
         let mut stranger = TcpStream::connect(to).unwrap();
         stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-        // It may be gone before it has said all.
+        // The connection may end before the stranger has sent everything.
         let _ = stranger.write_all(words);
         let mut answer = Vec::new();
         let heard = stranger.read_to_end(&mut answer);
@@ -322,7 +324,7 @@ fn strangers_are_sent_away() {
     works(&server, &client);
 }
 
-/// Nobody listens there: told at once, and the queue pair can be connected again.
+/// Without a listener, the refusal is reported at once, and the queue pair can be connected again.
 #[test]
 fn a_refusal_is_told_at_once() {
     let (server, client) = (Node::new(), Node::new());
@@ -335,7 +337,7 @@ fn a_refusal_is_told_at_once() {
     works(&server, &client);
 }
 
-/// What was sent arrives though the device goes at once.
+/// What was sent arrives even if the device is dropped at once.
 #[test]
 fn a_device_that_goes_says_its_last_words() {
     let (server, client) = (Node::new(), Node::new());
@@ -355,7 +357,8 @@ fn a_device_that_goes_says_its_last_words() {
     assert!(matches!(event, CmEvent::Disconnected { reason: DisconnectReason::Peer, .. }), "{event:?}");
 }
 
-/// Runs a test of this file in a process of its own, by `command` if it is not empty; `mark` is set in its environment.
+/// Runs a test of this file in a process of its own, by `command` if that is not empty, with `mark` set in its
+/// environment.
 fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
     let exe = std::env::current_exe().unwrap();
     let mut words = command.iter().map(std::ffi::OsStr::new).chain([exe.as_os_str()]);
@@ -374,7 +377,8 @@ fn ip(arguments: &str) {
 /// Set in the process that has an interface of its own.
 const LINK: &str = "URNIC_TEST_LINK";
 
-/// Where a device is kept to an address of a network it has no loopback: that is any, and leads to itself, as on a port.
+/// A device that is limited to one address of a network has no loopback: loopback addresses mean that address, as
+/// on a port.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_a_device_with_one_address_is_its_own_loopback() {
@@ -412,7 +416,8 @@ fn needs_root_a_device_with_one_address_is_its_own_loopback() {
     }
 }
 
-/// RFC 4007 §6: an address of a link alone means something only with its link, both ways, reserved or not.
+/// RFC 4007 §6: a link-local address is meaningful only together with its link, in both directions, reserved or
+/// not.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_addresses_of_a_link_alone() {
@@ -455,8 +460,8 @@ fn needs_root_addresses_of_a_link_alone() {
 /// Set in the process that has few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 
-/// In a process of its own, as the limit is the process's: what cannot be had is said, what is there goes on, and comes
-/// again when there are descriptors again.
+/// Runs in a process of its own, because the limit belongs to the process. A lack is reported, what exists goes on,
+/// and everything works again when there are descriptors again.
 #[test]
 fn without_descriptors_what_is_there_goes_on() {
     if std::env::var_os(FEW).is_some() {
@@ -478,7 +483,7 @@ fn with_few_descriptors() {
     let other = client.queue_pair();
     let refused = client.events.connect(&other, to, &ConnParam::default()).err().map(|e| e.to_string());
     assert!(refused.as_ref().is_some_and(|words| words.contains("ulimit -n")), "{refused:?}");
-    // One for our end of the next connection, and none for its end at the listener, until there are more.
+    // One descriptor for our end of the next connection, and none for the listener's end until there are more.
     hoard.pop();
     client.events.connect(&other, to, &ConnParam::default()).unwrap();
     drop(hoard);

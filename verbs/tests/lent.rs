@@ -14,7 +14,7 @@ fn lending(network: &str) -> Options {
     Options { network: network.parse().unwrap(), lends_from: 1000, ..Options::default() }
 }
 
-/// Receives at `to` and Sends from `from`, whose payload lies in `source`.
+/// Posts receives at `to` and Sends from `from`, whose payload is in `source`.
 fn post_sends(from: &End, to: &End, source: &Mr) -> Mr {
     let inbox = to.pd.alloc_mr(LEN * SENDS as usize, Access::LOCAL_WRITE).unwrap();
     for i in 0..SENDS {
@@ -24,13 +24,14 @@ fn post_sends(from: &End, to: &End, source: &Mr) -> Mr {
     inbox
 }
 
-/// A request completes when the peer has acknowledged what was lent, not when TCP has it; the last one's end is copied.
+/// A request completes when the peer has acknowledged what was lent, not when TCP has it. The end of the last one
+/// is copied.
 #[test]
 fn requests_complete_when_the_peer_has_acknowledged() {
     let (mut simulation, server, client) = connected(&lending("delay=1ms"));
     let source = client.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
     source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
-    // A window's worth leaves in the first flight.
+    // A window of data leaves in the first flight.
     let inbox = server.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     server.post_recv(7, &[Sge::of(&inbox, 0, 10_000)]);
     client.post(7, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
@@ -39,7 +40,7 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 0, "the peer's word has not");
     simulation.wait(Duration::from_micros(200));
     assert_eq!(client.completions().len(), 1);
-    // What is too small to be lent completes at once, but not before what was posted before it.
+    // A request that is too small to be lent completes at once, but not before those posted before it.
     let inboxes = post_sends(&client, &server, &source);
     server.post_recv(8, &[Sge::of(&inbox, 0, 100)]);
     client.post(8, SendOp::Send, &[Sge::of(&source, 0, 100)]);
@@ -54,8 +55,9 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 1, "copied");
 }
 
-/// The queue pair is gone, the region deregistered and its memory used for something else before the peer has
-/// acknowledged anything, or got anything whole: what TCP sends again is what it was lent.
+/// The queue pair is dropped, the region is deregistered, and its memory is used for something else, before the
+/// peer has acknowledged anything, or received anything whole. TCP's retransmissions still have the content that it
+/// was lent.
 #[test]
 fn memory_that_is_given_back_early_is_copied_first() {
     let mut retransmitted = 0;
@@ -63,7 +65,7 @@ fn memory_that_is_given_back_early_is_copied_first() {
         let (mut simulation, server, client) =
             connected(&lending(&format!("delay=50us,loss=0.1,seed={seed}")));
         let mut memory = pattern(LEN * SENDS as usize, 9);
-        // SAFETY: the vector lives until the region is gone, and is written by nobody else.
+        // SAFETY: the vector lives until the region is gone, and no other code writes to it.
         let source = unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap();
         let inbox = post_sends(&client, &server, &source);
         if seed % 4 == 3 {
@@ -73,9 +75,9 @@ fn memory_that_is_given_back_early_is_copied_first() {
         simulation.wait(Duration::from_micros(seed * 10));
         let End { pd, cq, qp, events, connection } = client;
         match seed % 3 {
-            // Silently.
+            // The queue pair first, without a word.
             0 => drop(qp),
-            // The region first: what has not been sent yet has no memory any more.
+            // The region first: what has not been sent yet no longer has memory.
             1 => {}
             // The memory first; the region stays.
             _ => source.revoke().unwrap(),
@@ -105,7 +107,8 @@ fn memory_that_is_given_back_early_is_copied_first() {
     assert!(retransmitted > 100, "{retransmitted}");
 }
 
-/// A port that can send from the device's own memory only gets all other copied: such a request completes at once.
+/// If a port can send only from the device's own memory, all other memory is copied, and such a request completes
+/// at once.
 #[test]
 fn memory_that_the_port_cannot_send_from_is_copied() {
     let options = Options { lends_own_only: true, ..lending("delay=1ms") };
@@ -114,7 +117,7 @@ fn memory_that_the_port_cannot_send_from_is_copied() {
         let mut memory = pattern(10_000, 9);
         let source = match own {
             true => client.pd.alloc_mr(memory.len(), Access::empty()).unwrap(),
-            // SAFETY: the vector lives until the region is gone, and is written by nobody else.
+            // SAFETY: the vector lives until the region is gone, and no other code writes to it.
             false => unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap(),
         };
         source.write_at(0, &pattern(10_000, 9)).unwrap();

@@ -1,6 +1,6 @@
-//! Random operations between two RNICs over a network that loses, repeats, reorders and changes frames: whatever
-//! the seed, every operation completes with the right data or an error that names the cause, once and in order,
-//! and no octet of memory changes but those that an operation may write.
+//! Random operations between two RNICs over a network that loses, repeats, reorders and changes frames. Whatever
+//! the seed, every operation completes with the right data or with an error that names the cause, once and in
+//! order, and only octets change that an operation may write.
 //!
 //! `URNIC_SEEDS=n` runs n seeds, `URNIC_SEED=n` runs seed n alone.
 
@@ -13,8 +13,8 @@ use workload::{Checked, Parameters, Seen};
 
 const SEEDS: u64 = 500;
 
-/// Seeds beyond those that have shown something: the first FPDU that a Responder sees is damaged while the Initiator has
-/// work left.
+/// Further seeds that have found faults: the first FPDU that a Responder receives is damaged while the Initiator
+/// has work left.
 const MORE: [u64; 1] = [708];
 
 fn number(name: &str) -> Option<u64> {
@@ -48,7 +48,8 @@ fn every_operation_completes_rightly_whichever_engine_its_frames_reach() {
     }
 }
 
-/// Runs the workloads of all seeds; returns what they have seen, if they are as many as should see everything.
+/// Runs the workloads of all seeds. Returns what they have seen, if they are enough to see everything; otherwise
+/// `None`.
 fn run_all(parameters: impl Fn(u64) -> Parameters + Sync, more: &[u64]) -> Option<Seen> {
     let run = |seed| run(&parameters(seed));
     if let Some(seed) = number("URNIC_SEED") {

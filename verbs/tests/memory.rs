@@ -1,4 +1,4 @@
-//! Regions and windows over the wire: what is granted, how it is taken back, and in which order.
+//! Regions and windows over the wire: what is granted, how it is revoked, and in which order.
 
 mod common;
 
@@ -10,7 +10,7 @@ use urnic::*;
 const LEN: usize = 4096;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// A connection, memory at either end, and a second queue pair pair between the same domains.
+/// A connection, memory at either end, and a second pair of queue pairs between the same domains.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -29,7 +29,8 @@ impl Scene {
         Scene { simulation, server, client, remote, local }
     }
 
-    /// The client writes `len` octets to `addr` by `rkey`, and knows that they have arrived: a Read of nothing follows.
+    /// Writes `len` octets as the client to `addr` by `rkey`. A zero-length Read follows, so that they are known to
+    /// have arrived.
     fn write(&mut self, addr: u64, rkey: u32, len: u32) -> WcStatus {
         self.client.post(1, SendOp::Write { addr, rkey }, &[Sge::of(&self.local, 0, len)]);
         self.client.post(2, SendOp::Read { addr: 0, rkey: 1 }, &[]);
@@ -53,14 +54,14 @@ impl Scene {
         wc.status
     }
 
-    /// A Terminate with these codes came from the server.
+    /// Checks that a Terminate with these codes came from the server.
     fn refused(&mut self, codes: (u8, u8, u8)) {
         assert_eq!(self.client.end(&mut self.simulation), DisconnectReason::TerminateReceived);
         let t = self.client.qp.terminate().unwrap();
         assert_eq!((t.layer, t.etype, t.code), codes, "{t}");
     }
 
-    /// The server, which has heard of the client, finds fault with its own request.
+    /// Checks that the server's own request fails. The server has heard from the client before.
     fn fails(&mut self, op: SendOp) {
         assert_eq!(self.read(0, 1, 0), WcStatus::Success);
         assert_eq!(self.run(op), WcStatus::MemoryManagement, "{op:?}");
@@ -68,14 +69,15 @@ impl Scene {
         assert_eq!(self.server.end(&mut self.simulation), DisconnectReason::TerminateSent);
     }
 
-    /// Lets things happen.
+    /// Lets some time pass.
     fn settle(&mut self) {
         let limit = self.simulation.now() + std::time::Duration::from_millis(10);
         self.simulation.run(limit, || false);
     }
 }
 
-/// A window of type 2 with the key that the user chose, from its binding to the peer's invalidation and the next binding.
+/// A window of type 2 with a key chosen by the user, from its binding to the peer's invalidation and the next
+/// binding.
 #[test]
 fn a_window_of_type_2_lives_until_it_is_invalidated() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -107,7 +109,7 @@ fn a_window_of_type_2_lives_until_it_is_invalidated() {
     assert_eq!((&before[..100], &before[150..]), (&pattern(LEN, 1)[..100], &pattern(LEN, 1)[150..]));
 }
 
-/// A window of type 1 is bound by a verbs call, again and again, and each time the STag of before is void.
+/// A window of type 1 is bound by a verbs call, again and again, and each time the former STag is invalid.
 #[test]
 fn a_window_of_type_1_is_bound_again_and_again() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -143,8 +145,8 @@ fn a_window_of_type_1_is_bound_again_and_again() {
     scene.refused((1, 1, 0));
 }
 
-/// SEC-2, SEC-3: what is limited to one queue pair is of no use to others of the same domain: neither to their peers, nor as their
-/// own local memory.
+/// SEC-2, SEC-3: what is limited to one queue pair cannot be used by others of the same domain, neither by their
+/// peers nor as their own local memory.
 /// DDP-58.
 #[test]
 fn an_stag_of_one_stream_is_of_no_use_to_another() {
@@ -197,7 +199,7 @@ fn an_stag_of_one_stream_is_of_no_use_to_another() {
     }
 }
 
-/// A window goes with its queue pair; until then its region stays.
+/// A window is unbound with its queue pair. Until then its region stays.
 #[test]
 fn a_region_with_windows_is_not_deregistered() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -206,7 +208,7 @@ fn a_region_with_windows_is_not_deregistered() {
     let bind = SendOp::BindMw { rkey, lkey, addr, len: 1, access: Access::REMOTE_READ };
     assert_eq!(scene.run(bind), WcStatus::Success);
     assert!(matches!(scene.remote.revoke(), Err(Error::WindowsBound(1))));
-    // SAFETY: nobody has a reference to the memory.
+    // SAFETY: there are no references to the memory.
     let changed = unsafe { scene.remote.rereg(&Rereg { access: Some(ALL), ..Rereg::default() }) };
     assert!(matches!(changed, Err(Error::WindowsBound(1))));
     let (remote, error) = scene.remote.deregister().unwrap_err();
@@ -215,7 +217,8 @@ fn a_region_with_windows_is_not_deregistered() {
     remote.deregister().expect("the window is gone with its queue pair");
 }
 
-/// What a queue pair's peer was granted is not for its next peer: windows and limited regions go when it is used again.
+/// The next peer of a queue pair gets none of the last one's grants: windows and limited regions are revoked on
+/// reuse.
 #[test]
 fn the_next_peer_inherits_nothing() {
     let mut scene = Scene::new(ALL);
@@ -252,7 +255,7 @@ fn the_next_peer_inherits_nothing() {
     assert_eq!(next.next(&mut scene.simulation).status, WcStatus::Success);
 }
 
-/// What a request about memory must not ask for; each ends the connection that it was posted to.
+/// Faulty requests that concern memory. Each ends the connection that it was posted to.
 #[test]
 fn bindings_and_registrations_are_checked() {
     let access = Access::REMOTE_WRITE;
@@ -302,8 +305,8 @@ fn bindings_and_registrations_are_checked() {
     assert!(scene.remote.restrict_to(&scene.client.qp).is_err());
 }
 
-/// Requests about memory take their turn: what was posted before has its data, what is posted later finds the new state.
-/// With a fence an invalidation waits for Reads, without one the Read fails.
+/// Requests that concern memory take their turn: requests posted before have their data, requests posted later find
+/// the new state. With a fence an invalidation waits for Reads; without one the Read fails.
 #[test]
 fn invalidations_take_their_turn() {
     let mut scene = Scene::new(ALL);
@@ -328,7 +331,7 @@ fn invalidations_take_their_turn() {
         assert_eq!((wc.wr_id, wc.opcode, wc.status), (i as u64 + 1, opcode, WcStatus::Success));
     }
     assert!(content(&sink) == pattern(LEN, 1));
-    // Without a fence: the response finds no sink. The invalidation stands, whatever became of the Read.
+    // Without a fence, the response finds no sink. The invalidation takes effect, whatever becomes of the Read.
     let sink = scene.client.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     post(&scene, 1, SendOp::Read { addr, rkey }, &[Sge::of(&sink, 0, LEN as u32)], rest);
     post(&scene, 2, SendOp::LocalInv(sink.lkey()), &[], rest);
@@ -339,7 +342,7 @@ fn invalidations_take_their_turn() {
     assert_eq!(scene.server.end(&mut scene.simulation), DisconnectReason::TerminateReceived);
 }
 
-/// A responder has to wait for the first FPDU before it sends (MPA-70), not before it binds.
+/// A Responder must wait for the first FPDU before it sends (MPA-70), but not before it binds.
 #[test]
 fn a_responder_binds_before_it_may_send() {
     let mut scene = Scene::new(ALL);
@@ -351,19 +354,19 @@ fn a_responder_binds_before_it_may_send() {
     assert_eq!(scene.client.end(&mut scene.simulation), DisconnectReason::Peer, "no Terminate yet (MPA-92)");
 }
 
-/// SEC-5: rights, memory and domain can be set and taken back; the STag of before is void each time.
+/// SEC-5: rights, memory and domain can be set and revoked. Each time the former STag is invalid.
 /// DDP-59.
 #[test]
 fn regions_are_registered_anew() {
     let memory = vec![7u8; 2 * LEN];
     let base = memory.as_ptr().cast_mut();
     let mut scene = Scene::new(ALL);
-    // SAFETY: `memory` outlives the regions, and is not looked at by reference meanwhile.
+    // SAFETY: `memory` outlives the regions, and no references to it are used meanwhile.
     let mut mr = unsafe { scene.server.pd.reg_mr(base, LEN, ALL) }.unwrap();
     let first = mr.rkey();
     assert_eq!(scene.write(mr.addr(), first, 3), WcStatus::Success);
     let read_only = Rereg { access: Some(Access::REMOTE_READ), ..Rereg::default() };
-    // SAFETY: as above, the second half included.
+    // SAFETY: as above, including the second half.
     unsafe {
         mr.rereg(&read_only).unwrap();
         assert_eq!((mr.access(), mr.addr(), mr.len()), (Access::REMOTE_READ, base as u64, LEN as u64));
@@ -384,7 +387,7 @@ fn regions_are_registered_anew() {
         let status = scene.read(mr.addr(), mr.rkey(), 3);
         assert_eq!(status, WcStatus::RemoteAccess);
         scene.refused((0, 1, 3));
-        // What of the device's own memory is not changed stays.
+        // What is not changed of the device's own memory stays.
         let mut own = own.alloc_mr(LEN, ALL).unwrap();
         own.write_at(5, b"kept").unwrap();
         own.rereg(&read_only).unwrap();
@@ -398,14 +401,14 @@ fn regions_are_registered_anew() {
     assert!(content(&scene.remote) == pattern(LEN, 1));
 }
 
-/// Bytes may be counted from 0, or from wherever the program likes, by the peer, in local lists and for inline data.
+/// Bytes may be counted from 0, or from any other offset, by the peer, in local lists and for inline data.
 #[test]
 fn regions_have_offsets_of_their_own() {
     let memory = pattern(LEN, 5);
     let base = memory.as_ptr().cast_mut();
     for first in [0, 1 << 63, u64::MAX - LEN as u64, 0x1234_5678] {
         let mut scene = Scene::new(ALL);
-        // SAFETY: `memory` outlives the region, and is not looked at by reference meanwhile.
+        // SAFETY: `memory` outlives the region, and no references to it are used meanwhile.
         let mr = unsafe {
             match first {
                 0 => scene.server.pd.reg_mr(base, LEN, ALL | Access::ZERO_BASED),
@@ -438,7 +441,7 @@ fn regions_have_offsets_of_their_own() {
     }
 }
 
-/// Offsets beyond 32 bits: 5 GiB that are the same 16 MiB again and again.
+/// Offsets beyond 32 bits: 5 GiB that consist of the same 16 MiB again and again.
 #[test]
 fn a_region_may_be_larger_than_4_gib() {
     const PIECE: usize = 16 << 20;
@@ -460,7 +463,7 @@ fn a_region_may_be_larger_than_4_gib() {
         base.cast::<u8>()
     };
     let mut scene = Scene::new(ALL);
-    // SAFETY: mapped, and nobody has references to it.
+    // SAFETY: mapped, without references to it.
     let mr = unsafe { scene.server.pd.reg_mr(base, SIZE, ALL) }.unwrap();
     let window = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
     let (rkey, lkey) = (window.fresh_rkey(), mr.lkey());
@@ -478,12 +481,12 @@ fn a_region_may_be_larger_than_4_gib() {
     assert_eq!(scene.read(mr.addr() + SIZE as u64 - 1, mr.rkey(), 2), WcStatus::RemoteAccess);
     drop(window);
     mr.deregister().expect("nothing is bound");
-    // SAFETY: our own mapping, not registered any more.
+    // SAFETY: the mapping is ours, and no longer registered.
     unsafe { libc::munmap(base.cast(), SIZE) };
 }
 
-/// Each right alone, and both (SEC-6); of what has no right nothing is given away, but an access of no bytes is none
-/// (SEC-25).
+/// Each right alone, and both (SEC-6). Memory without a right gives nothing away, but an access of no bytes is not
+/// an access (SEC-25).
 /// DDP-59.
 #[test]
 fn rights_are_enforced_one_by_one() {
@@ -510,8 +513,8 @@ fn rights_are_enforced_one_by_one() {
     }
 }
 
-/// SEC-7, in virtual time: a peer floods a region that is taken back in every way, at every moment; what is in the memory
-/// then is there for good.
+/// SEC-7, in virtual time: a peer floods a region that is taken back in every way, at every moment. From then on
+/// the memory does not change.
 /// DDP-59.
 #[test]
 fn nothing_changes_memory_that_was_taken_back() {
@@ -537,7 +540,7 @@ fn nothing_changes_memory_that_was_taken_back() {
             2 => assert_eq!(scene.run(SendOp::LocalInv(mr.lkey())), WcStatus::Success),
             _ => {
                 let access = Some(Access::REMOTE_READ);
-                // SAFETY: nobody has a reference to the memory.
+                // SAFETY: there are no references to the memory.
                 unsafe { mr.rereg(&Rereg { access, ..Rereg::default() }) }.unwrap();
             }
         }

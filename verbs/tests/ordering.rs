@@ -1,4 +1,5 @@
-//! Order and completion of an RNIC's messages, as a peer sees them on the wire (RFC 5040 §5.5, RFC 7306 §5.4 and §7).
+//! Order and completion of an RNIC's messages, as a peer sees them on the wire: RFC 5040 §5.5, and RFC 7306 §5.4
+//! and §7.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -11,7 +12,7 @@ use std::time::Duration;
 use urnic::simulation::Impairment;
 use urnic::*;
 
-/// Opcodes of what the peer has heard.
+/// Returns the opcodes of what the peer has received.
 fn opcodes(s: &Scene) -> Vec<u8> {
     ulpdus(&s.heard()).iter().map(|u| u[1] & 0x0F).collect()
 }
@@ -26,10 +27,9 @@ fn word(msn: u32) -> Vec<u8> {
     untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
 }
 
-/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests go out in the order of posting, whatever they are; RDMAP-67:
-/// nothing but RDMA messages. RDMAP-62, 64, RDMAPX-18: completions come in that order, too, and an unanswered Read or
-/// Atomic holds up those behind it.
-/// RDMAP-37.
+/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests of all kinds are sent in the order of posting. RDMAP-67:
+/// nothing but RDMA messages is sent. RDMAP-62, 64, RDMAPX-18: completions come in that order, too, and an
+/// unanswered Read or Atomic holds up those after it. RDMAP-37.
 #[test]
 fn requests_go_out_and_complete_in_order() {
     let mut s = scene();
@@ -62,7 +62,7 @@ fn requests_go_out_and_complete_in_order() {
     assert_eq!(msns, [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]); // DDP-24, RDMAPX-9
     let ids = |s: &Scene| s.statuses().iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>();
     assert_eq!(ids(&s), [0, 1]);
-    // The answer in two segments: only the one with L completes.
+    // The answer in two segments: only the one with L completes the Read.
     let (stag, to) = (s.inbox.rkey(), s.inbox.addr());
     s.say(&[tagged(0x81, 0x42, stag, to, &[3; 5])]);
     pass(&mut s);
@@ -76,8 +76,8 @@ fn requests_go_out_and_complete_in_order() {
     assert_eq!(ids(&s), [4, 5, 6]);
 }
 
-/// RDMAP-68, 69, RDMAP-70: no more Reads and Atomics unanswered than was agreed; what is behind them waits; each answer
-/// lets one go (RDMAP-65, RDMAPX-9).
+/// RDMAP-68, 69, RDMAP-70: no more unanswered Reads and Atomics than was agreed. Requests after them wait; each
+/// answer releases one (RDMAP-65, RDMAPX-9).
 #[test]
 fn reads_and_atomics_wait_for_ord() {
     let mut s = scene();
@@ -101,7 +101,7 @@ fn reads_and_atomics_wait_for_ord() {
             _ => vec![],
         });
         if turn == 3 {
-            // The Send was behind the last Atomic only.
+            // The Send was only behind the last Atomic.
             expected.extend([3]);
         }
         if turn == 4 {
@@ -117,7 +117,7 @@ fn reads_and_atomics_wait_for_ord() {
     assert_eq!(s.statuses(), [(5, WcStatus::Success), (6, WcStatus::Success)]);
 }
 
-/// A fence holds back what is behind it until all is answered (RDMAP-59).
+/// A fence holds back later requests until all earlier ones are answered (RDMAP-59).
 #[test]
 fn a_fence_waits() {
     let mut s = scene();
@@ -137,9 +137,9 @@ fn a_fence_waits() {
     assert_eq!(written[14..], 77u64.to_ne_bytes());
 }
 
-/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees what the peer said before it, and is answered in its turn
-/// (RDMAP-30, 32, 38, RDMAPX-14), with the peer's own names for where the answer goes (RDMAP-14, 15). The user hears
-/// nothing of it and no receive is used (RDMAP-23, 29, RDMAPX-11).
+/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees what the peer sent before it, and is answered in its
+/// turn (RDMAP-30, 32, 38, RDMAPX-14), with the peer's own names for the answer's destination (RDMAP-14, 15). The
+/// user is told nothing of it, and no receive is used (RDMAP-23, 29, RDMAPX-11).
 /// RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
@@ -172,13 +172,13 @@ fn what_the_peer_asks_is_answered_in_order() {
     ];
     assert_eq!(ulpdus(&s.heard()), answers);
     assert_eq!(s.end.completions(), []);
-    // A Send passes a Read that is not answered yet (RDMAP-63, RDMAPX-20).
+    // A Send overtakes a Read that is not answered yet (RDMAP-63, RDMAPX-20).
     s.say(&[read(7, 8), untagged(0x41, 0x43, 0, 1, 0, &[1; 4])]);
     let wc = s.end.next(&mut s.simulation);
     assert_eq!((wc.wr_id, wc.byte_len), (10, 4));
 }
 
-/// RDMAP-36, RDMAPX-15: as many as IRD at once are served, again and again.
+/// RDMAP-36, RDMAPX-15: IRD requests at once are served, again and again.
 #[test]
 fn ird_requests_at_once() {
     let mut s = scene();
@@ -195,7 +195,8 @@ fn ird_requests_at_once() {
     assert!(s.end.qp.terminate().is_none());
 }
 
-/// A large answer: every segment names the place of its own octets, L only in the last (DDP-12, 20, RDMAP-2, 27, 35).
+/// A large answer: every segment names the place of its own octets, and only the last has L (DDP-12, 20, RDMAP-2,
+/// 27, 35).
 #[test]
 fn a_large_read_is_answered_in_segments() {
     let mut s = scene();
@@ -216,8 +217,8 @@ fn a_large_read_is_answered_in_segments() {
     assert!(all.len() > 5 && octets == pattern(10_000, 5));
 }
 
-/// RDMAP-61, DDP-38: a message that TCP cannot take yet is not complete; when TCP has it all it is, whether or not the
-/// peer has read it.
+/// RDMAP-61, DDP-38: a message that TCP cannot take yet is not complete. When TCP has all of it, it is complete,
+/// whether or not the peer has read it.
 #[test]
 fn what_tcp_has_not_taken_is_not_complete() {
     let mut s = scene();
@@ -238,8 +239,8 @@ fn what_tcp_has_not_taken_is_not_complete() {
     }
 }
 
-/// DDP-43, 60, 62: after the wish to disconnect what was posted before is sent, what is posted after is not; the peer's
-/// half goes on: what it says is placed, completed and answered by TCP until its FIN.
+/// DDP-43, 60, 62: after a disconnect request, what was posted before is sent, and what is posted later is not. The
+/// peer's half stays open: what it sends is placed, completed and acknowledged by TCP until its FIN.
 #[test]
 fn a_disconnect_closes_our_half_only() {
     let mut s = scene();
@@ -266,7 +267,8 @@ fn a_disconnect_closes_our_half_only() {
     assert_eq!(s.statuses(), [(2, WcStatus::Flushed), (11, WcStatus::Flushed)]);
 }
 
-/// RDMAP-21, RDMAPX-26: memory that goes while the peer reads it: the Terminate says how far the answer has come. DDP-53.
+/// RDMAP-21, RDMAPX-26: memory that is deregistered while the peer reads it: the Terminate tells how far the answer
+/// has come. DDP-53.
 #[test]
 fn a_source_that_goes_while_it_is_read() {
     let mut s = scene();

@@ -1,8 +1,7 @@
-//! The tests of the engine that are not about frames, between devices of several engines each, over simulated ports that throw
-//! every frame at any engine.
-//! (`common` picks the carrier by this file's name.)
+//! The tests of the engine that do not concern frames, between devices of several engines each, over simulated
+//! ports that deliver every frame to any engine. (`common` chooses the carrier by this file's name.)
 
-// Each of these files is a test of its own and brings what it shares with others.
+// Each of these files is also a test of its own, and includes what it shares with others.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "async_events.rs"]

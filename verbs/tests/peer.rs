@@ -1,5 +1,5 @@
 //! A whole RNIC against a peer that makes one mistake: the Terminate that the mistake causes, octet by octet as TCP
-//! carries it, and what becomes of the queue pair. The rows of the table of errors, end to end.
+//! carries it, and the effect on the queue pair. This covers the rows of the table of errors, end to end.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -11,7 +11,8 @@ use peer::support::{fpdu, hex, read_header, tagged, untagged};
 use peer::*;
 use urnic::*;
 
-/// A mistake of the peer: segments of which the last is wrong, the Terminate, and how the receive it took ends.
+/// A mistake of the peer: segments, the last of which is wrong; the Terminate; and how the receive that it took
+/// ends.
 struct Mistake {
     name: &'static str,
     says: fn(&Scene) -> Vec<Vec<u8>>,
@@ -127,7 +128,7 @@ fn mistakes() -> Vec<Mistake> {
     ]
 }
 
-/// An Atomic Request whose operands are all 0x0101...: it adds them, if `code` is that of FetchAdd.
+/// Makes an Atomic Request whose operands are all 0x0101... It adds them if `code` is that of FetchAdd.
 fn atomic_request(msn: u32, code: u8, stag: u32, to: u64) -> Vec<u8> {
     let mut header = vec![0, 0, 0, code, 0, 0, 0, 5];
     header.extend(stag.to_be_bytes());
@@ -136,12 +137,12 @@ fn atomic_request(msn: u32, code: u8, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 0x4A, 1, msn, 0, &header)
 }
 
-/// ERR-40, RDMAPX-8: an Atomic needs an address in memory that is a multiple of 8, whatever its tagged offset is: regions
-/// whose first octet has another name than its address, and windows that begin anywhere.
+/// ERR-40, RDMAPX-8: an Atomic needs an address in memory that is a multiple of 8, whatever its tagged offset is.
+/// Tested with regions whose first octet has another name than its address, and with windows that begin anywhere.
 #[test]
 fn atomics_are_aligned_in_memory() {
     let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-    // How far behind a multiple of 8 the memory begins, by what name, and whether through a window.
+    // The memory's distance from a multiple of 8, the name of its first octet, and whether a window is used.
     for (skew, first, window) in [
         (0, Some(0x1004), false),
         (0, Some(0x1001), false),
@@ -153,7 +154,7 @@ fn atomics_are_aligned_in_memory() {
         let mut s = scene();
         let pages = Pages::new(4096);
         let pd = &s.end.pd;
-        // SAFETY: mapped memory that nobody has references to, and which outlives the region.
+        // SAFETY: mapped memory, without references to it, which outlives the region.
         let mr = unsafe {
             match (window, first) {
                 (true, _) => pd.reg_mr(pages.base(), 4096, rights),
@@ -190,9 +191,9 @@ fn atomics_are_aligned_in_memory() {
     }
 }
 
-/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: one Terminate, exactly; then FIN; nothing of the segment and of what
-/// follows is placed or completed; all work ends; the reason can be read. DDP-8, DDP-42, 46..48, DDP-52..56, RDMAP-5,
-/// RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
+/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: exactly one Terminate, then a FIN. Nothing of the segment and of
+/// what follows is placed or completed, all work ends, and the reason can be read. DDP-8, DDP-42, 46..48,
+/// DDP-52..56, RDMAP-5, RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
 /// RDMAP-17..20, 26, 67, 87; RDMAPX-8, 12.
 #[test]
 fn mistakes_are_answered_by_the_terminate_of_the_table() {
@@ -204,7 +205,7 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
         let wrong = says(&s);
         let said = terminate(codes, wrong.last().unwrap());
         s.say(&wrong);
-        // Right in themselves, and another mistake: ignored.
+        // Segments that are correct by themselves, and another mistake: all are ignored.
         let later = [
             tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[9; 64]),
             untagged(0x41, 0x43, 0, 1, 0, &[9; 8]),
@@ -220,7 +221,7 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
     }
 }
 
-/// ERR-22, DDP-50: without a receive the connection ends, for Sends of nothing and for Immediate Data, too.
+/// ERR-22, DDP-50: without a receive the connection ends, also for zero-length Sends and for Immediate Data.
 /// RDMAP-87.
 #[test]
 fn without_a_receive_the_connection_ends() {
@@ -247,7 +248,7 @@ fn a_wrong_crc_ends_the_connection() {
     assert!(content(&s.all) == [0; 1024]);
 }
 
-/// ERR-16, ERR-48, DDP-15, DDP-65, RDMAP-10, RDMAP-11: what is no mistake. The connection goes on.
+/// ERR-16, ERR-48, DDP-15, DDP-65, RDMAP-10, RDMAP-11: cases that are not mistakes. The connection goes on.
 #[test]
 fn what_looks_odd_is_no_mistake() {
     let mut s = scene();
@@ -276,8 +277,8 @@ fn what_looks_odd_is_no_mistake() {
     assert_eq!(content(&s.all)[..8], [5; 8]);
 }
 
-/// ERR-48b, DDP-65: a program that echoes what it received gives away nothing of what was in its buffer before. A
-/// segment that leaves a gap ends the connection, and the receive tells of no octet, neither do those behind it.
+/// ERR-48b, DDP-65: a program that echoes what it has received gives away nothing of its buffer's former content. A
+/// segment that leaves a gap ends the connection. The receive then reports no octet, and neither do those after it.
 #[test]
 fn nothing_is_received_that_did_not_come() {
     const SECRET: &[u8] = b"what another connection has said";
@@ -303,20 +304,21 @@ fn nothing_is_received_that_did_not_come() {
                 let echo = content(&s.inbox)[..wc.byte_len as usize].to_vec();
                 panic!("{name}: the program echoes {:?}", String::from_utf8_lossy(&echo));
             }
-            // The first segment with a gap before it is refused.
+            // The first segment that follows a gap is refused.
             let placed = |i: usize| parts[..i].iter().map(|p| p.len() - 18).max().unwrap_or(0);
             let mo = |p: &[u8]| u32::from_be_bytes(p[14..18].try_into().unwrap()) as usize;
             let (_, gap) = parts.iter().enumerate().find(|(i, p)| mo(p) > placed(*i)).unwrap();
             s.ends(&terminate([0x12, 0x04, 0xC0], gap), DisconnectReason::TerminateSent);
             let told: Vec<_> = told.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect();
             let taken = [(10, WcStatus::Flushed, 0), (11, WcStatus::Flushed, 0)];
-            // What no message has taken stays in a shared queue.
+            // Receives that no message has taken stay in a shared queue.
             assert_eq!(told, taken[..if shared { 1 } else { 2 }], "{name}");
         }
     }
 }
 
-/// The same for a Write with immediate data: the receive tells how much of the Write has come, and no more (DDP-65).
+/// The same for a Write with immediate data: the receive reports how much of the Write has come, and no more
+/// (DDP-65).
 #[test]
 fn a_write_is_told_as_long_as_it_came() {
     let mut s = scene();
@@ -344,8 +346,8 @@ fn a_write_is_told_as_long_as_it_came() {
     }
 }
 
-/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one; what it says
-/// is known to the user, and the oldest request seems to be what it is about.
+/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one. The
+/// user can read its content, and the oldest request is taken for the one that it concerns.
 /// RDMAP-16, 73, 85; RDMAPX-28.
 #[test]
 fn a_terminate_is_answered_by_fin_only() {
@@ -399,7 +401,7 @@ fn a_terminate_is_answered_by_fin_only() {
         ("wrong MO", untagged(0x41, 0x47, 2, 1, 4, &[0x11, 0x01, 0, 0]), None, Aborted, WcStatus::Flushed),
     ] {
         let mut s = scene();
-        // No receive is posted. A Read that stays unanswered, and a Send behind it.
+        // No receive is posted. A Read that stays unanswered, and a Send after it.
         let op = SendOp::Read { addr: 0x1000, rkey: 7 };
         s.end.post(1, op, &[Sge::of(&s.inbox, 0, 8)]);
         s.end.post(2, SendOp::Send, &[]);
@@ -413,7 +415,7 @@ fn a_terminate_is_answered_by_fin_only() {
     }
 }
 
-/// ERR-44, RDMAP-76, RDMAPX-26: a fault of our own is told without headers, in place of the message.
+/// ERR-44, RDMAP-76, RDMAPX-26: a fault of our own is reported without headers, in place of the message.
 /// RDMAP-17, 19, 50.
 #[test]
 fn a_local_fault_is_told_in_place_of_the_message() {
@@ -432,7 +434,7 @@ fn a_local_fault_is_told_in_place_of_the_message() {
     }
 }
 
-/// ERR-45: memory of a receive that is gone is an error of our stream.
+/// ERR-45: if the memory of a receive was deregistered, that is an error of our own stream.
 #[test]
 fn a_receive_without_memory_is_a_fault_of_ours() {
     let mut s = scene();
@@ -442,8 +444,8 @@ fn a_receive_without_memory_is_a_fault_of_ours() {
     assert_eq!(s.statuses(), [(10, WcStatus::LocalProtection)]);
 }
 
-/// ERR-46, DDP-45: a FIN while work of ours is left is told by a Terminate, behind which our FIN follows; without work
-/// only by FIN (DDP-61).
+/// ERR-46, DDP-45: a FIN that comes while we have work left is answered by a Terminate, then our FIN. Without work
+/// left, it is answered only by a FIN (DDP-61).
 /// DDP-9.
 #[test]
 fn a_fin_that_comes_too_early_is_told() {
@@ -472,7 +474,8 @@ fn a_fin_that_comes_too_early_is_told() {
     assert_eq!((s.end.qp.terminate(), s.statuses()), (None, vec![flushed(10)]));
 }
 
-/// ERR-46: the same for what the peer has asked for: a Read or an Atomic that waits, and a Read whose answer is under way.
+/// ERR-46: the same for work that the peer has requested: a Read or an Atomic that waits, and a Read whose answer
+/// is under way.
 #[test]
 fn a_fin_before_the_answers_is_told() {
     let catastrophic = terminate([0x02, 0x07, 0x00], &[]);
@@ -484,7 +487,7 @@ fn a_fin_before_the_answers_is_told() {
         let mut s = scene();
         s.post_receive(10);
         let asked: Vec<_> = requests.iter().zip(1..).map(|(request, msn)| request(msn, &s.all)).collect();
-        // In the same burst: the FIN is there before the first answer can be.
+        // In the same burst: the FIN comes before the first answer can be sent.
         s.say(&asked);
         s.raw.borrow_mut().close(s.conn);
         assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
@@ -508,7 +511,7 @@ fn a_fin_before_the_answers_is_told() {
     assert!(ulpdus(&heard).iter().rev().skip(1).all(|u| u[..2] == [0x81, 0x42]));
 }
 
-/// A FIN in the middle of an FPDU is told as such, also while work of ours is left; no Terminate says anything of it, because
+/// A FIN in the middle of an FPDU is reported as such, even if we have work left. No Terminate reports it, because
 /// the stream cannot be trusted (MPA-79).
 #[test]
 fn a_fin_within_an_fpdu_is_no_early_one() {
@@ -526,7 +529,8 @@ fn a_fin_within_an_fpdu_is_no_early_one() {
     assert_eq!(s.statuses(), [flushed(1), flushed(10)]);
 }
 
-/// ERR-45: the memory for the result of an Atomic of ours is gone when the answer comes: that Atomic is to blame.
+/// ERR-45: the memory for the result of our Atomic was deregistered before the answer comes: that Atomic gets the
+/// error.
 #[test]
 fn an_atomic_whose_sink_is_gone_is_to_blame() {
     let mut s = scene();
@@ -541,7 +545,7 @@ fn an_atomic_whose_sink_is_gone_is_to_blame() {
     assert_eq!(s.statuses(), [(1, WcStatus::LocalProtection), flushed(2)]);
 }
 
-/// ERR-3, DDP-3, DDP-46: a reset is told, and nothing is said any more.
+/// ERR-3, DDP-3, DDP-46: a reset is reported, and nothing more is sent.
 #[test]
 fn a_reset_ends_all_work() {
     let mut s = scene();
@@ -554,7 +558,7 @@ fn a_reset_ends_all_work() {
     assert_eq!((s.statuses(), s.end.qp.state()), (vec![flushed(1), flushed(10)], QpState::Error));
 }
 
-/// ERR-38, RDMAP-39, RDMAPX-17, at the end that asked: answers that do not fit end the connection, and no answer
+/// ERR-38, RDMAP-39, RDMAPX-17, at the requesting end: answers that do not fit end the connection, and no answer
 /// completes anything. RDMAP-64, RDMAPX-18.
 /// RDMAP-72.
 #[test]
@@ -583,7 +587,7 @@ fn answers_that_do_not_fit() {
         assert_eq!(s.statuses(), [flushed(1)], "{codes:02x?}");
         assert!(content(&s.inbox) == [0; 64]);
     }
-    // And one that fits.
+    // An answer that fits.
     let mut s = scene();
     s.end.post(1, add.0, &[Sge::of(&s.inbox, 0, 8)]);
     s.hears(76);

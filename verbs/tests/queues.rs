@@ -1,4 +1,5 @@
-//! Devices with an engine on each queue of their port. Messages here are empty: what is said is on which engine.
+//! Devices with an engine on each queue of their port. Messages here are empty, because only the engines involved
+//! matter.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation, Steering, TcpConfig};
 use urnic::*;
 
-/// Devices with another number of engines each, on a network that loses, repeats and reorders frames.
+/// Makes devices with different numbers of engines, on a network that loses, repeats and reorders frames.
 fn world(rng: &mut Rng, steering: Steering, network: &str) -> Simulation {
     let seed = rng.u32(..);
     let engines = vec![rng.usize(1..=8), rng.usize(2..=8)];
@@ -18,13 +19,13 @@ fn world(rng: &mut Rng, steering: Steering, network: &str) -> Simulation {
     Simulation::new(&Options { network, engines, steering, ipv6, tcp, ..Options::default() }).unwrap()
 }
 
-/// A figure of a device.
+/// Returns a counter of a device.
 fn figure(simulation: &Simulation, device: usize, name: &str) -> u64 {
     let counters = simulation.device(device).attributes().unwrap().counters;
     counters.iter().filter(|(n, _)| *n == name).map(|(_, n)| n).sum()
 }
 
-/// An empty message each way.
+/// Sends an empty message each way.
 fn greet(simulation: &mut Simulation, server: &End, client: &End) {
     for (from, to) in [(client, server), (server, client)] {
         to.post_recv(2, &[]);
@@ -36,7 +37,7 @@ fn greet(simulation: &mut Simulation, server: &End, client: &End) {
     }
 }
 
-/// Queue pairs of completion queues all over the engines connect, say something, part, and connect again.
+/// Queue pairs of completion queues at all engines connect, exchange messages, part, and connect again.
 fn meet(seed: u64, steering: Steering, network: &str) -> Simulation {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -76,7 +77,7 @@ fn frames_may_reach_any_engine() {
     }
 }
 
-/// Neighbours are asked once, and what they say goes to all engines. Nothing else crosses.
+/// Neighbours are resolved once, and what they say goes to all engines. Nothing else crosses between engines.
 #[test]
 fn with_right_steering_nothing_crosses_later() {
     for seed in 0..40 {
@@ -89,7 +90,7 @@ fn with_right_steering_nothing_crosses_later() {
     }
 }
 
-/// A queue pair goes to the engine that must open a connection from a reserved port, whichever it began with.
+/// A queue pair moves to the engine that must open a connection from a reserved port, whichever engine it began at.
 #[test]
 fn connections_from_a_reserved_port() {
     for seed in 0..40 {
@@ -125,7 +126,7 @@ fn connections_from_a_reserved_port() {
     }
 }
 
-/// Who connects to a port where nobody listens is refused at once, whichever engine hears of it.
+/// A connect to a port without a listener is refused at once, whichever engine receives it.
 #[test]
 fn nobody_listens() {
     for seed in 0..40 {

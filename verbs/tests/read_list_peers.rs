@@ -1,5 +1,5 @@
-//! What a peer hears of a Read into several pieces of memory, and what it reaches by the STag that it hears: the octets that
-//! were asked for, in order, once, and nothing else.
+//! What a peer receives for a Read into several pieces of memory, and what it can reach by the STag in it: the
+//! octets that were asked for, in order, once, and nothing else.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -14,21 +14,21 @@ use urnic::*;
 /// Octets of a Read Request on the wire.
 const REQUEST: usize = 52;
 const READ: SendOp = SendOp::Read { addr: 0x1000, rkey: 7 };
-/// Octets of the elements of a [`Listed`].
+/// Lengths of the elements of a [`Listed`], in octets.
 const LENS: [u32; 4] = [8, 0, 5, 11];
 const TOTAL: u32 = 24;
 
-/// A scene with a region for each element of a list, a Read into which has been asked for.
+/// A scene with a region for each element of a list, and an outstanding Read into that list.
 struct Listed {
     s: Scene,
     sinks: Vec<Mr>,
-    /// All that the peer has heard.
+    /// Everything that the peer has received.
     requests: Vec<u8>,
     stag: u32,
     to: u64,
 }
 
-/// STag and tagged offset of the sink, and the length, in a Read Request.
+/// Returns STag and tagged offset of the sink, and the length, in a Read Request.
 fn sink_of(ulpdu: &[u8]) -> (u32, u64, u32) {
     assert_eq!(ulpdu[..2], [0x41, 0x41], "a Read Request");
     let field = |at: usize| u32::from_be_bytes(ulpdu[at..at + 4].try_into().unwrap());
@@ -36,7 +36,7 @@ fn sink_of(ulpdu: &[u8]) -> (u32, u64, u32) {
 }
 
 fn elements(sinks: &[Mr]) -> Vec<Sge> {
-    // Not at the beginning of its region, so that octets beside it would be seen.
+    // Not at the beginning of its region, so that octets placed before it would be seen.
     sinks.iter().zip(LENS).map(|(mr, len)| Sge::of(mr, 10, len)).collect()
 }
 
@@ -54,13 +54,14 @@ fn listed() -> Listed {
 }
 
 impl Listed {
-    /// A segment of the answer.
+    /// Makes a segment of the answer.
     fn part(&self, offset: u32, len: u32, last: bool) -> Vec<u8> {
         let data: Vec<u8> = (offset..offset + len).map(|i| 100 + i as u8).collect();
         tagged(if last { 0xC1 } else { 0x81 }, 0x42, self.stag, self.to + u64::from(offset), &data)
     }
 
-    /// The sinks hold the first `octets` octets of the answer, and what is beside the elements is as it was.
+    /// Checks that the sinks hold the first `octets` octets of the answer, and that everything beside the elements
+    /// is unchanged.
     #[track_caller]
     fn holds(&self, octets: u32) {
         let mut data = 0..octets;
@@ -73,7 +74,7 @@ impl Listed {
         }
     }
 
-    /// The peer says this, the last of which is refused by a Terminate with `codes`.
+    /// Sends these segments as the peer. The last must be refused by a Terminate with `codes`.
     #[track_caller]
     fn refuses(&mut self, name: &str, says: &[Vec<u8>], codes: [u8; 3]) {
         self.s.say(says);
@@ -83,8 +84,8 @@ impl Listed {
     }
 }
 
-/// RFC 5040 §4.4: the list is the RNIC's own business. The STag is that of no element, and each Read has tagged offsets of its
-/// own. RDMAP-31, RDMAP-35.
+/// RFC 5040 §4.4: the list is the RNIC's own business. The STag is not that of any element, and each Read has
+/// tagged offsets of its own. RDMAP-31, RDMAP-35.
 #[test]
 fn a_list_is_one_read_on_the_wire() {
     let mut l = listed();
@@ -105,8 +106,8 @@ fn a_list_is_one_read_on_the_wire() {
     assert_eq!(content(&l.sinks[3])[10..21], [9; 11]);
 }
 
-/// ERR-11, 32, 37, 38, 42, RDMAP-39: by the STag of lists, and beside the Read, the peer reaches nothing. What had come of the
-/// answer before is there, and not one octet more.
+/// ERR-11, 32, 37, 38, 42, RDMAP-39: the peer reaches nothing by the STag of lists except through the Read. What
+/// had come of the answer before is there, and not one octet more.
 #[test]
 fn the_stag_of_a_list_is_good_for_its_read_alone() {
     type Says = fn(&Listed) -> Vec<Vec<u8>>;
@@ -165,8 +166,8 @@ fn the_stag_of_a_list_is_good_for_its_read_alone() {
     }
 }
 
-/// A list is that of one stream: what a Read of another stream heard is refused, and a Read with a sink of its own takes no
-/// answer to a list.
+/// A list belongs to one stream: an answer to a Read of another stream is refused, and a Read with a sink of its
+/// own does not accept an answer to a list.
 #[test]
 fn a_list_is_of_one_stream() {
     let mut l = listed();
@@ -185,15 +186,15 @@ fn a_list_is_of_one_stream() {
     assert_eq!((t.sent, t.layer, t.etype, t.code), (true, 1, 1, 0), "{t}");
     assert!(content(&sink) == [0; 64]);
     l.holds(0);
-    // Its own stream has not suffered.
+    // The list's own stream is unaffected.
     l.s.say(&[answer]);
     let wc = l.s.end.next(&mut l.s.simulation);
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success));
     l.holds(TOTAL);
 }
 
-/// SEC-7: an element that is taken back while the answer is under way is not written any more, nor is any other by a segment
-/// that would end there. The Read is to blame.
+/// SEC-7: an element that is taken back while the answer is under way is no longer written, and a segment that
+/// would end in it writes no other element either. The Read is to blame.
 #[test]
 fn an_element_that_is_taken_back_is_not_written() {
     type TakeBack = fn(&mut Listed);
@@ -232,7 +233,7 @@ fn an_element_that_is_taken_back_is_not_written() {
     }
 }
 
-/// However the answer is cut, into segments and by TCP: each octet gets where it belongs.
+/// However the answer is cut, into segments and by TCP, each octet gets to its place.
 #[test]
 fn an_answer_may_be_cut_anywhere() {
     for seed in 0..30 {

@@ -1,4 +1,5 @@
-//! Reads into several pieces of memory, as one Read on the wire: what ends up where, and elements that cannot be written.
+//! Reads into several pieces of memory, as one Read on the wire: where the data is placed, and elements that cannot
+//! be written.
 
 mod common;
 
@@ -9,7 +10,7 @@ use urnic::*;
 
 const MAX_SGE: u8 = 32;
 const SOURCE: usize = 3 << 20;
-/// Octets of the sinks: two that Reads end in often, and one that has room.
+/// Octets of the sinks: two small ones, whose ends Reads meet often, and a large one.
 const SINKS: [usize; 3] = [977, 70_001, 2 << 20];
 
 struct Scene {
@@ -18,7 +19,7 @@ struct Scene {
     client: End,
     source: Mr,
     sinks: Vec<Mr>,
-    /// What must be in the sinks.
+    /// Expected content of the sinks.
     model: Vec<Vec<u8>>,
 }
 
@@ -49,7 +50,7 @@ fn scene(options: &Options) -> Scene {
 }
 
 impl Scene {
-    /// A list of at most `most` octets: elements in any order, some of nothing at no address.
+    /// Returns a list of at most `most` octets: elements in any order, some of length 0 without an address.
     fn list(&self, rng: &mut Rng, most: usize) -> Vec<(usize, Sge)> {
         let mut left = most;
         let elements = rng.usize(..=usize::from(MAX_SGE));
@@ -67,14 +68,14 @@ impl Scene {
         list.collect()
     }
 
-    /// Posts a Read into `list`, and notes what it brings. Returns its length.
+    /// Posts a Read into `list`, and notes the expected data. Returns its length.
     fn read(&mut self, wr_id: u64, from: usize, list: &[(usize, Sge)]) -> u32 {
         let sges: Vec<Sge> = list.iter().map(|(_, sge)| *sge).collect();
         let op = SendOp::Read { addr: self.source.addr() + from as u64, rkey: self.source.rkey() };
         self.client.post(wr_id, op, &sges);
         let data = pattern(SOURCE, 1);
         let mut next = from;
-        // In order, because elements may overlap; an element of nothing changes nothing.
+        // In order, because elements may overlap. An element of length 0 changes nothing.
         for (which, sge) in list.iter().filter(|(_, sge)| sge.len > 0) {
             let (at, len) = ((sge.addr - self.sinks[*which].addr()) as usize, sge.len as usize);
             self.model[*which][at..at + len].copy_from_slice(&data[next..next + len]);
@@ -91,7 +92,7 @@ impl Scene {
         }
     }
 
-    /// Ends with this completion of request 1, and a Terminate that blames nobody's segment (ERR-44).
+    /// Checks that request 1 completes with this status, and that the Terminate blames no segment (ERR-44).
     #[track_caller]
     fn fails_here(&mut self, what: &str) {
         let wc = self.client.next(&mut self.simulation);
@@ -108,8 +109,8 @@ impl Scene {
     }
 }
 
-/// Any list of Reads, one after the other and several at a time, leaves in memory what a copy in a loop would leave, and
-/// nothing else changes.
+/// Any Reads into lists, one after the other and several at a time, leave in memory what a copy in a loop would
+/// leave, and change nothing else.
 fn reads_agree_with_the_model(seed: u64, options: &Options) {
     let mut rng = Rng::with_seed(seed);
     let mut scene = scene(options);
@@ -144,7 +145,7 @@ fn any_list_takes_what_a_loop_would_copy() {
     }
 }
 
-/// The same where frames are lost, repeated, and overtake each other.
+/// The same over a network on which frames are lost, repeated and reordered.
 #[test]
 fn any_list_takes_it_over_a_bad_network() {
     for seed in seeds(20) {
@@ -153,7 +154,7 @@ fn any_list_takes_it_over_a_bad_network() {
     }
 }
 
-/// As many elements as the device takes, and one more than the queue does.
+/// As many elements as the device allows, and one more than the queue allows.
 #[test]
 fn a_list_has_as_many_elements_as_max_sge_rd_says() {
     let mut scene = scene(&options());
@@ -171,7 +172,7 @@ fn a_list_has_as_many_elements_as_max_sge_rd_says() {
     assert_eq!(scene.client.qp.post_send(&wr), Err(PostError::TooManySges));
 }
 
-/// Each element is checked before the Read is asked for: wherever the wrong one is, nothing is placed.
+/// Each element is checked before the Read is sent: whichever element is wrong, nothing is placed.
 #[test]
 fn an_element_that_cannot_be_written_ends_the_read_before_it_begins() {
     type Spoil = fn(&Scene, &mut Sge);

@@ -1,4 +1,4 @@
-//! RFC 5042 against peers that mean harm: what they can guess, reach, take away or use up.
+//! RFC 5042 against malicious peers: what they can guess, reach, take away or use up.
 
 mod common;
 
@@ -17,7 +17,8 @@ const LEN: usize = 4096;
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// A server with an honest client, and a third node that attacks: it has connections of its own, and knows all STags.
+/// A server with an honest client, and a third node that attacks. The attacker has connections of its own, and
+/// knows all STags.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -34,7 +35,8 @@ impl Scene {
         Scene { simulation, server, client, source }
     }
 
-    /// The attacker connects to a queue pair of `pd` and tries `op`; with what Terminate that ends, if it does.
+    /// The attacker connects to a queue pair of `pd` and tries `op`. Returns the codes of the Terminate that this
+    /// causes, if any.
     fn attack(&mut self, pd: &Pd, op: SendOp, len: u32) -> Option<(u8, u8, u8)> {
         let own = self.server.sibling(&self.simulation.device(0));
         let cq = self.simulation.device(0).create_cq(16, None).unwrap();
@@ -53,7 +55,7 @@ impl Scene {
             if wc.status != WcStatus::Success {
                 assert_eq!(attacker.end(&mut self.simulation), DisconnectReason::TerminateReceived);
                 let t = attacker.qp.terminate().unwrap();
-                // Nothing of what the victim has came back.
+                // The attacker got nothing of the victim's memory.
                 assert!(content(&tool).iter().all(|octet| *octet == 0x66), "{op:?}");
                 return Some((t.layer, t.etype, t.code));
             }
@@ -61,7 +63,7 @@ impl Scene {
         None
     }
 
-    /// The honest client still reads, and finds in it what it should.
+    /// Checks that the honest client can still read, and reads what it should.
     fn usable(&mut self, mr: &Mr, expected: &[u8]) {
         let sink = self.client.pd.alloc_mr(expected.len(), Access::LOCAL_WRITE).unwrap();
         let op = SendOp::Read { addr: mr.addr(), rkey: mr.rkey() };
@@ -71,7 +73,7 @@ impl Scene {
     }
 }
 
-/// SEC-1, SEC-3: with a domain for each stream, what is in one is out of reach from the others, whatever they know.
+/// SEC-1, SEC-3: with a domain for each stream, streams cannot reach each other's memory, whatever they know.
 /// DDP-58, 66.
 #[test]
 fn an_stag_is_of_no_use_in_another_domain() {
@@ -89,12 +91,12 @@ fn an_stag_is_of_no_use_in_another_domain() {
         assert_eq!(scene.attack(&elsewhere, op, len), Some(codes), "{op:?}");
         scene.usable(&mr, &pattern(LEN, 4));
     }
-    // It is the domain that makes the difference.
+    // The domain makes the difference.
     let own = scene.server.pd.clone();
     assert_eq!(scene.attack(&own, SendOp::Read { addr, rkey }, 8), None);
 }
 
-/// SEC-8: one of several peers cannot take a region away from the others, unless the program says that it may.
+/// SEC-8: one of several peers cannot take a region away from the others, unless the program allows it.
 #[test]
 fn a_peer_cannot_invalidate_what_others_use() {
     let mut scene = Scene::new();
@@ -103,7 +105,7 @@ fn a_peer_cannot_invalidate_what_others_use() {
     shared.write_at(0, &pattern(LEN, 4)).unwrap();
     assert_eq!(scene.attack(&own, SendOp::SendInv(shared.rkey()), 0), Some((0, 1, 9)));
     scene.usable(&shared, &pattern(LEN, 4));
-    // A region that a window is bound to, a window for all, and one of another stream.
+    // A region that a window is bound to, a window for all queue pairs, and one of another stream.
     let bound = own.alloc_mr(LEN, ALL | Access::REMOTE_INVALIDATE).unwrap();
     let windows = [MwKind::One, MwKind::Two].map(|kind| own.alloc_mw(kind).unwrap());
     for window in &windows {
@@ -120,18 +122,18 @@ fn a_peer_cannot_invalidate_what_others_use() {
     assert_eq!(scene.attack(&own, SendOp::SendInv(bound.rkey()), 0), None);
 }
 
-/// SEC-4: every octet counts, at either end, for Writes and for Reads; guard octets around the region stay as they are, and
-/// nothing of them is told.
+/// SEC-4: every octet counts, at either end, for Writes and for Reads. Guard octets around the region stay
+/// unchanged, and are not disclosed.
 #[test]
 fn access_ends_at_the_last_octet() {
     let mut scene = Scene::new();
     let own = scene.server.pd.clone();
     let pages = Pages::new(3 * LEN);
-    // Neither end lies on a page, a line or a word.
+    // Neither end is at the border of a page, a line or a word.
     let (first, len) = (LEN + 13, 1001u64);
     let secret = pattern(3 * LEN, 9);
     pages.fill(&secret);
-    // SAFETY: within the mapping, which outlives the region; nobody has references to it.
+    // SAFETY: within the mapping, which outlives the region; there are no references to it.
     let mr = unsafe { own.reg_mr(pages.base().wrapping_add(first), len as usize, ALL) }.unwrap();
     let (at, rkey) = (mr.addr(), mr.rkey());
     let all = len as u32;
@@ -153,7 +155,7 @@ fn access_ends_at_the_last_octet() {
         for write in [true, false] {
             pages.fill(&secret);
             let op = if write { SendOp::Write { addr, rkey } } else { SendOp::Read { addr, rkey } };
-            // A tagged segment whose offset wraps has another code than a Read Request whose source does.
+            // A tagged segment whose offset wraps has another code than a Read Request whose source wraps.
             let codes =
                 fault.map(|code| if write { (1, 1, if code == 4 { 3 } else { code }) } else { (0, 1, code) });
             assert_eq!(scene.attack(&own, op, n), codes, "{op:x?} {n}");
@@ -167,7 +169,7 @@ fn access_ends_at_the_last_octet() {
     }
 }
 
-/// SEC-9, SEC-37: a wrong guess costs the connection. Guesses near known STags, at random, and of STags that were.
+/// SEC-9, SEC-37: a wrong guess costs the connection. Guesses near known STags, random ones, and former STags.
 #[test]
 fn stags_are_not_guessed() {
     let mut scene = Scene::new();
@@ -191,7 +193,7 @@ fn stags_are_not_guessed() {
     assert!(held.iter().all(|mr| content(mr) == [0; 64]));
 }
 
-/// SEC-9: a peer that kept an STag finds nothing by it when other memory has got its slot.
+/// SEC-9: a peer that has kept an STag cannot use it when other memory has got its slot.
 #[test]
 fn an_old_stag_is_of_no_use_when_its_slot_comes_back() {
     let mut scene = Scene::new();
@@ -215,7 +217,7 @@ fn an_old_stag_is_of_no_use_when_its_slot_comes_back() {
     }
 }
 
-/// SEC-11: a completion queue that overflows ends its own queue pairs; what others have in flight goes on.
+/// SEC-11: a completion queue that overflows ends its own queue pairs. The transfers of others go on.
 #[test]
 fn an_overflow_concerns_its_own_streams_only() {
     let mut scene = Scene::new();
@@ -242,7 +244,8 @@ fn an_overflow_concerns_its_own_streams_only() {
     assert!(content(&target) == pattern(1 << 20, 3));
 }
 
-/// An MPA connection of a raw node to `victim`, for `ird` and `ord` of the victim; `offered` Reads were asked for.
+/// Makes an MPA connection of a raw node to `victim`, for the victim's `ird` and `ord`; the raw node asks for
+/// `offered` Reads.
 fn raw_peer(
     simulation: &mut Simulation,
     raw: &Rc<RefCell<Raw>>,
@@ -260,14 +263,14 @@ fn raw_peer(
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() >= 24));
     match victim.event(simulation) {
-        // SEC-21: what the peer asks for allocates nothing; what the local program says does.
+        // SEC-21: what the peer asks for allocates nothing. Only what the local program asks for does.
         CmEvent::Established { ird, .. } => assert!(ird <= own, "{ird}"),
         other => panic!("{other:?}"),
     }
     conn
 }
 
-/// The FPDU of Read Request number `msn`.
+/// Makes the FPDU of Read Request number `msn`.
 fn read_request(msn: u32, mr: &Mr, len: u32) -> Vec<u8> {
     let mut fpdu = 46u16.to_be_bytes().to_vec();
     fpdu.extend([0x41, 0x41]); // DDP: untagged, last; RDMAP: Read Request
@@ -285,8 +288,8 @@ fn read_request(msn: u32, mr: &Mr, len: u32) -> Vec<u8> {
     fpdu
 }
 
-/// SEC-12, SEC-20, SEC-21, SEC-34: a peer has at most as many Reads outstanding as were agreed on, on a queue of its own: when
-/// it is full nobody else waits, and one more ends its own stream.
+/// SEC-12, SEC-20, SEC-21, SEC-34: a peer has at most as many Reads outstanding as were agreed on, in a queue of
+/// its own. When the queue is full no other peer waits, and one more Read ends the peer's own stream.
 #[test]
 fn a_peer_fills_no_read_queue_but_its_own() {
     let (raw, host) = raw::node(2);
@@ -301,7 +304,7 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     for msn in [1, 2] {
         raw.borrow_mut().send(conn, &read_request(msn, &big, 8 << 20));
     }
-    // Both are under way, and far from done.
+    // Both answers are under way, and far from complete.
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() > 100_000));
     let sink = client.pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -320,7 +323,8 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     works(&mut simulation, &server, &client);
 }
 
-/// SEC-28: a completion queue of the size recommended takes whatever two streams with peers of their own have it report.
+/// SEC-28: a completion queue of the recommended size takes whatever two streams with peers of their own make it
+/// report.
 #[test]
 fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -353,7 +357,7 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     simulation.run(limit, || false);
     for qp in [&server.qp, &other] {
         let wr = SendWr { wr_id: 2, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
-        // Not until the queue is full: what has gone out already is complete, and has left room.
+        // Not until the queue is full, because what has been sent is complete already, and has left room.
         for _ in 0..qp.max_send_wr() {
             qp.post_send(&wr).unwrap();
         }
@@ -364,7 +368,7 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     assert_eq!(server.completions().len(), all as usize);
 }
 
-/// SEC-30: a stream that does nothing can be ended by this node alone, and what it held is free again.
+/// SEC-30: this node alone can end an idle stream, and what the stream held is free again.
 #[test]
 fn an_idle_stream_is_reclaimed() {
     let (raw, host) = raw::node(2);
@@ -384,7 +388,8 @@ fn an_idle_stream_is_reclaimed() {
     assert_eq!(flushed, [(4, WcStatus::Flushed)]);
 }
 
-/// SEC-29: what costs this node more than its share shows in counters, while the stream goes on; the program can act on it.
+/// SEC-29: what costs this node more than its share shows in counters, while the stream goes on. The program can
+/// act on it.
 #[test]
 fn slow_paths_are_counted() {
     let network = "delay=5us,loss=0.05,reorder=0.2,seed=3".parse().unwrap();
@@ -415,8 +420,9 @@ fn slow_paths_are_counted() {
     assert_eq!(server.qp.state(), QpState::Error);
 }
 
-/// SEC-26, SEC-27, SEC-39: what servers should do works as they need it: a window for one stream, over memory that holds
-/// nothing of before, that is taken back before the server looks; what it looks at does not change any more.
+/// SEC-26, SEC-27, SEC-39: the recommended behaviour of a server works. It grants a window to one stream, over
+/// memory without former content, and takes it back before it looks at the memory. The data that it looks at no
+/// longer changes.
 #[test]
 fn a_server_takes_back_what_it_granted_before_it_looks() {
     let mut scene = Scene::new();
@@ -430,7 +436,7 @@ fn a_server_takes_back_what_it_granted_before_it_looks() {
     let grant = SendOp::BindMw { rkey, lkey, addr, len: 100, access: Access::REMOTE_WRITE };
     scene.server.post(1, grant, &[]);
     assert_eq!(scene.server.next(&mut scene.simulation).status, WcStatus::Success);
-    // A peer that does not trust the client, on another stream of the domain, has nothing of it.
+    // A peer that does not trust the client, on another stream of the domain, gets no access by it.
     let own = scene.server.pd.clone();
     let write = SendOp::Write { addr, rkey };
     assert_eq!(scene.attack(&own, write, 8), Some((1, 1, 2)));
@@ -440,7 +446,7 @@ fn a_server_takes_back_what_it_granted_before_it_looks() {
     scene.client.post(3, write, &[Sge::of(&local, 0, 100)]);
     scene.client.post(4, SendOp::Send, &[]);
     assert_eq!(scene.server.next(&mut scene.simulation).wr_id, 2);
-    // The client goes on writing, although it has said that it is done.
+    // The client continues to write, although it has said that it is done.
     local.write_at(0, &[0x22; 100]).unwrap();
     scene.client.post(5, write, &[Sge::of(&local, 0, 100)]);
     scene.server.post(6, SendOp::LocalInv(rkey), &[]);

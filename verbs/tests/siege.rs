@@ -1,5 +1,5 @@
-//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them feels nothing but the
-//! network. `scripts/siege` does this and more in real time, with peers of other code.
+//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them notices only
+//! the network. `scripts/siege` does this and more in real time, with peers that share no code with urnic.
 
 mod common;
 
@@ -14,28 +14,28 @@ use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
-/// More connections than there are send buffers for, and places in a backlog.
+/// More connections than there are send buffers, and places in a backlog.
 const PEERS: usize = 400;
 /// Send buffers of each device.
 const BUFFERS: usize = 1536;
-/// Octets that all may read.
+/// Octets that all peers may read.
 const HALL: usize = 1 << 20;
-/// A message and its way over the network, and whatever waits for a turn before it.
+/// Time of a message and its way over the network, including messages that have their turn before it.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Steps of a run, more than any has.
+/// Maximum number of steps of a run; no run needs as many.
 const STEPS: u32 = 3_000_000;
 
-/// What peers do.
+/// A kind of attack.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// From so many hosts.
+    /// Number of hosts that the peers are on.
     hosts: usize,
-    /// An MPA Request comes first, and its answer is awaited.
+    /// Whether an MPA Request comes first, and its answer is awaited.
     starts_up: bool,
-    /// Then this is said, with the hall's STag and address at hand.
+    /// What is sent then; the arguments are the hall's STag and address.
     says: Option<fn(u32, u64) -> Vec<u8>>,
-    /// From then on nothing reaches the peers.
+    /// Whether nothing reaches the peers from then on.
     deaf: bool,
     ends: Ending,
 }
@@ -55,7 +55,7 @@ enum Ending {
     Reset,
 }
 
-/// A host that frames do not reach while the flag is set.
+/// A host that no frames reach while the flag is set.
 struct Deaf(Box<dyn Host>, Rc<Cell<bool>>);
 
 impl Host for Deaf {
@@ -72,7 +72,7 @@ impl Host for Deaf {
     }
 }
 
-/// A server that accepts whoever comes, an honest client, and the peers.
+/// A server that accepts every connection, an honest client, and the peers.
 struct Field {
     simulation: Simulation,
     raws: Vec<Rc<RefCell<Raw>>>,
@@ -82,7 +82,7 @@ struct Field {
     door: Door,
 }
 
-/// A connection of the peers, and which host's it is.
+/// A connection of the peers: the index of its host, and its id.
 type Peer = (usize, ConnId);
 
 /// The server's program.
@@ -111,14 +111,14 @@ impl Door {
         }
     }
 
-    /// Accepts, and lets go of what has ended.
+    /// Accepts connections, and drops those that have ended.
     fn attend(&mut self) {
         while let Some(event) = self.events.poll() {
             match event {
                 CmEvent::ConnectRequest(request) => {
                     let qp = create_qp(&self.pd, &self.cq);
                     qp.post_recv(&RecvWr { wr_id: 1, sges: &[Sge::of(&self.inbox, 0, 4096)] }).unwrap();
-                    // It may be gone already.
+                    // The peer may have left already.
                     if request.accept(&qp, &ConnParam::default()).is_ok() {
                         self.qps.push(qp);
                     }
@@ -151,7 +151,7 @@ impl Field {
         Field { simulation, raws, deaf, server, client, door }
     }
 
-    /// The server goes on for `time`, or until `done`.
+    /// Lets the server work for `time`, or until `done`.
     fn run(&mut self, time: Duration, mut done: impl FnMut(&[Rc<RefCell<Raw>>]) -> bool) -> bool {
         let limit = self.simulation.now() + time;
         let Field { simulation, raws, door, .. } = self;
@@ -168,7 +168,7 @@ impl Field {
         self.raws[host].borrow_mut()
     }
 
-    /// Peers connect and do what the kind says. Those that are refused have had their due.
+    /// Peers connect and do what the kind requires. Those that are refused count as done.
     fn attack(&mut self, kind: &Kind) -> Vec<Peer> {
         let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
         let request = Initiator::new(&offer).unwrap().1;
@@ -220,7 +220,7 @@ impl Field {
         counters.iter().find(|(n, _)| *n == name).unwrap().1
     }
 
-    /// The old connection works, in time, and so does a new one.
+    /// Checks that the old connection works, in time, and so does a new one.
     fn honest(&mut self, what: &str) {
         let before = self.simulation.now();
         works(&mut self.simulation, &self.server, &self.client);
@@ -256,7 +256,7 @@ fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
         field.run(Duration::from_millis(pause), |_| false);
         field.honest(what);
     }
-    // What was taken comes back.
+    // What the peers took comes back.
     for peer in peers {
         field.raw(peer).abort(peer.1);
     }
@@ -275,7 +275,7 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     fpdu
 }
 
-/// An untagged DDP segment, the last of its message.
+/// Makes an untagged DDP segment, the last of its message.
 fn untagged(opcode: u8, queue: u32, msn: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
     let words = [0, queue, msn, offset].map(u32::to_be_bytes);
     [&[0x41, 0x40 | opcode], words.as_flattened(), payload].concat()
@@ -285,7 +285,7 @@ fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[0xc1, 0x40][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// `count` Reads of the hall.
+/// Makes `count` Reads of the hall.
 fn reads(stag: u32, to: u64, count: u32) -> Vec<u8> {
     reads_of(stag, to, count, HALL as u32)
 }
@@ -301,7 +301,7 @@ fn reads_of(stag: u32, to: u64, count: u32, size: u32) -> Vec<u8> {
 
 const STARTED: Kind = Kind { hosts: 1, starts_up: true, says: None, deaf: false, ends: Ending::Never };
 
-/// What becomes of many connections of one host does not keep a newcomer's request from the program.
+/// The events of many connections of one host do not delay a newcomer's request to the program.
 #[test]
 fn a_request_does_not_wait_behind_the_ends_of_others() {
     let mut field = Field::new(1, |_| {});
@@ -323,7 +323,7 @@ fn a_request_does_not_wait_behind_the_ends_of_others() {
     assert!(events.iter().position(request).is_some_and(|at| at <= 1), "{:?}", &events[..10]);
 }
 
-/// SEC-19: one host's peers stop within an FPDU of 65,018 octets.
+/// SEC-19: the peers of one host stop within an FPDU of 65,018 octets.
 #[test]
 fn fpdus_that_stop_inside() {
     besiege(
@@ -332,13 +332,13 @@ fn fpdus_that_stop_inside() {
     );
 }
 
-/// What is sent has its buffers until the peer acknowledges it: one host cannot have all of them.
+/// Sent data occupies buffers until the peer acknowledges it. One host cannot have all of them.
 #[test]
 fn reads_that_nobody_acknowledges() {
     besiege("vanish", &Kind { says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
 }
 
-/// Nor can many hosts: what they do not acknowledge is put aside.
+/// Neither can many hosts: data that they do not acknowledge is put aside.
 #[test]
 fn reads_that_nobody_acknowledges_from_many_hosts() {
     for hosts in [12, 100] {
@@ -347,7 +347,7 @@ fn reads_that_nobody_acknowledges_from_many_hosts() {
     }
 }
 
-/// What was put aside arrives when the peers hear again.
+/// Data that was put aside arrives when the peers can receive again.
 #[test]
 fn what_was_put_aside_is_not_lost() {
     const SIZE: usize = 32 << 10;
@@ -362,13 +362,13 @@ fn what_was_put_aside_is_not_lost() {
     field.run(Duration::from_secs(30), |_| false);
     for peer in peers {
         let heard = field.raw(peer).heard(peer.1);
-        // Behind the Reply.
+        // After the Reply.
         assert_eq!(payloads(&heard[20..]), text, "of {} octets", heard.len());
     }
     assert_eq!(field.counter("aside_octets"), 0);
 }
 
-/// The payloads of tagged FPDUs, one after the other; each FPDU is whole and right.
+/// Returns the payloads of tagged FPDUs, one after the other. Checks that each FPDU is whole and correct.
 fn payloads(mut stream: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some((length, _)) = stream.split_first_chunk() {
@@ -382,7 +382,8 @@ fn payloads(mut stream: &[u8]) -> Vec<u8> {
     all
 }
 
-/// When that memory is used up, peers that acknowledge nothing lose their connections after a while, and others do not.
+/// When that memory is used up, peers that acknowledge nothing lose their connections after a while, and others do
+/// not.
 #[test]
 fn what_is_put_aside_is_bounded() {
     const MOST: usize = 256 << 10;
@@ -398,7 +399,7 @@ fn what_is_put_aside_is_bounded() {
     field.honest("others have gone");
 }
 
-/// Nor can a host whose peers acknowledge not even the answer to their Request.
+/// Neither can a host whose peers do not even acknowledge the answer to their Request.
 #[test]
 fn start_ups_that_nobody_acknowledges() {
     besiege("start up, vanish", &Kind { deaf: true, ..STARTED });
@@ -440,7 +441,7 @@ fn ends_within_an_fpdu() {
     }
 }
 
-/// MPA-36, DDP-17, DDP-65, RDMAP: what is wrong ends its own stream.
+/// MPA-36, DDP-17, DDP-65, RDMAP: a faulty FPDU ends only its own stream.
 #[test]
 fn wrong_fpdus() {
     let wrong: [fn(u32, u64) -> Vec<u8>; 6] = [

@@ -38,7 +38,7 @@ fn setting(options: &Options, count: usize) -> Setting {
     let srq = pd.create_srq(&SrqInit { max_wr: 256, max_sge: 2, limit: 0 }).unwrap();
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        // The queue pair's own domain is another one: the receives' memory belongs to that of the shared queue.
+        // The queue pair has a domain of its own. The receives' memory belongs to the domain of the shared queue.
         let mut server = End::new(&device);
         server.qp = server.pd.create_qp_with_srq(&init(&server.cq, &server.cq), &srq).unwrap();
         let mut client = End::new(&simulation.device(1));
@@ -53,8 +53,8 @@ fn drain(events: &AsyncEvents) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll()).collect()
 }
 
-/// Many queue pairs on several completion queues share the receives; each gets its own messages, whole and in order,
-/// and each receive is used once, whatever the network does.
+/// Many queue pairs on several completion queues share the receives. Each gets its own messages, whole and in
+/// order, and each receive is used once, whatever the network does.
 #[test]
 fn many_queue_pairs_share_receives() {
     const PAIRS: usize = 5;
@@ -66,7 +66,7 @@ fn many_queue_pairs_share_receives() {
         let all = PAIRS as u64 * EACH;
         let inbox = pd.alloc_mr((all * u64::from(LEN)) as usize, Access::LOCAL_WRITE).unwrap();
         for i in 0..all {
-            // In two pieces.
+            // Each receive consists of two pieces.
             let at = i * u64::from(LEN);
             let sges = [Sge::of(&inbox, at, 1000), Sge::of(&inbox, at + 1000, LEN - 1000)];
             srq.post_recv(&RecvWr { wr_id: i, sges: &sges }).unwrap();
@@ -102,7 +102,7 @@ fn until_begun(simulation: &mut Simulation, inbox: &Mr) {
     assert!(simulation.run(limit, || inbox.load_u8(0).unwrap() != 0));
 }
 
-/// The receive that a message took when it began stays with it, while those of other queue pairs overtake.
+/// The receive that a message took when it began stays with it, while those of other queue pairs complete earlier.
 #[test]
 fn receives_are_taken_when_messages_begin() {
     let network = "delay=5us,rate=1gbit,queue=1000".parse().unwrap();
@@ -130,7 +130,7 @@ fn receives_are_taken_when_messages_begin() {
     assert_eq!((wc.wr_id, wc.byte_len), (1, long as u32));
 }
 
-/// RFC 5041 §7.2: a message for which there is no receive ends its stream, with 12 02; other queue pairs go on.
+/// RFC 5041 §7.2: a message for which there is no receive ends its stream, with 12 02. Other queue pairs go on.
 #[test]
 fn an_empty_queue_ends_the_stream_that_needs_it() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 2);
@@ -148,8 +148,8 @@ fn an_empty_queue_ends_the_stream_that_needs_it() {
     assert_eq!(servers[1].next(&mut simulation).wr_id, 7);
 }
 
-/// Verbs §6.2.4: receives that wait in the shared queue are not flushed; the one that a message had taken is, and then
-/// the queue pair tells that it takes no more.
+/// Verbs §6.2.4: receives that wait in the shared queue are not flushed. The one that a message had taken is
+/// flushed, and then the queue pair reports that it takes no more.
 #[test]
 fn only_what_was_taken_is_flushed() {
     for taken in [false, true] {
@@ -179,7 +179,7 @@ fn only_what_was_taken_is_flushed() {
     }
 }
 
-/// A receive of the shared queue whose memory is not there fails with its message, as any other.
+/// A receive of the shared queue with unusable memory fails with its message, like any other receive.
 #[test]
 fn the_memory_is_that_of_the_queues_domain() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 1);
@@ -192,8 +192,8 @@ fn the_memory_is_that_of_the_queues_domain() {
     assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalProtection));
 }
 
-/// The limit tells in time that receives run low, and no message is lost if the program then posts some.
-/// By it a program notices that peers use more than their share (SEC-22).
+/// The limit event comes in time: if the program then posts some receives, no message is lost. The event also shows
+/// the program that peers use more than their share (SEC-22).
 #[test]
 fn the_limit_tells_in_time() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 3);
@@ -218,8 +218,9 @@ fn the_limit_tells_in_time() {
     assert_eq!(refills, 4);
 }
 
-/// SEC-22: the limit tells that receives run low, and the completions of them, which name their queue pair, who has used
-/// them up. The program ends that one, and the others have what they need; the greedy one gets no more.
+/// SEC-22: the limit event shows that receives run low; their completions, which name the queue pair, show which
+/// one has used them up. The program ends that one, the others have what they need, and the greedy one gets no
+/// more.
 #[test]
 fn the_program_finds_the_peer_that_takes_too_much() {
     for greedy in 0..3 {
@@ -236,7 +237,7 @@ fn the_program_finds_the_peer_that_takes_too_much() {
                 *taken.entry(wc.qpn).or_default() += 1;
             }
         };
-        // Each sends one; the greedy one sends until the limit is there.
+        // Each client sends one message. The greedy one sends until the limit event comes.
         for client in &clients {
             client.post(1, SendOp::Send, &[]);
         }

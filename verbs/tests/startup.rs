@@ -1,4 +1,5 @@
-//! The MPA start-up of whole RNICs: what is agreed on, who speaks first, and what happens when it cannot be agreed on.
+//! The MPA start-up of whole RNICs: what is agreed on, which side sends first, and what happens if there is no
+//! agreement.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -15,13 +16,13 @@ use urnic_iwarp::startup::{Initiator, Limits, Offer, Responder, RtrKinds};
 use urnic_tcp::{CloseReason, ConnId};
 
 const REV_1: MpaChange = |mpa| mpa.rev = 1;
-/// Octets of an FPDU of nothing: a Write, a Send and a Read Request; and of a Terminate without headers.
+/// Octets of zero-length FPDUs: a Write, a Send and a Read Request; and of a Terminate without headers.
 const WRITE: usize = 2 + 14 + 4;
 const SEND: usize = 2 + 18 + 4;
 const READ: usize = 2 + 18 + 28 + 4;
 const TERMINATE: usize = 2 + 18 + 4 + 4;
 
-/// Connects node 1 to node 0 and gives what either event says.
+/// Connects node 1 to node 0. Returns the content of both events.
 fn connect_with(
     simulation: &mut Simulation,
     (server, accept): (&mut End, &ConnParam),
@@ -47,7 +48,7 @@ fn ends(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// The device connects, the raw node has its Request; gives the connection and the octets of the Request.
+/// The device connects, and the raw node has its Request. Returns the connection and the octets of the Request.
 fn asked(
     simulation: &mut Simulation,
     end: &End,
@@ -66,12 +67,12 @@ fn asked(
     (conn, octets)
 }
 
-/// An enhanced Reply that accepts, with the word given.
+/// Makes an enhanced Reply that accepts, with the given word.
 fn reply(flags: u8, word: u32) -> Vec<u8> {
     [&b"MPA ID Rep Frame"[..], &[0x50 | flags, 2, 0, 4], &word.to_be_bytes()].concat()
 }
 
-/// What has come behind the first `skip` octets.
+/// Returns what has come after the first `skip` octets.
 fn behind(raw: &Rc<RefCell<Raw>>, conn: ConnId, skip: usize) -> Vec<u8> {
     raw.borrow().heard(conn)[skip..].to_vec()
 }
@@ -88,7 +89,8 @@ fn pass(simulation: &mut Simulation, time: Duration) {
     simulation.run(limit, || false);
 }
 
-/// MPAE-10..13, MPAE-16: what either end names, and what comes of it. MPAE-11, MPAE-18: both ends are told what the other said.
+/// MPAE-10..13, MPAE-16: the numbers of either end, and the result. MPAE-11, MPAE-18: both ends are told the
+/// other's numbers.
 #[test]
 fn ird_and_ord_are_negotiated() {
     for ((si, so), (ci, co)) in [((2, 16), (4, 9)), ((8, 1), (1, 3)), ((0, 0), (5, 5)), ((7, 7), (0, 0))] {
@@ -102,7 +104,7 @@ fn ird_and_ord_are_negotiated() {
         assert_eq!((c.2.peer_ird, c.2.peer_ord), (Some(si), Some(so.min(ci))));
         assert_eq!((s.2.rev, s.2.crc, s.2.peer_to_peer), (2, true, false));
     }
-    // A rejection says them, too: here, that nobody promises anything.
+    // A rejection carries them, too; here they promise nothing.
     let (mut simulation, server, client) = ends(&options());
     let _listener = server.events.listen(PORT, 4).unwrap();
     client
@@ -120,8 +122,8 @@ fn ird_and_ord_are_negotiated() {
     }
 }
 
-/// MPA-61, MPAE-4: private data to the limit of the revision arrives unaltered, there and back, also with a rejection; one
-/// octet more is refused at the call.
+/// MPA-61, MPAE-4: private data up to the limit of the revision arrives unchanged, in both directions, also with a
+/// rejection. One octet more is refused at the call.
 #[test]
 fn private_data_to_the_limit() {
     for (mpa_rev, max) in [(1, 512), (2, 508)] {
@@ -149,8 +151,9 @@ fn private_data_to_the_limit() {
     }
 }
 
-/// MPAE-23, 27, 28, 34, 37, MPA-70: with each kind of RTR the side that accepts may send although the application that
-/// connected has sent nothing; the RTR completes nothing, uses no receive, and goes before what was posted earlier.
+/// MPAE-23, 27, 28, 34, 37, MPA-70: with each kind of RTR, the accepting side may send although the connecting
+/// application has sent nothing. The RTR completes nothing, uses no receive, and goes before what was posted
+/// earlier.
 #[test]
 fn the_side_that_accepts_speaks_first() {
     for (choice, kind) in [
@@ -160,7 +163,7 @@ fn the_side_that_accepts_speaks_first() {
         (RtrChoice::Any, Rtr::Write),
     ] {
         for per_connection in [false, true] {
-            // MPAE-14: a Read needs no IRD or ORD of the user's.
+            // MPAE-14: a Read RTR needs no IRD or ORD of the user.
             for reads in [0, 4] {
                 let rtr = if per_connection { RtrChoice::Off } else { choice };
                 let (mut simulation, mut server, mut client) = ends(&Options { rtr, ..options() });
@@ -182,7 +185,7 @@ fn the_side_that_accepts_speaks_first() {
                 assert_eq!(server.next(&mut simulation).wr_id, 3);
                 pass(&mut simulation, Duration::from_secs(2));
                 assert!(client.completions().is_empty() && server.completions().is_empty());
-                // The receive that waits takes the first message of the application.
+                // The waiting receive takes the first message of the application.
                 client.post(4, SendOp::Send, &[Sge::of(&sink, 0, 7)]);
                 assert_eq!(client.next(&mut simulation).wr_id, 4);
                 let wc = server.next(&mut simulation);
@@ -195,7 +198,7 @@ fn the_side_that_accepts_speaks_first() {
     }
 }
 
-/// MPA-70: without an RTR what the accepting side posts waits for the other application's first message.
+/// MPA-70: without an RTR, what the accepting side posts waits for the other application's first message.
 #[test]
 fn without_rtr_the_side_that_connects_speaks_first() {
     let (mut simulation, server, client) = connected(&options());
@@ -211,7 +214,7 @@ fn without_rtr_the_side_that_connects_speaks_first() {
     assert!(wc.iter().all(|wc| wc.status == WcStatus::Success), "{wc:?}");
 }
 
-/// MPAE-23, 27, 28, 32, MPA-49, 62: the octets of it: flags of the Request, and the RTR as the first FPDU.
+/// MPAE-23, 27, 28, 32, MPA-49, 62: the octets on the wire: flags of the Request, and the RTR as the first FPDU.
 /// MPAE-37.
 #[test]
 fn the_octets_of_each_rtr() {
@@ -229,7 +232,7 @@ fn the_octets_of_each_rtr() {
     ] {
         let (mut simulation, end, raw) = with_raw(&options());
         let param = ConnParam { rtr: Some(choice), ird: 4, ord: 4, ..ConnParam::default() };
-        // Posted before there is a connection, it comes behind the RTR.
+        // A Send that was posted before there is a connection comes after the RTR.
         end.post(1, SendOp::Send, &[]);
         let (conn, request) = asked(&mut simulation, &end, &raw, &param);
         assert_eq!(request[16..20], [0x50, 2, 0, 4]);
@@ -246,7 +249,7 @@ fn the_octets_of_each_rtr() {
         assert_eq!(end.next(&mut simulation).wr_id, 1);
         assert!(end.completions().is_empty());
     }
-    // It needs revision 2.
+    // An RTR needs revision 2.
     let simulation = Simulation::new(&Options { mpa_rev: 1, ..options() }).unwrap();
     let end = End::new(&simulation.device(1));
     let param = ConnParam { rtr: Some(RtrChoice::Any), ..ConnParam::default() };
@@ -254,8 +257,8 @@ fn the_octets_of_each_rtr() {
     assert!(refused.is_some_and(|words| words.contains("revision 2")));
 }
 
-/// MPAE-24..26, 33, 36: a peer's Request for the peer-to-peer model, its kinds answered, and any of those taken; what the
-/// device posted before comes only then. A Send RTR takes no receive.
+/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. Its kinds are answered, and any of them is
+/// accepted. What the device posted before is sent only then. A Send RTR takes no receive.
 /// MPAE-32.
 #[test]
 fn any_rtr_of_a_peer_is_taken() {
@@ -291,7 +294,7 @@ fn any_rtr_of_a_peer_is_taken() {
     }
 }
 
-/// The first FPDU of an Initiator, of nothing.
+/// Returns the first FPDU of an Initiator, with length 0.
 fn first_fpdu(op: urnic_iwarp::Op) -> Vec<u8> {
     let mut responder = Responder::new(Limits::default());
     let (mut initiator, request) = Initiator::new(&Offer::default()).unwrap();
@@ -320,7 +323,7 @@ impl urnic_iwarp::Chunk for NoChunk {
     }
 }
 
-/// MPA-76: a peer that announces an RTR and sends none is given up; the application hears of it.
+/// MPA-76: a peer that announces an RTR and sends none is given up. The application is told.
 #[test]
 fn an_rtr_that_does_not_come_ends_the_connection() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -341,8 +344,8 @@ fn an_rtr_that_does_not_come_ends_the_connection() {
     until(&mut simulation, "reset", || closed(&raw, conn) == Some(CloseReason::Reset));
 }
 
-/// ERR-5, MPAE-17, 29, 39: an accepting Reply whose terms we cannot meet is answered by one Terminate and FIN; nothing that
-/// was posted goes out, and the application hears that the terms were not met.
+/// ERR-5, MPAE-17, 29, 39: an accepting Reply whose terms we cannot meet is answered by one Terminate and a FIN.
+/// Nothing that was posted is sent, and the application is told that the terms were not met.
 /// MPAE-35.
 #[test]
 fn terms_that_cannot_be_met() {
@@ -371,7 +374,7 @@ fn terms_that_cannot_be_met() {
     }
 }
 
-/// ERR-5, MPAE-31: the queue pair is in error when the peer accepts: Terminate 20 05, then FIN.
+/// ERR-5, MPAE-31: the queue pair is in the error state when the peer accepts: Terminate 20 05, then a FIN.
 #[test]
 fn a_queue_pair_that_fails_during_the_start_up() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -386,8 +389,8 @@ fn a_queue_pair_that_fails_during_the_start_up() {
     assert_eq!((said.len(), &said[20..24]), (TERMINATE, &[0x20, 5, 0, 0][..]));
 }
 
-/// MPAE-2, 6, 8, 9: a device that speaks revision 1 only closes on an enhanced Request; the other tries again with
-/// revision 1, and both say so. The other way round revision 1 is understood at once.
+/// MPAE-2, 6, 8, 9: a device that knows only revision 1 closes on an enhanced Request. The other tries again with
+/// revision 1, and both report that revision. In the other direction, revision 1 is understood at once.
 #[test]
 fn a_peer_of_revision_1_is_met_with_revision_1() {
     for old in [0, 1] {
@@ -405,8 +408,8 @@ fn a_peer_of_revision_1_is_met_with_revision_1() {
     }
 }
 
-/// MPAE-1, 7, 8: what goes over the wire then; and no second try where revision 2 is needed, where the peer has answered, or
-/// where it resets. The time limit is that of the whole.
+/// MPAE-1, 7, 8: what goes over the wire in that case. There is no second try if revision 2 is needed, if the peer
+/// has answered, or if it resets. The time limit covers both tries.
 /// MPAE-9.
 #[test]
 fn when_to_fall_back() {
@@ -443,13 +446,13 @@ fn when_to_fall_back() {
         pass(&mut simulation, Duration::from_secs(5));
         assert_eq!(raw.borrow().seen.accepted.len(), 1, "no second try");
     }
-    // The listener went away in between: what the first try met is what counts.
+    // The listener ended in between: the reason why the first try failed counts.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().unlisten();
     raw.borrow_mut().close(conn);
     assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
-    // A queue pair that goes away while its second connection is about to be made takes that with it.
+    // A queue pair that is dropped while its second connection is about to be made ends that connection.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().close(conn);
@@ -458,7 +461,8 @@ fn when_to_fall_back() {
     pass(&mut simulation, Duration::from_secs(20));
 }
 
-/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: a Reply of another format, or none: closed, no FPDU, and the application hears of it.
+/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: a Reply of another format, or none: closed, no FPDU, and the application
+/// is told.
 #[test]
 fn replies_that_are_none() {
     let request = Initiator::new(&Offer::default()).unwrap().1;
@@ -481,8 +485,8 @@ fn replies_that_are_none() {
     }
 }
 
-/// MPA-50, 67, 69, 91: an FPDU right behind the Request's answer, in the first segment possible, is received; one glued to
-/// the Reply, which is a Responder's mistake, is read as one.
+/// MPA-50, 67, 69, 91: an FPDU right after the accepting Reply, in the first possible segment, is received. One in
+/// the same segment as the Reply, which is a Responder's mistake, is received as well.
 #[test]
 fn the_first_fpdu_comes_at_once() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -506,8 +510,8 @@ fn the_first_fpdu_comes_at_once() {
     assert_eq!(end.next(&mut simulation).wr_id, 1);
 }
 
-/// MPA-70, 83, 92, ERR-1: a first FPDU with a bad CRC does not let the Responder speak, not even a Terminate; later on a bad
-/// CRC is answered by a Terminate before FIN.
+/// MPA-70, 83, 92, ERR-1: a first FPDU with a bad CRC does not allow the Responder to send, not even a Terminate.
+/// Later, a bad CRC is answered by a Terminate before the FIN.
 #[test]
 fn a_bad_first_fpdu_is_answered_by_closing_alone() {
     for good in [false, true] {
@@ -539,7 +543,7 @@ fn a_bad_first_fpdu_is_answered_by_closing_alone() {
     }
 }
 
-/// MPA-72: a peer that looks at the Reply and closes: an orderly end, and what was posted is flushed.
+/// MPA-72: a peer looks at the Reply and closes: an orderly end, and posted work is flushed.
 #[test]
 fn a_peer_that_closes_after_the_reply() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -558,7 +562,7 @@ fn a_peer_that_closes_after_the_reply() {
     assert_eq!(raw.borrow().heard(conn).len(), 24);
 }
 
-/// MPA-75, 76: a peer that takes octet after octet over its Request is shown out when its time is over, not later.
+/// MPA-75, 76: a peer that sends its Request octet by octet is reset when its time is over, not later.
 /// MPA-60.
 #[test]
 fn a_request_that_dribbles_is_cut_off() {
@@ -579,18 +583,18 @@ fn a_request_that_dribbles_is_cut_off() {
     let took = simulation.now() - started;
     assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(63), "{took:?}");
     assert!(end.events.poll().is_none());
-    // The place in the waiting room is free again.
+    // Its place among the start-ups is free again.
     let conn = raw_connection(&mut simulation, &raw);
     raw.borrow_mut().send(conn, &Initiator::new(&Offer::default()).unwrap().1);
     assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));
 }
 
-/// Peers that begin a start-up and go no further cost little memory each, no more of them than the device has room for are
-/// kept, and all of it comes back.
+/// Peers that begin a start-up and do not continue cost little memory each. The device keeps no more of them than
+/// it has room for, and all memory comes back.
 #[test]
 fn half_open_start_ups_are_bounded() {
     const ROOM: usize = 64;
-    // One of 128 that TCP may have.
+    // This is one in 128 of TCP's connections.
     let tcp = TcpConfig { max_connections: 128 * ROOM as u32, ..TcpConfig::default() };
     let (mut simulation, end, raw) = with_raw(&Options { tcp, ..options() });
     let _listener = end.events.listen(PORT, 3).unwrap();
@@ -606,7 +610,7 @@ fn half_open_start_ups_are_bounded() {
         }
         pass(&mut simulation, Duration::from_secs(1));
         let left = conns.iter().filter(|conn| closed(&raw, **conn).is_none()).count();
-        // The device's part of that, and the raw node's own.
+        // The memory of the device, and of the raw node itself.
         let cost = allocated::live() - before;
         pass(&mut simulation, Duration::from_secs(3000));
         assert!(conns.iter().all(|conn| closed(&raw, *conn).is_some()));
@@ -622,15 +626,15 @@ fn half_open_start_ups_are_bounded() {
     assert!(end.events.poll().is_none());
 }
 
-/// MPA-89: TCP repairs the segments of the start-up like all others: whatever is lost, repeated or overtaken, the connection
-/// comes up, and the first messages arrive.
+/// MPA-89: TCP repairs the segments of the start-up like all others. Whatever is lost, repeated or reordered, the
+/// connection is established, and the first messages arrive.
 #[test]
 fn a_start_up_over_a_bad_network() {
     for seed in 0..60 {
         let rtr = [RtrChoice::Off, RtrChoice::Write, RtrChoice::Read, RtrChoice::Send][seed as usize % 4];
         let markers = seed % 3 == 0;
         let (mut simulation, mut server, mut client) = ends(&Options { rtr, markers, ..options() });
-        // The nodes know each other's address: ARP gives up sooner than TCP.
+        // The nodes know each other's address already, because ARP gives up sooner than TCP.
         let (mut a, mut b) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
         connect(&mut simulation, &mut a, &mut b);
         for (from, to) in [(0, 1), (1, 0)] {

@@ -1,4 +1,4 @@
-//! The states of queue pairs, and the ways between them.
+//! The states of queue pairs, and the transitions between them.
 
 mod common;
 
@@ -14,7 +14,7 @@ fn state_of(result: Result<()>) -> QpState {
     }
 }
 
-/// From the error state to idle and through the whole life again, at both ends.
+/// From the error state to idle, and through the whole life cycle again, at both ends.
 #[test]
 fn queue_pairs_can_be_used_again() {
     let (mut simulation, mut server, mut client) = connected(&options());
@@ -34,7 +34,7 @@ fn queue_pairs_can_be_used_again() {
         for end in [&server, &client] {
             end.end(&mut simulation);
             assert_eq!(end.qp.state(), QpState::Error);
-            // Posted late, and flushed with the rest.
+            // This is posted late, and flushed with the rest.
             end.post_recv(3, &[]);
             end.qp.to_idle().unwrap();
             let ids: Vec<_> = end.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -45,13 +45,13 @@ fn queue_pairs_can_be_used_again() {
         connect(&mut simulation, &mut server, &mut client);
     }
     works(&mut simulation, &server, &client);
-    // What the old connections still did, did not concern the new one.
+    // The remains of the old connections did not affect the new one.
     simulation.wait(Duration::from_secs(30));
     works(&mut simulation, &server, &client);
 }
 
-/// An error is told in the terminate state; the error state follows when the connection is gone, and idle on demand,
-/// without a trace of the Terminate.
+/// An error is reported in the terminate state. The error state follows when the connection is gone, and idle on
+/// demand, without a trace of the Terminate.
 #[test]
 fn an_error_leads_through_terminate_to_error_to_idle() {
     let (mut simulation, mut server, mut client) = connected(&options());
@@ -62,7 +62,7 @@ fn an_error_leads_through_terminate_to_error_to_idle() {
     assert_eq!(server.end(&mut simulation), DisconnectReason::TerminateSent);
     assert_eq!(server.qp.state(), QpState::Terminate);
     assert_eq!(state_of(server.qp.to_idle()), QpState::Terminate);
-    // Work is flushed in this state already.
+    // Work is already flushed in this state.
     server.post_recv(3, &[]);
     server.post(4, SendOp::Send, &[]);
     let mut flushed: Vec<_> = server.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -82,7 +82,7 @@ fn an_error_leads_through_terminate_to_error_to_idle() {
     works(&mut simulation, &server, &client);
 }
 
-/// Who does not want to wait for the peer to take the Terminate need not.
+/// An application need not wait until the peer has taken the Terminate.
 #[test]
 fn the_terminate_state_can_be_left_at_once() {
     let (mut simulation, server, client) = connected(&options());
@@ -97,7 +97,7 @@ fn the_terminate_state_can_be_left_at_once() {
     client.end(&mut simulation);
 }
 
-/// All that was posted before is done, then an event tells, then the connection ends.
+/// Everything posted before is done, then an event reports it, then the connection ends.
 #[test]
 fn draining_tells_when_all_is_done() {
     let (mut simulation, server, client) = connected(&options());
@@ -126,7 +126,7 @@ fn draining_tells_when_all_is_done() {
     assert_eq!(state_of(client.qp.drain()), QpState::Error);
 }
 
-/// Idle to error flushes, and back.
+/// From idle to error, which flushes, and back.
 #[test]
 fn idle_queue_pairs_flush_too() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -163,7 +163,7 @@ fn queries_tell_of_the_connection() {
     assert_eq!(client.qp.query().unwrap().connection, None);
 }
 
-/// What has limits says so, and holds to them.
+/// All limits are reported, and enforced.
 #[test]
 fn limits_are_true() {
     let simulation = Simulation::new(&options()).unwrap();

@@ -10,12 +10,12 @@ use urnic::*;
 const LEN: usize = 5000;
 const SENDS: u64 = 60;
 
-/// A network that loses a little.
+/// Returns a network that loses a few frames.
 fn lossy(seed: u64) -> Options {
     Options { network: format!("delay=50us,loss=0.01,seed={seed}").parse().unwrap(), ..Options::default() }
 }
 
-/// Posts receives at `to` for, and Sends of, `SENDS` messages.
+/// Posts receives at `to` for `SENDS` messages, and the Sends at `from`.
 fn post_sends(from: &End, to: &End) -> (Mr, Mr) {
     let inbox = to.pd.alloc_mr(LEN * SENDS as usize, Access::LOCAL_WRITE).unwrap();
     let source = from.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
@@ -54,7 +54,7 @@ fn disconnect_delivers_what_was_posted_before() {
     }
 }
 
-/// A completed Send arrives even if the queue pair is gone right after, with everything it had.
+/// A completed Send arrives even if the queue pair is dropped right afterwards, with everything it had.
 #[test]
 fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     for seed in 0..20 {
@@ -72,7 +72,7 @@ fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     }
 }
 
-/// A queue pair that is destroyed reports nothing more, and its number and memory can be used again at once.
+/// A queue pair that is destroyed reports nothing more. Its number and memory can be reused at once.
 #[test]
 fn a_dropped_queue_pair_is_silent() {
     let (mut simulation, server, client) = connected(&options());
@@ -92,7 +92,7 @@ fn a_dropped_queue_pair_is_silent() {
     assert_eq!(again.state(), QpState::Idle);
 }
 
-/// Both sides at once: one event each, and no error.
+/// Both sides disconnect at once: one event each, and no error.
 #[test]
 fn both_sides_may_disconnect_at_once() {
     let (mut simulation, server, client) = connected(&options());
@@ -107,7 +107,7 @@ fn both_sides_may_disconnect_at_once() {
     assert!(matches!(client.connection.as_ref().unwrap().disconnect(), Err(Error::NotConnected)));
 }
 
-/// The passive side may close although it must not send before the active side has (MPA-70).
+/// The passive side may close, although it must not send before the active side has (MPA-70).
 #[test]
 fn the_passive_side_may_disconnect_before_anything_was_sent() {
     let (mut simulation, server, client) = connected(&options());
@@ -118,7 +118,7 @@ fn the_passive_side_may_disconnect_before_anything_was_sent() {
     assert!(simulation.now() - before < Duration::from_secs(1));
 }
 
-/// A FIN in the middle of something is not a good end, and is told apart from one.
+/// A FIN in the middle of a message or FPDU is not a good end, and is reported as such.
 /// MPA-10, 78, 79.
 #[test]
 fn a_message_that_is_cut_short_is_told() {
@@ -180,7 +180,7 @@ fn a_read_outlives_the_wish_to_disconnect() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
 }
 
-/// What the other side has posted and not sent when the FIN comes is flushed, once and in order.
+/// Requests that the other side has posted but not sent when the FIN comes are flushed, once and in order.
 #[test]
 fn the_other_side_is_flushed() {
     let (mut simulation, server, client) = connected(&options());
@@ -197,7 +197,7 @@ fn the_other_side_is_flushed() {
     }
 }
 
-/// The peer's machine is gone: keep-alive finds out, and everything is flushed.
+/// The peer's machine has vanished: keep-alive detects that, and everything is flushed.
 #[test]
 fn keep_alive_finds_a_peer_that_is_gone() {
     let keepalive =
@@ -221,7 +221,7 @@ fn keep_alive_finds_a_peer_that_is_gone() {
     drop(client);
 }
 
-/// Data that nobody acknowledges: the user timeout ends it, and Reads that are outstanding are flushed.
+/// The peer does not acknowledge data: the user timeout ends the connection, and outstanding Reads are flushed.
 #[test]
 fn the_user_timeout_finds_a_peer_that_is_gone() {
     let tcp = TcpConfig { user_timeout: Some(Duration::from_secs(20)), ..TcpConfig::default() };
@@ -241,7 +241,7 @@ fn the_user_timeout_finds_a_peer_that_is_gone() {
     drop(server);
 }
 
-/// A peer that never answers our FIN does not keep a connection for ever.
+/// A peer that never answers our FIN does not keep a connection forever.
 #[test]
 fn a_disconnect_that_is_not_answered_is_broken_off() {
     let (mut simulation, server, client) = connected(&options());
@@ -255,7 +255,7 @@ fn a_disconnect_that_is_not_answered_is_broken_off() {
     drop(server);
 }
 
-/// Devices may go in any order, with connections in any state.
+/// Devices may be dropped in any order, with connections in any state.
 #[test]
 fn a_simulation_may_be_dropped_at_any_time() {
     for steps in [0, 1, 2, 3, 5, 8, 13, 21, 34] {
@@ -279,7 +279,8 @@ fn a_simulation_may_be_dropped_at_any_time() {
     }
 }
 
-/// An application that waits for the end of each connection hears of it although the queue pair is gone: at once, and once.
+/// An application that waits for the end of each connection is told of it even if the queue pair was dropped: at
+/// once, and once.
 #[test]
 fn a_destroyed_queue_pair_takes_no_event_with_it() {
     for (seed, disconnects) in [(1, true), (2, false), (3, true), (4, false)] {
@@ -303,7 +304,7 @@ fn a_destroyed_queue_pair_takes_no_event_with_it() {
     }
 }
 
-/// One whose end was told before is not told of again.
+/// A connection whose end was reported before is not reported again.
 #[test]
 fn the_end_of_a_connection_is_told_once() {
     let (mut simulation, server, client) = connected(&options());
@@ -317,7 +318,7 @@ fn the_end_of_a_connection_is_told_once() {
     }
 }
 
-/// The queue pair goes, is used for something else, or the wish for a connection ends, before the peer has answered.
+/// Before the peer has answered, the queue pair is dropped or reused, or the connection request is withdrawn.
 #[test]
 fn an_attempt_that_is_given_up_is_told() {
     // Before TCP's handshake is done, and while the Request waits for its answer.
@@ -363,7 +364,7 @@ fn an_attempt_that_is_given_up_is_told() {
             };
             assert_eq!(*of, qpn, "{way}, {asked}");
             drop(request);
-            // Nothing is left of it: the queue pair, or another, connects.
+            // Nothing is left of the attempt: this queue pair, or another, can connect.
             let qp = kept.unwrap_or_else(|| create_qp(&pd, &cq));
             drop(_listener);
             let mut client = End { qp, events, cq, pd, connection: None };
@@ -374,7 +375,7 @@ fn an_attempt_that_is_given_up_is_told() {
     }
 }
 
-/// By the device's clock, in order, and not after its end.
+/// Deeds are done by the device's clock, in order, and not after the device's end.
 #[test]
 fn deeds_are_done_in_their_time() {
     use std::sync::{Arc, Mutex};

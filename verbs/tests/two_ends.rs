@@ -1,4 +1,4 @@
-//! Both ends of the RNIC over a perfect simulated network: the first proof that everything fits together.
+//! Both ends of the RNIC over a perfect simulated network: the first test that everything fits together.
 
 mod common;
 

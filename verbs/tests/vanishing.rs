@@ -1,5 +1,6 @@
-//! Memory that is gone the moment its deregistration has returned, whatever was under way: nothing of it may be touched.
-//! A touch is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which case.
+//! Memory that is unmapped at the moment its deregistration has returned, whatever was under way: the device must
+//! not touch it any more. A touch is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which
+//! case.
 
 mod common;
 
@@ -9,24 +10,24 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation};
 use urnic::*;
 
-/// Octets of a region. Several windows' worth in all, so that work is under way for a while.
+/// Octets of a region. All of them are several windows' worth, so that work is under way for a while.
 const LEN: usize = 64 << 10;
 const MESSAGE: u32 = 20_000;
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-/// What an end uses its regions for.
+/// The use of an end's region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
-    /// Writes and Sends take their payload from it, which a port may have been lent.
+    /// Source of Writes and Sends, whose payload a port may have been lent.
     Payload,
-    /// The peer's Reads take theirs from it: Responses that are being generated.
+    /// Source of the peer's Reads: Responses that are being generated.
     Source,
-    /// The peer's Writes and Atomics change it, by its own key and by a window's.
+    /// Target of the peer's Writes and Atomics, by its own key and by a window's.
     Target,
-    /// The Responses to this end's Reads and Atomics go there.
+    /// Sink of the Responses to this end's Reads and Atomics.
     Sink,
-    /// The pieces of receives lie in it.
+    /// Memory of the pieces of receives.
     Inbox,
 }
 
@@ -37,7 +38,7 @@ const USES: [Use; 5] = [Use::Payload, Use::Source, Use::Target, Use::Sink, Use::
 enum Way {
     Dropped,
     Deregistered,
-    /// The region goes on with other memory.
+    /// The region gets other memory.
     Elsewhere,
 }
 
@@ -45,7 +46,7 @@ enum Way {
 struct Memory {
     pages: Vec<Pages>,
     regions: Vec<Option<Mr>>,
-    /// What the regions move to.
+    /// The memory to which regions move.
     other: Pages,
     window: Option<Mw>,
 }
@@ -61,14 +62,14 @@ impl Memory {
         self.regions[usage as usize].as_ref().unwrap()
     }
 
-    /// Gives the memory of one use back, and takes it away at once.
+    /// Gives back the memory of one use, and takes it away at once.
     fn vanish(&mut self, usage: Use, way: Way) {
         let mut region = self.regions[usage as usize].take().unwrap();
         match way {
             Way::Dropped => drop(region),
             Way::Deregistered => {
                 if let Err((region, error)) = region.deregister() {
-                    // The window goes first, then.
+                    // Then the window must be dropped first.
                     assert!(matches!(error, Error::WindowsBound(1)) && usage == Use::Target, "{error}");
                     self.window = None;
                     region.deregister().unwrap();
@@ -79,7 +80,7 @@ impl Memory {
                     self.window = None;
                 }
                 let memory = Some((self.other.base(), LEN));
-                // SAFETY: mapped for longer than the region lives, and nobody has references to it.
+                // SAFETY: mapped for longer than the region lives, without references to it.
                 unsafe { region.rereg(&Rereg { memory, ..Rereg::default() }) }.unwrap();
                 self.regions[usage as usize] = Some(region);
             }
@@ -88,7 +89,7 @@ impl Memory {
     }
 }
 
-/// Every kind of work from one end to the other, as much as the queues take.
+/// Posts every kind of work from one end to the other, as much as the queues take.
 fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
     let sge = |usage, at: u64, len| Sge::of(own.of(usage), at, len);
     let (target, source) = (theirs.of(Use::Target), theirs.of(Use::Source));
@@ -98,7 +99,7 @@ fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
         wr_id += 1;
         from.qp.post_send(&SendWr { wr_id, op, sges, flags }).unwrap();
     };
-    // The side that connected speaks first, and these are its first words.
+    // The side that connected sends first, and this is its first message.
     for i in 0..4 {
         let at = i * 8192;
         post(
@@ -121,7 +122,7 @@ fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
     }
 }
 
-/// Receives whose pieces are scattered.
+/// Posts receives whose pieces are scattered.
 fn post_receives(to: &End, own: &Memory) {
     for i in 0..4 {
         let piece = |n: u64| Sge::of(own.of(Use::Inbox), i * 16_000 + n * 5000, 2000);
@@ -129,7 +130,7 @@ fn post_receives(to: &End, own: &Memory) {
     }
 }
 
-/// A window over the target of an end, bound before anything else happens.
+/// Binds a window over the target of an end, before anything else happens.
 fn bind(simulation: &mut Simulation, end: &End, memory: &mut Memory) -> u32 {
     let window = end.pd.alloc_mw(MwKind::Two).unwrap();
     let (rkey, region) = (window.fresh_rkey(), memory.of(Use::Target));
@@ -141,14 +142,14 @@ fn bind(simulation: &mut Simulation, end: &End, memory: &mut Memory) -> u32 {
     rkey
 }
 
-/// What the moments have met.
+/// What happened at the chosen moments.
 #[derive(Debug, Default)]
 struct Met {
-    /// Work was done and work was left.
+    /// Work was done, and work was left.
     midway: u32,
     /// Something was sent again afterwards.
     retransmitting: u32,
-    /// The connection outlived it, or did not.
+    /// Whether the connection survived, or ended.
     survived: u32,
     ended: u32,
 }
@@ -158,8 +159,8 @@ fn retransmitted(simulation: &Simulation, device: usize) -> u64 {
     counters.iter().find(|(name, _)| *name == "tcp_retransmitted").map_or(0, |c| c.1)
 }
 
-/// After `steps` of traffic in both directions the end `whose` loses the memory of `lost`, and all goes on for as long as
-/// anything is sent again.
+/// After `steps` of traffic in both directions, the end `whose` loses the memory of `lost`. The simulation then
+/// runs for as long as anything is sent again.
 fn lose(options: &Options, steps: u32, whose: usize, lost: &[Use], way: Way, met: &mut Met) {
     let (mut simulation, server, client) = connected(options);
     works(&mut simulation, &server, &client);
@@ -189,12 +190,12 @@ fn lose(options: &Options, steps: u32, whose: usize, lost: &[Use], way: Way, met
     }
     let completed = done + ends.iter().map(|end| end.completions().len()).sum::<usize>();
     assert_eq!(completed, 48, "each request completes once");
-    // The devices serve others.
+    // The devices serve other connections.
     let mut next = [0, 1].map(|i| End::new(&simulation.device(i)));
     let [server, client] = &mut next;
     connect(&mut simulation, server, client);
     works(&mut simulation, server, client);
-    // The regions go before their memory.
+    // Regions are dropped before their memory.
     for memory in &mut memories {
         memory.window = None;
         memory.regions.clear();
@@ -229,7 +230,7 @@ fn what_is_copied_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", usize::MAX);
 }
 
-/// SEC-7: the payload is in TCP's hands, which sends it again until it is acknowledged.
+/// SEC-7: TCP has the payload itself, and sends it again until it is acknowledged.
 #[test]
 fn what_is_lent_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", 1000);

@@ -1,13 +1,14 @@
-//! The besieged server and the honest client of `scripts/siege`. Hostile peers are programs of their own, without code of
-//! ours (`scripts/siege.d`).
+//! The besieged server and the honest client of `scripts/siege`. Hostile peers are separate programs that share no
+//! code with urnic (`scripts/siege.d`).
 //!
 //! ```text
 //! siege serve PORT          echoes every Send; each peer gets memory of its own to write and read, and a hall to read
 //! siege visit ADDRESS PORT  one connection that stays, and one after another that come and go, every octet checked
 //! ```
-//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Both take orders on standard input, a line each, and
-//! answer with a line of JSON: `status` (serve), `mark` (visit: what it felt since the last mark). `dial ADDRESS PORT N`
-//! has the server keep N connections to a peer, again and again; `hang` ends those. The end of input ends the program.
+//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Both take orders on standard input, one per
+//! line, and answer with a line of JSON: `status` (serve), and `mark` (visit), whose answer is what the client
+//! experienced since the last mark. `dial ADDRESS PORT N` makes the server keep N connections to a peer, again and
+//! again; `hang` ends those. The end of input ends the program.
 
 use std::error::Error;
 use std::io::BufRead;
@@ -22,19 +23,19 @@ mod visit;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Octets of a peer's room: what it may write and read.
+/// Octets of a peer's room, the memory that it may write and read.
 const ROOM: usize = 4096;
-/// Octets that a message may have.
+/// Largest message, in octets.
 const MESSAGE: usize = 1024;
-/// Octets that every peer may read.
+/// Octets of the hall, the memory that every peer may read.
 const HALL: usize = 16 << 20;
 
-/// The octet at `at` of the hall.
+/// Returns the octet at `at` of the hall.
 fn hall(at: usize) -> u8 {
     (at.wrapping_mul(7) ^ (at >> 8)) as u8
 }
 
-/// Orders from standard input; closed at its end.
+/// Returns the orders from standard input. The channel is closed at the end of the input.
 fn orders() -> Receiver<String> {
     let (sender, orders) = channel();
     thread::spawn(move || {

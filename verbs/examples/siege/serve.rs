@@ -1,4 +1,4 @@
-//! The server: whatever its peers do, it echoes Sends, and lets go of what belonged to a connection that has ended.
+//! The server: whatever its peers do, it echoes Sends, and releases everything of a connection that has ended.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,22 +15,22 @@ use urnic::{
 
 use crate::{HALL, MESSAGE, ROOM, Result, hall};
 
-/// Connections at once, more than any siege opens.
+/// Maximum number of connections at once, more than any siege opens.
 const GUESTS: usize = 4096;
-/// Messages that a peer may send before it takes the answers.
+/// Number of messages that a peer may send before it takes the answers.
 const RECEIVES: usize = 4;
-/// How often orders are looked for while nothing else happens.
+/// How often orders are checked while nothing else happens.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a peer that could not be dialled is left alone.
+/// Pause after a peer could not be dialled.
 const REST: Duration = Duration::from_secs(1);
 
-/// A connection. The queue pair goes before the memory that it uses. That is registered for each, but allocated once: who
-/// accepts quickly keeps nobody waiting.
+/// A connection. The queue pair is dropped before the memory that it uses. The memory is registered for each
+/// connection but allocated only once, so that accepting is quick.
 struct Guest {
     qp: Qp,
     cq: Cq,
     room: Mr,
-    /// Which part of the shared message memory is this connection's.
+    /// Index of this connection's part of the shared message memory.
     place: usize,
     dialled: bool,
 }
@@ -41,7 +41,7 @@ struct House {
     engines: u32,
     pd: Pd,
     channel: CompChannel,
-    /// Message buffers of all, taken over from connection to connection as they are.
+    /// Message buffers of all connections. A later connection gets them as they are.
     messages: Mr,
     /// The memory of all rooms.
     rooms: Mr,
@@ -51,15 +51,15 @@ struct House {
 
 #[derive(Default)]
 struct Books {
-    /// By the number of the completion queue.
+    /// Guests, by the number of their completion queue.
     guests: HashMap<u32, Arc<Guest>>,
-    /// Completion queue by queue pair.
+    /// Number of the completion queue, by that of the queue pair.
     queues: HashMap<u32, u32>,
     places: Vec<usize>,
     figures: Figures,
 }
 
-/// What has happened since the start.
+/// Counts since the start.
 #[derive(Default)]
 struct Figures {
     requests: u64,
@@ -108,7 +108,7 @@ pub fn run(device: &Device, port: u16, orders: &Receiver<String>) -> Result<()> 
     }
 }
 
-/// Connections that are to be made.
+/// Connections to be made.
 #[derive(Default)]
 struct Dials {
     to: Option<SocketAddr>,
@@ -165,7 +165,7 @@ impl House {
     fn furnish(&self, dialled: bool) -> Result<Guest> {
         let place = self.books().places.pop().ok_or("the house is full")?;
         let made = || -> Result<Guest> {
-            // Engines take turns at being home.
+            // The engines take turns at being home.
             let cq = self.device.create_cq_with(&CqInit {
                 depth: 4 * RECEIVES as u32,
                 channel: Some(&self.channel),
@@ -184,7 +184,7 @@ impl House {
             })?;
             let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
             let memory = self.rooms.as_ptr().wrapping_add(place * ROOM);
-            // SAFETY: memory of `rooms`, which outlives the guests, and which nobody else uses.
+            // SAFETY: memory of `rooms`, which outlives the guests, and which no other guest uses.
             let room = unsafe { self.pd.reg_mr(memory, ROOM, rights) }?;
             room.restrict_to(&qp)?;
             cq.arm(false);
@@ -193,7 +193,7 @@ impl House {
         made().inspect_err(|_| self.books().places.push(place))
     }
 
-    /// Where message buffer `index` of `guest` is.
+    /// Returns message buffer `index` of `guest`.
     fn buffer(&self, guest: &Guest, index: u64, len: u32) -> [Sge; 1] {
         let at = (guest.place * RECEIVES + index as usize) * MESSAGE;
         [Sge::of(&self.messages, at as u64, len)]
@@ -208,7 +208,7 @@ impl House {
         match event {
             CmEvent::ConnectRequest(request) => {
                 self.books().figures.requests += 1;
-                // A peer that has gone, or finds no place, is the peer's concern.
+                // A peer that has left, or for which there is no room, is not an error of the server.
                 if self.accept(request).is_err() {
                     self.books().figures.turned_away += 1;
                 }
@@ -236,7 +236,7 @@ impl House {
             self.post_receive(&guest, index)?;
         }
         let param = ConnParam { private_data: self.offer(&guest), ..ConnParam::default() };
-        // It is in the books before its first message can be there.
+        // The guest is in the books before its first message can come.
         let guest = self.enter(guest);
         match request.accept(&guest.qp, &param) {
             Ok(_) => {
@@ -250,7 +250,7 @@ impl House {
         }
     }
 
-    /// What a peer is told: address, key and length of its room, then of the hall, each big endian.
+    /// Returns the private data for a peer: address, key and length of its room, then of the hall, each big endian.
     fn offer(&self, guest: &Guest) -> Vec<u8> {
         let place = |mr: &Mr| {
             [&mr.addr().to_be_bytes()[..], &mr.rkey().to_be_bytes(), &(mr.len() as u32).to_be_bytes()]
@@ -267,7 +267,7 @@ impl House {
         guest
     }
 
-    /// Lets go of a connection. The echoing thread may use it a moment longer.
+    /// Releases a connection. The echoing thread may use it a moment longer.
     fn part(&self, qpn: u32) {
         let mut books = self.books();
         let Some(cqn) = books.queues.remove(&qpn) else { return };
@@ -307,7 +307,7 @@ impl House {
         loop {
             let Some(cq) = self.channel.get_event(Some(Duration::from_secs(1))) else { continue };
             let guest = self.books().guests.get(&cq.cqn()).cloned();
-            // Arm, then look: what completes in between is seen or announced.
+            // Arm, then poll: what completes in between is found or announced.
             cq.arm(false);
             loop {
                 let count = cq.poll(&mut found);
@@ -323,7 +323,7 @@ impl House {
     }
 
     fn answer(&self, guest: &Guest, wc: &Wc) {
-        // What a queue pair refuses that is about to end has no consequence.
+        // A refusal by a queue pair that is about to end has no consequence.
         let _ = if wc.opcode == WcOpcode::Recv {
             let sges = self.buffer(guest, wc.wr_id, wc.byte_len);
             self.books().figures.echoed += 1;

@@ -1,4 +1,4 @@
-//! The honest client: what it feels is what the siege is judged by.
+//! The honest client. The siege is judged by what it experiences.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,23 +14,23 @@ use urnic::{
 
 use crate::{Result, hall};
 
-/// After this a silent server has failed.
+/// A server that is silent for longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Octets of a message, a Write, and a Read.
 const SIZE: usize = 64;
-/// Between two rounds of the connection that stays, and between two visits.
+/// Pause between two rounds of the connection that stays, and between two visits.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// What was felt since the last mark. Times in microseconds.
+/// What was experienced since the last mark. Times in microseconds.
 #[derive(Default)]
 struct Felt {
     connects: Vec<u64>,
     rounds: Vec<u64>,
-    /// Connects that failed, or connections that were lost.
+    /// Number of connects that failed and connections that were lost.
     failed: u64,
     wrong: u64,
     why: Option<String>,
-    /// Since when the one that stays, and the one that comes and goes, wait for something.
+    /// Since when the staying connection, and the one that comes and goes, have been waiting; `None`: not waiting.
     waiting: [Option<Instant>; 2],
     longest: u64,
 }
@@ -45,7 +45,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Median, 99th percentile, largest.
+/// Returns median, 99th percentile and maximum, as text.
 fn quantiles(mut times: Vec<u64>) -> String {
     times.sort_unstable();
     let at = |permille: usize| {
@@ -62,7 +62,7 @@ fn quantiles(mut times: Vec<u64>) -> String {
 }
 
 impl Felt {
-    /// Tells all, and starts anew.
+    /// Returns everything as text, and starts anew.
     fn mark(&mut self) -> String {
         let now = Instant::now();
         let pending = self.waiting.iter().flatten().map(|since| micros(now - *since)).max();
@@ -106,7 +106,7 @@ pub fn run(device: &Device, server: SocketAddr, orders: &Receiver<String>) -> Re
     Ok(())
 }
 
-/// Memory of the server.
+/// A place in the server's memory.
 #[derive(Clone, Copy)]
 struct Place {
     addr: u64,
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// Engines of the device, and the visits so far: each visit has the next engine.
+/// Number of engines of the device, and of visits so far. Each visit uses the next engine.
 static ENGINES: AtomicU32 = AtomicU32::new(1);
 static NEXT_VISIT: AtomicU32 = AtomicU32::new(0);
 
@@ -138,13 +138,13 @@ struct Visit<'a> {
     channel: CompChannel,
     cq: Cq,
     qp: Qp,
-    /// What is sent; behind it what is received, and what is read.
+    /// Local memory: first what is sent, then what is received, then what is read.
     local: Mr,
     received: u32,
     done: u32,
 }
 
-/// One connection: a round or two if it comes and goes, else rounds for as long as it holds.
+/// Makes one connection: with a round or two if it comes and goes, otherwise with rounds for as long as it lasts.
 fn visit(device: &Device, server: SocketAddr, stays: bool, felt: &Shared) -> Result<()> {
     let pd = device.alloc_pd();
     let mut visit = Visit::new(device, &pd, stays, felt)?;
@@ -207,7 +207,7 @@ impl<'a> Visit<'a> {
         Ok(Self { felt, stays: usize::from(stays), channel, cq, qp, local, received: 0, done: 0 })
     }
 
-    /// Notes since when something is awaited, or that it is there.
+    /// Notes since when something has been awaited; `None`: it has come.
     fn waits(&self, since: Option<Instant>) {
         let mut felt = lock(self.felt);
         if let Some(before) = felt.waiting[self.stays] {
@@ -216,7 +216,7 @@ impl<'a> Visit<'a> {
         felt.waiting[self.stays] = since;
     }
 
-    /// Writes to the room, has a message echoed, reads the room and a part of the hall; checks every octet.
+    /// Writes to the room, has a message echoed, reads the room and a part of the hall, and checks every octet.
     fn round(&mut self, number: u64, room: Place, all: Place) -> Result<()> {
         let text: Vec<u8> =
             (0..SIZE as u64).map(|i| (number * 31 + i * 7 + self.stays as u64) as u8).collect();

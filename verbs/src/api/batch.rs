@@ -1,7 +1,8 @@
-//! Work requests that are posted together, under one lock and with one doorbell.
+//! Batches: work requests that are posted together, under one lock and with one doorbell.
 //!
-//! The engine sees nothing of a batch before it is posted. Whoever else posts to the same queue waits meanwhile, the thread
-//! itself included: fill a batch, post it, and do nothing else in between.
+//! The engine sees nothing of a batch until it is posted. Until then the batch holds the queue's lock: every other
+//! post to the same queue waits, and one by the same thread waits forever. Fill a batch, post it, and do nothing
+//! else in between.
 
 use crate::api::qp::Qp;
 use crate::api::srq::Srq;
@@ -9,7 +10,7 @@ use crate::shared::error::{PostError, PostListError};
 use crate::shared::queue::{Payload, RecvPoster, SendPoster};
 use crate::shared::wr::{RecvWr, SendWr};
 
-/// Adds requests in order, up to the first that is refused.
+/// Adds requests in order, and stops at the first that is refused.
 pub(super) fn up_to_refused<W>(
     wrs: &[W],
     mut push: impl FnMut(&W) -> Result<(), PostError>,
@@ -20,9 +21,9 @@ pub(super) fn up_to_refused<W>(
     Ok(())
 }
 
-/// Send requests of a queue pair that are posted together: see [`Qp::send_batch`].
+/// A batch of send requests to one queue pair, posted together: see [`Qp::send_batch`].
 ///
-/// Dropped without [`post`](Self::post), it posts nothing.
+/// A batch that is dropped without [`post`](Self::post) posts nothing.
 ///
 /// ```no_run
 /// # fn two(qp: &urnic::Qp, wrs: [urnic::SendWr<'_>; 2]) -> Result<(), urnic::PostError> {
@@ -37,7 +38,7 @@ pub(super) fn up_to_refused<W>(
 pub struct SendBatch<'a> {
     qp: &'a Qp,
     poster: SendPoster<'a>,
-    /// It has waited for room once.
+    /// Whether the batch has already waited once for room.
     waited: bool,
 }
 
@@ -50,16 +51,16 @@ impl<'a> SendBatch<'a> {
     /// Adds a request.
     ///
     /// # Errors
-    /// [`PostError`]; the batch is as before then.
+    /// [`PostError`]; the batch is unchanged then.
     #[inline]
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.write(wr, Payload::Listed(&self.qp.pd.shared.regions))
     }
 
-    /// Adds a Send or Write of these bytes: see [`Qp::post_send_inline`].
+    /// Adds a Send or Write of `bytes`, which need not be registered: see [`Qp::post_send_inline`].
     ///
     /// # Errors
-    /// [`PostError`]; the batch is as before then.
+    /// [`PostError`]; the batch is unchanged then.
     #[inline]
     pub fn push_inline(&mut self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
         self.write(wr, Payload::Bytes(bytes))
@@ -71,7 +72,8 @@ impl<'a> SendBatch<'a> {
         if answer == Err(PostError::QueueFull) { self.write_after_pass(wr, payload) } else { answer }
     }
 
-    /// A slot is free only after its completion is seen, when the pass of the engine is over.
+    /// Waits for the pass that may be under way, once for each batch, and tries again: a completion becomes visible
+    /// before its slot is free.
     #[cold]
     fn write_after_pass(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         if !std::mem::replace(&mut self.waited, true) {
@@ -80,7 +82,7 @@ impl<'a> SendBatch<'a> {
         self.poster.write(wr, payload)
     }
 
-    /// Posts all of them.
+    /// Posts all requests of the batch.
     #[inline]
     pub fn post(self) {
         let Self { qp, mut poster, .. } = self;
@@ -92,16 +94,16 @@ impl<'a> SendBatch<'a> {
     }
 }
 
-/// Receives of a queue pair or of a shared queue that are posted together: see [`Qp::recv_batch`], [`Srq::recv_batch`].
+/// A batch of receives, posted together: see [`Qp::recv_batch`], [`Srq::recv_batch`].
 ///
-/// Dropped without [`post`](Self::post), it posts nothing.
+/// A batch that is dropped without [`post`](Self::post) posts nothing.
 #[must_use = "nothing is posted before `post`"]
 pub struct RecvBatch<'a> {
     owner: Owner<'a>,
     poster: RecvPoster<'a>,
 }
 
-/// Whose receives they are.
+/// The owner of the receives.
 enum Owner<'a> {
     Qp(&'a Qp),
     Srq(&'a Srq),
@@ -121,7 +123,7 @@ impl<'a> RecvBatch<'a> {
     /// Adds a receive.
     ///
     /// # Errors
-    /// [`PostError`]; the batch is as before then.
+    /// [`PostError`]; the batch is unchanged then.
     #[inline]
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         match self.owner {
@@ -130,7 +132,7 @@ impl<'a> RecvBatch<'a> {
         }
     }
 
-    /// Posts all of them.
+    /// Posts all receives of the batch.
     #[inline]
     pub fn post(self) {
         let Self { owner, mut poster } = self;

@@ -1,4 +1,4 @@
-//! Connections: listening, connecting, and the events that tell of both.
+//! Connections: listening, connecting, accepting, and their events.
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -19,16 +19,16 @@ use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
 use crate::shared::waiting::Waiting;
 
-/// Most requests of one source that a listener has places for.
+/// Largest backlog of one source that a listener accepts.
 const MAX_BACKLOG: u32 = 65_536;
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
 const FOREIGN_ADDRESS: Error = Error::Invalid("the address is reserved at another device");
 
-/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait. Events of one peer (IPv4
-/// address, IPv6 /64) come in their order, and one of each peer in turn.
+/// A channel for connection events. Its descriptor ([`AsFd`]) is readable while events wait. Events of one peer
+/// (IPv4 address, or IPv6 /64) come in order; peers take turns, one event each.
 ///
-/// Dropping it rejects the requests that it still holds.
+/// Dropping the channel rejects the requests that it still holds.
 pub struct EventChannel {
     queue: Arc<EventQueue>,
     device: Arc<DeviceShared>,
@@ -39,27 +39,29 @@ impl EventChannel {
         Ok(Self { queue: EventQueue::new(sink)?, device: device.clone() })
     }
 
-    /// Listens for connection requests on a TCP port of all addresses of the device (zero: any free port). At most
-    /// `backlog` of each source (IPv4 address, IPv6 /64) wait for their answer, at most 16 times as many of all, fewer of
-    /// each as that fills, and at most 8,192 at all listeners of a device; what comes then is reset. Peers whose request
-    /// is not complete take no place.
+    /// Listens for connection requests on a TCP port (0: any free one) of all addresses of the device.
+    ///
+    /// Requests beyond these limits are reset: `backlog` unanswered requests of each source (IPv4 address, or IPv6
+    /// /64), 16 times `backlog` of all sources together, and 8,192 at all listeners of the device. A source may
+    /// have fewer as the listener fills up. A peer whose request is not complete takes no place.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::Exhausted`].
+    /// [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].
     pub fn listen(&self, port: u16, backlog: u32) -> Result<Listener> {
         self.listen_at(Bound::new(&self.device, (Ipv6Addr::UNSPECIFIED, port).into(), false)?, backlog)
     }
 
-    /// As [`listen`](Self::listen), at the address that [`Device::bind`](crate::Device::bind) has reserved.
+    /// Listens as [`listen`](Self::listen) does, at the address that [`Device::bind`](crate::Device::bind) has
+    /// reserved.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an address of another device, or one that listens already.
+    /// [`Error::Invalid`] if the address belongs to another device, or has a listener already.
     pub fn listen_at(&self, bound: Bound, backlog: u32) -> Result<Listener> {
         if !Arc::ptr_eq(&bound.device, &self.device) {
             return Err(FOREIGN_ADDRESS);
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // The places are the listener's, whichever engine takes connections in.
+        // The listener has these places, whichever engine accepts a connection.
         let places = Waiting::of_listener(backlog as usize);
         let _order = self.device.reservations.lock();
         self.device
@@ -68,21 +70,23 @@ impl EventChannel {
         Ok(Listener { bound })
     }
 
-    /// Starts to connect an idle queue pair. An event tells how that went.
+    /// Starts to connect an idle queue pair. [`CmEvent::Established`], [`CmEvent::Rejected`] or
+    /// [`CmEvent::ConnectError`] reports the outcome.
     ///
-    /// # Errors
-    /// [`Error::Invalid`] for too much private data or a queue pair of another device, [`Error::QpState`] if the queue pair
-    /// is not idle, [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`], [`Error::Exhausted`].
+    /// # Errors [`Error::Invalid`] for too much private data or a queue pair of another device; [`Error::QpState`]
+    /// if the queue pair is not idle; [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`],
+    /// [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
     }
 
-    /// As [`connect`](Self::connect), from the address that [`Device::bind`](crate::Device::bind) has reserved.
-    /// Connections to several peers, or one after another to the same, may come from it.
+    /// Connects as [`connect`](Self::connect) does, from the address that [`Device::bind`](crate::Device::bind) has
+    /// reserved. Connections to several peers may come from one reserved address, and one connection after another
+    /// to the same peer.
     ///
     /// # Errors
-    /// As those of `connect`; [`Error::Invalid`] if the two addresses are of two families or the reserved one is of
-    /// another device, [`Error::PortInUse`] if there is a connection to this peer from it.
+    /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, or the reserved one
+    /// belongs to another device; [`Error::PortInUse`] if there already is a connection from it to this peer.
     pub fn connect_from(
         &self,
         bound: &Bound,
@@ -96,23 +100,26 @@ impl EventChannel {
         self.start(qp, Way { from: Some(bound.id), to: to.into() }, param)
     }
 
-    /// Makes a connected TCP socket the connection of an idle queue pair, after the program has spoken a protocol of its own
-    /// on it: what IT-API calls socket conversion, and RFC 5044 §7.1 the start of MPA by private agreement. Only a device on
-    /// the kernel's sockets can do that.
+    /// Makes a connected TCP socket the connection of an idle queue pair, after the program has spoken a protocol
+    /// of its own on it. IT-API calls this socket conversion; RFC 5044 §7.1 describes it as the start of MPA by
+    /// private agreement. Only a device on the kernel's sockets supports it.
     ///
-    /// The two programs agree on where their own octets end, and on which side is the MPA [`Role::Initiator`], whatever side
-    /// has connected: that one sends the MPA Request, and with it the private data of `param`, the other one the Reply, with
-    /// that of its own. Both get [`CmEvent::Established`], with what the peer said, or [`CmEvent::ConnectError`]; an initiator
-    /// also [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
+    /// The two programs agree on where their own octets end, and on which of them is the MPA [`Role::Initiator`],
+    /// whichever has opened the TCP connection. The initiator sends the MPA Request, which carries the private data
+    /// of its `param`. The responder sends the Reply with its own. Both sides get [`CmEvent::Established`] with the
+    /// peer's private data, or [`CmEvent::ConnectError`]. An initiator may also get [`CmEvent::Rejected`].
+    /// `param.timeout` limits the whole start-up.
     ///
-    /// `already_read` is what the program has read off the socket behind its own protocol, as the peer's first octets may
-    /// come together with the last ones of the program's: a responder's buffer may have the Request, or a part of it.
-    /// What the program has written and the kernel has not sent goes before the Request.
+    /// `already_read` is what the program has read from the socket beyond its own protocol: the peer's first MPA
+    /// octets may arrive together with the last octets of that protocol. A responder's buffer may thus contain the
+    /// Request, or a part of it. Octets that the program has written, and the kernel has not yet sent, leave before
+    /// the Request.
     ///
-    /// The socket is the device's from then on, and is closed with the connection, also when the start-up fails or is
-    /// rejected. It may be blocking or not, and have any options: those that would be in the way (`SO_LINGER`,
-    /// `SO_RCVLOWAT`, `TCP_CORK`, `TCP_USER_TIMEOUT`) are reset, the sizes of its buffers stay. Take it out of sets of
-    /// descriptors (epoll) before, and read and write no duplicates of it: octets that they take are lost.
+    /// From then on the device owns the socket. It closes the socket with the connection, also if the start-up
+    /// fails or is rejected. The socket may be blocking or not, and may have any options: those that would
+    /// interfere (`SO_LINGER`, `SO_RCVLOWAT`, `TCP_CORK`, `TCP_USER_TIMEOUT`) are reset, and the sizes of its
+    /// buffers stay. Remove the socket from epoll sets first, and do not use duplicates of it: octets that they
+    /// read are lost.
     ///
     /// ```
     /// use std::io::{BufRead, BufReader, Write};
@@ -138,12 +145,12 @@ impl EventChannel {
     /// let mut client = TcpStream::connect(listener.local_addr()?)?;
     /// let mut server = BufReader::new(listener.accept()?.0);
     ///
-    /// // The program's own protocol. The side that speaks last goes second: the Request is what comes next.
+    /// // The program's own protocol. The side that sends its last octets is the initiator: its Request comes next.
     /// client.write_all(b"let us go on by RDMA\n")?;
     /// let events = device.create_event_channel()?;
     /// events.convert(&asks, client, Role::Initiator, &[], &ConnParam::default())?;
     /// server.read_line(&mut String::new())?;
-    /// // The buffered reader may have read on.
+    /// // The buffered reader may hold octets beyond the line.
     /// let already_read = server.buffer().to_vec();
     /// events.convert(&answers, server.into_inner(), Role::Responder, &already_read, &ConnParam::default())?;
     /// for _ in [&asks, &answers] {
@@ -155,9 +162,9 @@ impl EventChannel {
     /// ```
     ///
     /// # Errors
-    /// The socket is given back as it was with [`Error::NotConvertible`], with [`Error::NoConversion`] if the device is not on
-    /// the kernel's sockets, with [`Error::NotOurAddress`] if it keeps to another address than the socket's, and with
-    /// the errors of [`connect`](Self::connect).
+    /// [`Error::NotConvertible`]; [`Error::NoConversion`] if the device is not on the kernel's sockets;
+    /// [`Error::NotOurAddress`] if the device uses another address than the socket's; and the errors of
+    /// [`connect`](Self::connect). The error contains the socket, unchanged.
     pub fn convert(
         &self,
         qp: &Qp,
@@ -197,7 +204,8 @@ impl EventChannel {
         Ok(Connection::of(qp))
     }
 
-    /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
+    /// Returns the next event; `None` if there is none. Drives the engine unless its own thread is dedicated to
+    /// that.
     pub fn poll(&self) -> Option<CmEvent> {
         if let Some(event) = self.take() {
             return Some(event);
@@ -206,7 +214,7 @@ impl EventChannel {
         self.take()
     }
 
-    /// Waits for the next event, at most `timeout`.
+    /// Waits for the next event; `None` once `timeout` has passed.
     pub fn wait(&self, timeout: Duration) -> Option<CmEvent> {
         self.device.shards.wait(&self.queue.fd, Some(timeout), || self.take())
     }
@@ -219,7 +227,8 @@ impl EventChannel {
         Some(event)
     }
 
-    /// Makes a request that a sink was given answerable. Before this, dropping it leaves the peer waiting.
+    /// Makes a request that an event sink was given answerable. A request that is dropped before is not rejected:
+    /// its peer waits in vain.
     pub fn adopt(&self, request: &mut ConnRequest) {
         request.answers = Some(self.device.clone());
     }
@@ -237,7 +246,7 @@ impl Drop for EventChannel {
     }
 }
 
-/// A reserved local address, for a listener or for connections; dropping it gives it back.
+/// A reserved local address, for a listener or for connections. Dropping it ends the reservation.
 pub struct Bound {
     id: BindId,
     address: SocketAddr,
@@ -252,13 +261,13 @@ impl Bound {
             None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
             Some(bound) => engine.bind_too(bound, v6only),
         });
-        // Whatever was reserved is given back if not all engines have it.
+        // Dropping `bound` ends the reservation where it was made, if not all engines have it.
         let bound =
             reserved.map(|bound| Self { id: bound.id, address: bound.address, device: device.clone() });
         outcome.and(bound.ok_or(Error::NoDescriptor))
     }
 
-    /// The address as asked for, with the TCP port that is reserved.
+    /// Returns the address as asked for, with the TCP port that is reserved.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -267,7 +276,7 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         let _order = self.device.reservations.lock();
-        // Also at the engines behind one that cannot be had.
+        // Continues with the other engines if one cannot be locked.
         for shard in self.device.shards.iter() {
             let _ = shard.control(|engine| {
                 engine.unbind(self.id);
@@ -277,29 +286,30 @@ impl Drop for Bound {
     }
 }
 
-/// A listening port; dropping it ends that, and rejects the requests without an answer.
+/// A listening port. Dropping it stops listening, and rejects the requests that have no answer yet.
 pub struct Listener {
     bound: Bound,
 }
 
 impl Listener {
-    /// The TCP port.
+    /// Returns the TCP port.
     pub fn port(&self) -> u16 {
         self.bound.address.port()
     }
 
-    /// The address it listens on, and the TCP port.
+    /// Returns the address and TCP port that this listens on.
     pub fn address(&self) -> SocketAddr {
         self.bound.address
     }
 }
 
 impl ConnRequest {
-    /// Accepts with an idle queue pair. [`CmEvent::Established`] follows.
+    /// Accepts the request with an idle queue pair. [`CmEvent::Established`] follows.
     ///
     /// # Errors
-    /// [`Error::RequestGone`] if the peer gave up, [`Error::QpState`] if the queue pair is not idle,
-    /// [`Error::Invalid`] for too much private data or a queue pair of another device. The request is rejected then.
+    /// [`Error::RequestGone`] if the peer has given up, [`Error::QpState`] if the queue pair is not idle,
+    /// [`Error::Invalid`] for too much private data or a queue pair of another device. In each case the request is
+    /// rejected.
     pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         let answers = self.answers.as_ref().ok_or(Error::RequestGone)?;
@@ -312,18 +322,19 @@ impl ConnRequest {
         Ok(Connection::of(qp))
     }
 
-    /// Returns the address and port of ours that it has come to.
+    /// Returns the local address and port that the request came to.
     ///
     /// # Errors
-    /// [`Error::RequestGone`] if the peer gave up.
+    /// [`Error::RequestGone`] if the peer has given up.
     pub fn local(&self) -> Result<SocketAddr> {
         self.answers.as_ref().ok_or(Error::RequestGone)?.local(self.id)
     }
 
-    /// Refuses, with a message for the peer's application.
+    /// Rejects the request, with private data for the peer's application (at most
+    /// [`MAX_PRIVATE_DATA`](crate::MAX_PRIVATE_DATA) bytes).
     ///
     /// # Errors
-    /// [`Error::RequestGone`] if the peer gave up, [`Error::Invalid`] for too much private data.
+    /// [`Error::RequestGone`] if the peer has given up, [`Error::Invalid`] for too much private data.
     pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data)?;
         self.answers.take().ok_or(Error::RequestGone)?.reject(self.id, private_data)
@@ -344,7 +355,7 @@ impl Answers for DeviceShared {
     }
 }
 
-/// A connection, standing or on its way. The queue pair owns it: dropping this handle does nothing.
+/// A connection, established or being established. The queue pair owns it: dropping this handle does nothing.
 #[derive(Clone)]
 pub struct Connection {
     qpn: u32,
@@ -358,13 +369,14 @@ impl Connection {
         Self { qpn: qp.qpn(), qp: Arc::downgrade(&qp.shared), device }
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// Closes gracefully: what was posted is sent, then the connection ends. One that does not stand yet is given up
-    /// ([`ConnectFailure::Aborted`](crate::ConnectFailure::Aborted)), and the queue pair stays idle.
+    /// Closes gracefully: work that was posted is done, then the connection ends. A connection that is not yet
+    /// established is given up ([`ConnectFailure::Aborted`](crate::ConnectFailure::Aborted)), and its queue pair
+    /// stays idle.
     ///
     /// # Errors
     /// [`Error::NotConnected`].
@@ -380,7 +392,7 @@ impl Connection {
     /// use std::time::Duration;
     /// use urnic::{Keepalive, Patience};
     ///
-    /// // Two seconds when nothing is under way, five when something is.
+    /// // Two seconds of silence while nothing is outstanding, five while something is.
     /// let keepalive =
     ///     Keepalive { idle: Duration::from_secs(1), interval: Duration::from_millis(250), count: 4 };
     /// connection.set_patience(Some(Patience {
@@ -391,7 +403,7 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotConnected`], [`Error::Invalid`] for times below 10 ms or over 24 h.
+    /// [`Error::NotConnected`]; [`Error::Invalid`] for times below 10 ms or over 24 h, or without a probe.
     pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
         patience.as_ref().map_or(Ok(()), check_patience)?;
         let qp = self.qp.upgrade().ok_or(Error::NotConnected)?;

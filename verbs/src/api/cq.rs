@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues: polling, arming, resizing.
 
 mod batch;
 
@@ -16,32 +16,33 @@ use crate::shared::wc::Wc;
 
 pub use batch::{Completion, Completions};
 
-/// Polls without work after which the poller offers its core to others, so that more pollers than cores
-/// may be slow but never stuck.
+/// After this many polls in a row without work, a poller yields its core. With more pollers than cores, polling may
+/// thus be slow, but never stuck.
 const IDLE_POLLS: u32 = 256;
 
-/// Polls that take what the engine has completed before it is driven again. An application that drives it with each poll may
-/// get completions faster than it takes them, and hears of them later and later.
+/// Number of polls that may take completions before the engine is driven again. If every poll drove the engine, an
+/// application could get completions faster than it takes them, and would see them later and later.
 const POLLS_AHEAD: u8 = 8;
 
-/// Polls that leave the engines beside the home engine alone once one of them was found to be driven by another thread: to look
-/// takes a cache line away from that thread, and to drive takes all that the engine works with.
+/// Number of polls that skip the other engines after one of them was found to be driven by another thread. Looking
+/// takes a cache line away from that thread, and driving takes all that the engine works with.
 const PASSED_BY: u8 = 15;
 
-/// Pauses between polls that find nothing, some 0.1 us. A round trip over virtio takes 5 % longer without any.
+/// Spin-loop hints between polls that find nothing, about 0.1 us. Without them a round trip over virtio takes 5 %
+/// longer.
 const IDLE_PAUSES: u32 = 4;
 
-/// What a new completion queue is like.
+/// Parameters of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqInit<'a> {
-    /// Completions that it holds at least.
+    /// Minimum capacity, in completions.
     pub depth: u32,
-    /// Where its events go.
+    /// The channel for the queue's events; `None`: it has no events.
     pub channel: Option<&'a CompChannel>,
-    /// Each completion gets a time stamp, which [`Cq::start_poll`] shows.
+    /// Whether each completion gets a time stamp, which [`Completion::timestamp`] returns.
     pub timestamps: bool,
-    /// Its home engine, from 0; see [`DeviceAttr::engines`](crate::DeviceAttr::engines). Queue pairs that send to it begin there, and polling drives
-    /// it first.
+    /// Number of the home engine, from 0; see [`DeviceAttr::engines`](crate::DeviceAttr::engines). Queue pairs
+    /// whose send requests complete to this queue begin at that engine, and polling drives it first.
     pub vector: u32,
 }
 
@@ -53,8 +54,8 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Moves up to `out.len()` completions into `out` and returns how many. Drives the engine first, unless its own thread is
-    /// dedicated to that, or the last poll has left completions.
+    /// Moves up to `out.len()` completions into `out` and returns their number. Drives the engine first, unless the
+    /// engine's own thread is dedicated to that, or an earlier poll has left completions in the queue.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         let ahead = self.shared.ahead();
         if ahead > 0 {
@@ -73,11 +74,11 @@ impl Cq {
         taken
     }
 
-    /// Begins to read completions in place, one by one, each field only if it is wanted. `None` if there are
-    /// none. Drives the engine as [`poll`](Self::poll) does.
+    /// Begins to read completions in place, one by one. `None` if there are none. Drives the engine first, unless the
+    /// engine's own thread is dedicated to that.
     ///
-    /// Until the answer is dropped, other threads that poll this queue wait, and so does who resizes it: do not do
-    /// either in the same thread.
+    /// Until the result is dropped, other threads that poll or resize this queue wait. The same thread must do
+    /// neither.
     ///
     /// ```
     /// use urnic::simulation::{Options, Simulation};
@@ -106,21 +107,21 @@ impl Cq {
         None
     }
 
-    /// Gives the queue room for at least `depth` completions from now on. Those that it holds remain, in order;
-    /// the device and other threads may use it meanwhile.
+    /// Sets the capacity to at least `depth` completions. Completions in the queue stay there, in order. The device
+    /// and other threads may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a depth of 0, beyond the device's limit, or below the number of
-    /// completions that the queue holds. It stays as it is then.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a depth of 0, beyond the device's limit, or below the number
+    /// of completions that the queue holds. The queue is unchanged then.
     pub fn resize(&self, depth: u32) -> Result<()> {
         check_depth(depth)?;
         let cq = &*self.shared;
         let mut old = Vec::new();
-        // This lock first: who holds it (`start_poll`) may well use control verbs.
+        // This lock comes first: a thread that holds it (`start_poll`) may use control verbs.
         let mut poller = cq.polls.poller.lock();
         for engine in cq.begin_resize(&poller, depth)? {
             let fresh = cq.entries(depth);
-            // Should the engine be gone, the others have been replaced, and the queue has the depth that it had.
+            // If this fails, the lanes so far have been replaced, and the queue has the depth that it had.
             old.push(self.device.shards.of(engine).control(|_| Ok(cq.replace(&mut poller, engine, fresh)))?);
         }
         cq.end_resize(&poller, depth);
@@ -129,13 +130,13 @@ impl Cq {
         Ok(())
     }
 
-    /// Runs a pass of the home engine if that is up to callers, and then of one of the others that complete to this queue, in
-    /// turn.
+    /// Runs a pass of the home engine if callers may drive it, then one of another engine that completes to this
+    /// queue; the other engines take turns.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
         let shards = &self.device.shards;
-        // Who armed the queue is about to sleep, so that poll does not keep the engine's thread away.
+        // A thread that armed the queue is about to sleep: this poll must not keep the engine's thread away.
         let stays = !cq.arming.is_armed();
         if shards.are_several() {
             return self.drive_in_turn(stays);
@@ -143,7 +144,7 @@ impl Cq {
         drive(shards.first(), stays)
     }
 
-    /// [`drive`](Self::drive) where there are several engines.
+    /// [`drive`](Self::drive) for a device with several engines.
     #[inline(never)]
     fn drive_in_turn(&self, stays: bool) -> Polled {
         let cq = &*self.shared;
@@ -172,7 +173,7 @@ impl Cq {
         }
     }
 
-    /// After a poll: who has found nothing for long lets others have the core.
+    /// Called after each poll: a poller that has found nothing for long yields its core.
     #[inline]
     fn pace(&self, mut poller: SpinGuard<'_, Poller>, found: bool, pass: Polled) {
         if found || pass == Polled::Worked {
@@ -184,52 +185,53 @@ impl Cq {
                 drop(poller);
                 std::thread::yield_now();
             } else {
-                // Whoever drives the engine may share this core. And a peer that writes on the other side of a memory
-                // link is held up by who looks all the time.
+                // The thread that drives the engine may share this core. And constant polling slows down a peer
+                // that writes at the other side of a memory link.
                 (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
             }
         }
     }
 
-    /// Asks for one event on the queue's channel, at the next completion or, with `solicited_only`, the next
-    /// solicited Send or error. Completions that are there already do not cause it: poll once more after this.
-    /// Hands the engine over to its own thread.
+    /// Asks for one event on the queue's channel: at the next completion, or with `solicited_only` at the next
+    /// solicited Send or error. Completions that are already in the queue raise no event: poll once more after this
+    /// call. Hands the engine over to its own thread.
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arming.arm(solicited_only);
         self.device.shards.hand_over();
     }
 
-    /// The number of this queue, by which events name it.
+    /// Returns the number of this queue, which events about it carry.
     pub fn cqn(&self) -> u32 {
         self.shared.number.get()
     }
 
-    /// The depth of a completion queue that cannot overflow while work queues of these sizes complete to it, whatever their
-    /// peers do: what was asked for is rounded up there (RFC 5042 §6.4.3.2). It is for the application not to have more
-    /// requests posted whose completions it has not taken: a send queue has room again when a request is complete.
+    /// Returns the depth with which a completion queue cannot overflow while work queues of these sizes (in
+    /// requests) complete to it, whatever their peers do. Work queue sizes are rounded up to a power of two, as at
+    /// creation (RFC 5042 §6.4.3.2). The application must not have more requests posted than that whose completions
+    /// it has not taken: a send queue has room again as soon as a request is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }
 
-    /// How many completions the queue holds.
+    /// Returns the capacity, in completions.
     pub fn depth(&self) -> u32 {
         let poller = self.shared.polls.poller.lock();
         self.shared.capacity(&poller)
     }
 
-    /// Whether completions were lost because the queue was full, since its creation or the last
-    /// [`resize`](Self::resize). The QPs concerned are in the terminate or the error state.
+    /// Returns whether completions were lost because the queue was full, since its creation or the last
+    /// [`resize`](Self::resize). The queue pairs concerned are in the terminate or the error state.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed()
     }
 
-    /// Whether both are the same queue.
+    /// Returns whether both are handles to the same queue.
     pub fn is(&self, other: &Cq) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
-/// Runs a pass of an engine, if that is up to callers.
+/// Runs a pass of an engine if callers may drive it.
 #[inline]
 fn drive(shard: &Shard, stays: bool) -> Polled {
     if stays { shard.poll_pass() } else { shard.try_pass() }

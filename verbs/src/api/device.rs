@@ -1,4 +1,4 @@
-//! The device.
+//! The device: what it is, what it makes, and what its objects share.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -38,10 +38,11 @@ use crate::shared::numbers::{
 use crate::shared::quiet::forked;
 use crate::shared::scope::Scope;
 
-/// What all objects of a device share.
+/// State that all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shards: Shards,
-    /// Reservations and listeners are made in the same order at all engines, so that they have the same names there.
+    /// Serialises reservations and listeners: all engines must make them in the same order, so that they get the
+    /// same ids.
     pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
     /// Memory regions and windows.
@@ -50,41 +51,43 @@ pub(crate) struct DeviceShared {
     clock: DeviceClock,
     pub(crate) memory: Arc<dyn Allocate>,
     pub(crate) qpns: Numbers,
-    // Queues may outlive the device.
+    // Shared, because completion queues may outlive the device.
     cqns: Arc<Numbers>,
     pub(crate) srqns: Arc<Numbers>,
     scopes: AtomicU32,
-    /// Whether the connections' data is waited for at the end; not where time is simulated.
+    /// Whether the end of the device waits until its connections have sent their data. False in a simulation, where
+    /// time may stand still.
     lingers: bool,
-    /// Tells other processes.
+    /// Answers other processes that ask about this device; `None` in a simulation, or if it could not start.
     inspector: Option<Inspector>,
-    /// Addresses that look as if the host had them, and cannot be reached from here.
+    /// Addresses of ports of other processes on this host, which this device cannot reach. `None` unless the device
+    /// is on the host's own sockets.
     pub(crate) neighbours: Option<Neighbours>,
 }
 
-/// Who makes or gives back reservations, one at a time.
+/// The lock for making and giving back reservations.
 #[derive(Default)]
 pub(crate) struct Reservations(Mutex<()>);
 
 impl Reservations {
-    /// Waits for the turn.
+    /// Waits until no other thread makes or gives back a reservation.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a device is a part of.
+/// The world that a device belongs to.
 pub(crate) enum World<'a> {
-    /// A simulation: time may stand still, and nobody else knows of it.
+    /// A simulation: time may stand still, and other processes do not see the device.
     Simulation,
-    /// The host, whose addresses it has.
+    /// The host: the device has the host's addresses.
     Host,
-    /// A network, by a port with addresses that the host's kernel does not have.
+    /// A network: the device has a port, whose addresses (listed here) the host's kernel does not have.
     Network(&'a [Cidr]),
 }
 
 impl DeviceShared {
-    /// A number for a new protection domain or queue pair.
+    /// Returns a scope for a new protection domain or queue pair.
     pub(crate) fn next_scope(&self) -> Scope {
         Scope(self.scopes.fetch_add(1, Ordering::Relaxed))
     }
@@ -93,7 +96,7 @@ impl DeviceShared {
 impl Drop for DeviceShared {
     fn drop(&mut self) {
         self.inspector = None;
-        // The threads first: they keep the shards alive.
+        // Stops the threads first, because they keep the shards alive.
         self.shards.stop();
         if self.lingers {
             self.shards.linger();
@@ -101,83 +104,89 @@ impl Drop for DeviceShared {
     }
 }
 
-/// Facts and limits of a device.
+/// Facts and limits of a device: see [`Device::attributes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceAttr {
     /// Ethernet address.
     pub mac: [u8; 6],
-    /// The main IP address.
+    /// The main IP address; 0.0.0.0 if the device has none.
     pub ip: IpAddr,
-    /// Bits of the network's part of it.
+    /// Prefix length of the main address, in bits.
     pub prefix_len: u8,
-    /// All addresses at this moment, the main one first.
+    /// All present addresses, the main one first.
     pub addresses: Vec<Cidr>,
-    /// Bytes of an IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Kind of port, as in the configuration.
+    /// Kind of port, as the configuration names it.
     pub port: String,
     /// Whether the link is up.
     pub link_up: bool,
-    /// What the port can do; none of a simulated one.
+    /// Port capabilities; `None` for a simulated port.
     pub capabilities: Option<Capabilities>,
-    /// Bytes of payload that one frame may carry to the peer that is there now as several TCP segments; zero if none.
+    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if it cannot carry
+    /// several.
     pub gso_max: usize,
-    /// Queue pairs.
+    /// Maximum number of queue pairs.
     pub max_qp: u32,
-    /// Work requests of a queue.
+    /// Maximum number of work requests in a queue.
     pub max_qp_wr: u32,
-    /// Scatter-gather elements of a work request.
+    /// Maximum number of scatter-gather elements of a work request.
     pub max_sge: u8,
-    /// Scatter-gather elements of a Read, which is one on the wire whatever their number.
+    /// Maximum number of scatter-gather elements of a Read. On the wire it is one Read, whatever their number.
     pub max_sge_rd: u8,
-    /// Inline bytes of a work request.
+    /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
-    /// Completion queues.
+    /// Maximum number of completion queues.
     pub max_cq: u32,
-    /// Entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_cqe: u32,
-    /// Shared receive queues.
+    /// Maximum number of shared receive queues.
     pub max_srq: u32,
-    /// Receives of a shared receive queue.
+    /// Maximum number of receives in a shared receive queue.
     pub max_srq_wr: u32,
-    /// Scatter-gather elements of a receive of a shared receive queue.
+    /// Maximum number of scatter-gather elements of a receive in a shared receive queue.
     pub max_srq_sge: u8,
-    /// Protection domains.
+    /// Maximum number of protection domains.
     pub max_pd: u32,
-    /// Reads of the peer that may be outstanding at a queue pair (IRD).
+    /// Maximum number of the peer's Reads that may be outstanding at a queue pair (IRD).
     pub max_ird: u16,
-    /// Reads of a queue pair that may be outstanding at the peer (ORD).
+    /// Maximum number of a queue pair's Reads that may be outstanding at the peer (ORD).
     pub max_ord: u16,
-    /// Memory regions and windows together.
+    /// Maximum number of memory regions and windows together.
     pub max_mr: u32,
-    /// Memory windows, if there are no regions.
+    /// Maximum number of memory windows, reached only without memory regions.
     pub max_mw: u32,
-    /// Atomics and Writes with immediate data (RFC 7306) are there; whether a peer has them, it has to tell.
+    /// Whether this device supports Atomics and Writes with immediate data (RFC 7306). Nothing on the wire tells
+    /// whether the peer does: the programs must agree on it.
     pub extensions: bool,
-    /// Engines, each of which runs on a core of its own where there are enough: completion vectors.
+    /// Number of engines, which is the number of completion vectors. Each engine runs on a core of its own if there
+    /// are enough.
     pub engines: u32,
-    /// Counters by name, of all engines together.
+    /// Counters by name, each the sum over all engines.
     pub counters: Vec<(&'static str, u64)>,
-    /// How busy each engine is, in the order of their numbers.
+    /// Load of each engine, in the order of engine numbers.
     pub per_engine: Vec<EngineFigures>,
 }
 
-/// What was taken back from the engines' table goes on being used by passes that are under way.
+/// Passes under way may still use entries that were taken out of the table.
 impl DeviceShared {
-    /// Waits for the end of the passes that are under way, also of those engines behind one that fails.
+    /// Waits for the end of all passes that are under way. An engine whose wait fails does not keep the others from
+    /// being waited for.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: one of them does not end before the caller returns; [`Error::Forked`].
+    /// [`Error::Interrupted`] if a pass cannot end before the caller returns (the caller is a signal handler that
+    /// interrupted it); [`Error::Forked`].
     pub(crate) fn await_passes(&self) -> Result<()> {
         self.shards.iter().map(|shard| shard.await_pass()).fold(Ok(()), Result::and)
     }
 
-    /// The same, and from then on nothing that any engine has lent reads memory within `range` (addresses), which has been
-    /// taken from the table. One engine after the other: no two are held at once.
+    /// Waits like [`await_passes`](Self::await_passes), and makes every engine stop reading memory within `range`
+    /// (addresses), which the caller has taken out of the table. Afterwards no data that an engine has lent to its
+    /// transport lies there. The engines are locked one after the other, never two at once.
     ///
     /// # Errors
-    /// As those of [`Self::await_passes`].
+    /// As for [`await_passes`](Self::await_passes).
     pub(crate) fn take_back(&self, range: &Range<usize>) -> Result<()> {
         let take_back = |engine: &mut dyn EngineOps| {
             engine.take_back(range);
@@ -187,32 +196,36 @@ impl DeviceShared {
     }
 }
 
-/// An RNIC. Clones are handles to the same device; it lives as long as anything made from it, and ends
-/// its connections gracefully, within five seconds, when the last is dropped or the process exits.
+/// An RNIC inside this process.
+///
+/// Clones are handles to the same device. It lives as long as any object made from it. When the last one is
+/// dropped, or the process exits, the device closes its connections gracefully, within five seconds.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) shared: Arc<DeviceShared>,
 }
 
 impl Device {
-    /// Returns the Ethernet address by which a device as `config` describes it is known before it is open; of a port with
-    /// an address of its own, one that serves as well.
+    /// Returns the Ethernet address of a device that `config` describes, without opening it. For a port with a
+    /// hardware address of its own, which only the open port knows, returns an address derived from the device's IP
+    /// address.
     pub fn mac_of(config: &Config) -> [u8; 6] {
         crate::drive::open::mac_of(config)
     }
 
-    /// Returns the number (`if_nametoindex`) of the host's interface that an address of a device as `config` describes it is
-    /// on; `None` where there is none, as on a NIC that the kernel does not drive.
+    /// Returns the index (`if_nametoindex`) of the host's interface that carries `address` of a device that
+    /// `config` describes. `None` if there is no such interface, as for a NIC that the kernel does not drive.
     pub fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
         crate::drive::open::interface_of(config, address)
     }
 
-    /// Opens a device: starts EAL if it does not run yet, opens the port, and starts the engine's thread if
-    /// `progress` asks for one.
+    /// Opens a device: starts DPDK's EAL if the configuration asks for a port and EAL does not run yet, opens the
+    /// port, and starts the engine's threads if `progress` asks for them. Without a port, the device uses the
+    /// kernel's TCP sockets.
     ///
     /// # Errors
-    /// [`Error::Open`] says what DPDK or the configuration refuses; [`Error::Invalid`] what the configuration
-    /// lacks.
+    /// [`Error::Open`] with the reason, if DPDK or the system refuses the configuration; [`Error::Invalid`] if the
+    /// configuration lacks something; [`Error::Forked`] in a forked child of a process that has opened a device.
     pub fn open(config: &Config) -> Result<Self> {
         if forked() {
             return Err(Error::Forked);
@@ -228,21 +241,24 @@ impl Device {
         Ok(Self::new(shards, ties, memory, &world))
     }
 
-    /// A device whose connections are carried by `transport`. Of `config` the sections `engine`, `mpa` and `ip` count; the last
-    /// only says which addresses are shown where the transport does not tell its own.
+    /// Opens a device whose connections `transport` carries. Of `config`, only the sections `engine`, `mpa` and
+    /// `ip` are used; `ip` only supplies the addresses that [`attributes`](Self::attributes) shows if the transport
+    /// reports none.
     ///
     /// # Errors
-    /// [`Error::Open`] if there are no descriptors or threads left; [`Error::Forked`].
+    /// [`Error::Open`] or [`Error::NoDescriptor`] if threads or file descriptors run out; [`Error::Forked`].
     pub fn over<T: Transport + 'static>(transport: T, clock: impl Clock, config: &Config) -> Result<Self> {
         Self::over_each([transport], clock, config)
     }
 
-    /// The same with an engine on each of `transports`, which know of each other: what one reserves the others
-    /// [enter](Transport::bind_too), and connections that one has taken in can go to another
-    /// ([`part_with`](Transport::part_with)), or queue pairs go to theirs.
+    /// Opens a device as [`over`](Self::over) does, with one engine on each of `transports`. An address that one
+    /// transport reserves is [entered](Transport::bind_too) at the others. A connection that one engine has
+    /// accepted may move to another ([`part_with`](Transport::part_with)), or the queue pair moves to the
+    /// connection's engine.
     ///
     /// # Errors
-    /// As those of [`over`](Self::over); [`Error::Invalid`] without transports, or with more than [`MAX_ENGINES`](urnic_config::MAX_ENGINES).
+    /// As for [`over`](Self::over); [`Error::Invalid`] if there are no transports, or more than
+    /// [`MAX_ENGINES`](urnic_config::MAX_ENGINES).
     pub fn over_each<T: Transport + 'static>(
         transports: impl IntoIterator<Item = T>,
         clock: impl Clock,
@@ -265,7 +281,7 @@ impl Device {
         let commons = Commons::new()?;
         let mut engines = Vec::new();
         for (index, transport) in transports.into_iter().enumerate() {
-            let number = EngineNumber::new(index).ok_or(Error::Invalid("so many engines"))?;
+            let number = EngineNumber::new(index).ok_or(Error::Invalid("a device has at most 64 engines"))?;
             let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
             let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
             let engine =
@@ -273,12 +289,12 @@ impl Device {
             engines.push(Undriven { engine: Box::new(engine), doorbells, node: None });
         }
         let mut engines = engines.into_iter();
-        let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;
+        let first = engines.next().ok_or(Error::Invalid("a device needs at least one transport"))?;
         let memory = Arc::new(PageAllocator);
         Self::from_engines(first, engines, memory, config.engine.progress, &config.engine.cores)
     }
 
-    /// A device on simulated engines; when it ends it waits for nothing, because time may stand still.
+    /// Makes a device on simulated engines. Its end waits for nothing, because time may stand still.
     pub(crate) fn from_engines(
         first: Undriven,
         others: impl IntoIterator<Item = Undriven>,
@@ -315,10 +331,10 @@ impl Device {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Facts and limits.
+    /// Returns the facts and limits of the device.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Interrupted`].
     pub fn attributes(&self) -> Result<DeviceAttr> {
         let engine = self.shared.shards.first().arrange(|engine| Ok(engine.attributes()))?;
         let per_engine = self.shared.shards.figures()?;
@@ -355,15 +371,16 @@ impl Device {
         })
     }
 
-    /// Whether this process is a forked child of the one that opened the device, and cannot use it.
+    /// Returns whether this process is a forked child of the one that opened the device. Such a child cannot use
+    /// the device.
     pub fn is_forked(&self) -> bool {
         forked()
     }
 
-    /// The TCP connections of the device, also those that are not in RDMA mode.
+    /// Returns the TCP connections of the device, including those that are not in RDMA mode.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Interrupted`].
     pub fn connections(&self) -> Result<Vec<ConnectionAttr>> {
         self.shared.shards.connections()
     }
@@ -382,16 +399,18 @@ impl Device {
         Ok(CompChannel { shared: ChannelShared::new()?, device: self.shared.clone() })
     }
 
-    /// Creates a completion queue for at least `depth` completions, with a channel for its events if wanted.
+    /// Creates a completion queue for at least `depth` completions. `channel` receives its events; `None`: the
+    /// queue has no events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0 or beyond the device's limit, a channel of another device, or a vector beyond its engines,
-    /// [`Error::Exhausted`] if there are too many completion queues.
+    /// [`Error::Invalid`] for a depth of 0 or beyond [`DeviceAttr::max_cqe`], a channel of another device, or a
+    /// vector that is no engine's number; [`Error::Exhausted`] if the device has [`DeviceAttr::max_cq`] completion
+    /// queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
         self.create_cq_with(&CqInit { depth, channel, timestamps: false, vector: 0 })
     }
 
-    /// The same with all there is to choose.
+    /// Creates a completion queue with all options of [`CqInit`].
     ///
     /// # Errors
     /// As for [`create_cq`](Self::create_cq).
@@ -401,7 +420,7 @@ impl Device {
         let device = &self.shared;
         let home =
             EngineNumber::new(init.vector as usize).filter(|home| home.index() < device.shards.count());
-        let home = home.ok_or(Error::Invalid("the completion vector: the device has fewer engines"))?;
+        let home = home.ok_or(Error::Invalid("no engine of the device has the completion vector"))?;
         if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
             return Err(Error::Invalid("the completion channel belongs to another device"));
         }
@@ -412,8 +431,8 @@ impl Device {
         Ok(Cq { shared, device: device.clone() })
     }
 
-    /// Returns the address of the device's that a connection to `to`, of which the port does not matter, comes from; `None`
-    /// if there is no way to it.
+    /// Returns the local address that a connection to `to` would come from. The port of `to` is not used. `None` if
+    /// no route leads to `to`.
     ///
     /// # Errors
     /// [`Error::Forked`], [`Error::Interrupted`], [`Error::NoDescriptor`], [`Error::Forbidden`].
@@ -421,23 +440,23 @@ impl Device {
         self.shared.shards.first().control(|engine| engine.source_for(to))
     }
 
-    /// The device's clock in nanoseconds, from an arbitrary origin: that of time stamps
-    /// ([`Completion::timestamp`](crate::Completion::timestamp)).
+    /// Returns the device's clock in nanoseconds from an arbitrary origin. Time stamps
+    /// ([`Completion::timestamp`](crate::Completion::timestamp)) are of this clock.
     pub fn raw_clock(&self) -> u64 {
         (self.shared.clock)()
     }
 
-    /// What happens to the device and its objects.
+    /// Returns a handle to the asynchronous events of the device.
     pub fn async_events(&self) -> AsyncEvents {
         AsyncEvents::new(&self.shared)
     }
 
-    /// Reserves a TCP port (zero: any free one) of a local address, for a listener or for connections. An unspecified
-    /// address stands for all addresses of its family, and `::` for those of both unless `v6only`. Reservations of a
-    /// port for different addresses stand side by side.
+    /// Reserves a TCP port (0: any free one) of a local address, for a listener or for connections. An unspecified
+    /// address stands for all addresses of its family, and `::` also for those of IPv4 unless `v6only`. The same
+    /// port may be reserved at several addresses at once.
     ///
     /// # Errors
-    /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::Exhausted`].
+    /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].
     pub fn bind(&self, address: impl Into<SocketAddr>, v6only: bool) -> Result<Bound> {
         Bound::new(&self.shared, address.into(), v6only)
     }
@@ -450,8 +469,9 @@ impl Device {
         EventChannel::new(&self.shared, None)
     }
 
-    /// Creates a channel whose events do not wait in it: `sink` is given each as it happens, by whichever thread drives the
-    /// engine. It must be quick and must not use the device. [`EventChannel::adopt`] makes requests answerable.
+    /// Creates a channel that does not queue its events: the thread that drives the engine calls `sink` with each
+    /// event as it happens. `sink` must return quickly and must not use the device. A connection request can be
+    /// answered only after [`EventChannel::adopt`].
     ///
     /// # Errors
     /// As for [`create_event_channel`](Self::create_event_channel).
@@ -459,11 +479,12 @@ impl Device {
         EventChannel::new(&self.shared, Some(sink))
     }
 
-    /// Does `deed` once `time` has passed by the device's clock, in whichever thread drives the engine then, or never if the
-    /// device ends before. It must be quick and must not use the device.
+    /// Calls `deed` once `time` has passed by the device's clock, in the thread that drives the engine at that
+    /// moment. `deed` must return quickly and must not use the device. If the device ends before, `deed` is never
+    /// called.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Interrupted`].
     pub fn after(&self, time: Duration, deed: impl FnOnce() + Send + 'static) -> Result<()> {
         self.shared.shards.first().control(|engine| {
             engine.after(time, Box::new(deed));
@@ -471,8 +492,9 @@ impl Device {
         })
     }
 
-    /// Gives asynchronous events to `sink` as they happen, and those that nobody has read now, instead of keeping them for
-    /// [`async_events`](Self::async_events). It must be quick and must not use the device. Only the first sink counts.
+    /// Passes asynchronous events to `sink` as they happen, instead of queueing them for
+    /// [`async_events`](Self::async_events). Events that are still unread go to `sink` at once. `sink` must return
+    /// quickly and must not use the device. Only the first call of this method has an effect.
     pub fn sink_async_events(&self, sink: AsyncSink) {
         self.shared.events.divert(sink);
     }

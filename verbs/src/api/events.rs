@@ -1,4 +1,4 @@
-//! Where a program reads asynchronous events.
+//! The asynchronous events of a device, as programs read them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::device::DeviceShared;
 use crate::shared::events::AsyncEvent;
 
-/// The asynchronous events of a device. Its descriptor ([`AsFd`]) is readable while events wait. Handles of one
-/// device share the events: each is given out once.
+/// The asynchronous events of a device. Its descriptor ([`AsFd`]) is readable while events wait. All handles of a
+/// device share its events: each event is returned once.
 ///
-/// Nothing is lost: an event waits until it is read, from the moment the device is opened. If the same happens again
-/// to the same object meanwhile, the newer event takes the place of the older. Destroying an object discards what was
-/// not read about it, so no event names an object that is gone when it is read; nothing has to be acknowledged.
+/// No event is lost: each waits until it is read, from the opening of the device on. An event of the same kind
+/// about the same object replaces an unread older one. Destroying an object discards the unread events about it, so
+/// that no event names an object that no longer exists. Events need not be acknowledged.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -32,7 +32,8 @@ impl AsyncEvents {
         Self { device: device.clone() }
     }
 
-    /// The next event, if there is one. Drives the engine unless its own thread is dedicated to that.
+    /// Returns the next event; `None` if there is none. Drives the engine unless its own thread is dedicated to
+    /// that.
     pub fn poll(&self) -> Option<AsyncEvent> {
         self.device.events.take().or_else(|| {
             self.device.shards.poll_passes();
@@ -40,7 +41,7 @@ impl AsyncEvents {
         })
     }
 
-    /// Waits for the next event; at most `timeout`, or without limit.
+    /// Waits for the next event; `None` once `timeout` has passed. A `timeout` of `None` waits without limit.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
         let events = &self.device.events;
         self.device.shards.wait(&events.fd, timeout, || events.take())

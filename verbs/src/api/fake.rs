@@ -1,5 +1,5 @@
-//! An engine without a network, for tests of everything around it: whatever is posted completes, Sends arrive at
-//! the QP at the other end of the connection if a receive is posted.
+//! An engine without a network, for tests of everything around it. All posted work completes. A Send arrives at the
+//! queue pair at the other end of the connection if a receive is posted there.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -31,26 +31,26 @@ use crate::shared::waiting::Waiting;
 use crate::shared::wc::{Wc, WcFlags, WcOpcode, WcStatus};
 use crate::shared::wr::SendFlags;
 
-/// Where all peers are.
+/// The address of all peers.
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What a test sees of the engine, and tells it.
+/// What a test observes of the engine, and settings by which it controls the engine.
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) passes: AtomicU64,
-    /// Passes that happened while another was running: must stay 0.
+    /// Passes that ran while another was running: must stay 0.
     pub(crate) overlaps: AtomicU32,
     inside: AtomicBool,
-    /// Passes that find work although nothing was posted, as if frames arrived.
+    /// Number of coming passes that find work although nothing was posted, as if frames had arrived.
     pub(crate) arrivals: AtomicU32,
-    /// Passes needed after shutdown until everything is drained.
+    /// Number of passes after shutdown until everything is drained.
     pub(crate) undrained: AtomicU32,
-    /// What tells of arrivals, if anything does, and how often it was armed.
+    /// The source of wakeups that `arm` returns, if any, and how often it was armed.
     pub(crate) wakeup: OnceLock<Arc<dyn Wakeup>>,
     pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
     pub(crate) overflows: AtomicU32,
-    /// The STag's region was resolved while it was registered.
+    /// Requests that were rejected.
     pub(crate) rejected: AtomicU32,
 }
 
@@ -73,11 +73,11 @@ pub(crate) struct FakeEngine {
     requests: HashMap<RequestId, (u32, Vec<u8>)>,
     ports: HashMap<u16, BindId>,
     next: u64,
-    /// Done in the next pass: there is no time here.
+    /// Deeds for the next pass, whatever their time: there is no clock here.
     later: Vec<Deed>,
 }
 
-/// A device on a fake engine.
+/// Makes a device on a fake engine.
 pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let knobs = Arc::new(Knobs::default());
     let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
@@ -407,7 +407,7 @@ impl EngineOps for FakeEngine {
     }
 }
 
-/// A peer's frame with the numbers of `param`.
+/// Makes the start-up frame of a peer with the values of `param`.
 fn says(param: &ConnParam) -> PeerParams {
     PeerParams {
         rev: 2,

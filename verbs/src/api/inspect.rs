@@ -1,12 +1,14 @@
-//! Tells other processes about the connections of this one's devices: `urnic info --connections`.
+//! Answers other processes that ask about this one's connections: `urnic info --connections`.
 //!
-//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is seen in its
-//! network namespace. Behind it, each after a `/`, come the addresses of a port as it was configured, for those who look
-//! whose an address is (`neighbours`). A process of the same user, or of root, that connects gets lines of text, and the
-//! socket is closed: `counter NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine
-//! NUMBER NAME=VALUE ...` for each of [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine), then `connection
-//! NAME=VALUE ...` for each connection. The thread that answers sleeps otherwise, and asks the engines as any other verb
-//! does.
+//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is visible
+//! in its network namespace. The configured addresses of a port follow the name, each after a `/`: other processes
+//! find there which process has an address (`neighbours`).
+//!
+//! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream:
+//! `counter NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER
+//! NAME=VALUE ...` for each of [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine), then `connection
+//! NAME=VALUE ...` for each connection. The thread that answers sleeps otherwise, and asks the engines as any other
+//! verb does.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -29,14 +31,14 @@ use crate::shared::quiet::forked;
 #[cfg(test)]
 mod tests;
 
-/// What all names begin with.
+/// Prefix of all names.
 pub(super) const PREFIX: &str = "urnic/";
-/// Octets of an abstract name (`sun_path` of unix(7), less the zero before it).
+/// Longest abstract name, in octets (`sun_path` of unix(7), without the leading zero octet).
 const LONGEST_NAME: usize = 107;
-/// How long somebody who asks may take to read.
+/// How long a client may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers until it is dropped.
+/// The answering thread and its socket. Dropping this ends both.
 pub(crate) struct Inspector {
     name: UnixAddr,
     stopping: Arc<AtomicBool>,
@@ -44,8 +46,8 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    /// Starts to answer; a device is none the worse without it.
-    /// `own` are the addresses that the kernel of the host does not have.
+    /// Starts to answer. `own` are the addresses that the host's kernel does not have. `None` if the socket or the
+    /// thread cannot be made; the device works without.
     pub(crate) fn start(shards: &Shards, own: &[Cidr]) -> Option<Self> {
         static DEVICES: AtomicU32 = AtomicU32::new(0);
         let n = DEVICES.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +77,7 @@ impl Drop for Inspector {
             return;
         }
         self.stopping.store(true, Ordering::Relaxed);
-        // It wakes to find out.
+        // The thread wakes, and sees `stopping`.
         if UnixStream::connect_addr(&self.name).is_ok() {
             let _ = thread.join();
         }
@@ -88,7 +90,7 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, shards: &WeakShards) {
             return;
         }
         let Ok(mut stream) = stream else {
-            thread::sleep(Duration::from_millis(100)); // no file descriptors, perhaps
+            thread::sleep(Duration::from_millis(100)); // possibly out of file descriptors
             continue;
         };
         let Some(shards) = shards.upgrade() else { return };
@@ -103,13 +105,13 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, shards: &WeakShards) {
     }
 }
 
-/// It is the same user, or root.
+/// Whether the client runs as the same user, or as root.
 fn may_ask(stream: &UnixStream) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     getsockopt(stream, PeerCredentials).is_ok_and(|c| c.uid() == own || c.uid() == 0)
 }
 
-/// Counters that are shown for each engine, too: what the engines of a device hand to each other.
+/// Counters that are also shown for each engine: what the engines of a device hand to each other.
 const OF_ENGINES: [&str; 2] = ["handed_over", "taken_over"];
 
 fn text(engines: &[EngineFigures], connections: &[ConnectionAttr]) -> String {

@@ -1,4 +1,4 @@
-//! What applications hold: devices, queue pairs, queues, memory, channels.
+//! The objects that applications hold: devices, queue pairs, queues, memory, channels.
 
 pub(crate) mod batch;
 pub(crate) mod channel;

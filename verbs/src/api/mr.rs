@@ -10,8 +10,8 @@ use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Access, Block, MrEntry, copy, fault_in};
 use crate::shared::wr::Sge;
 
-/// A memory region. Dropping it deregisters it: after that the device does not touch the memory any more, whatever was
-/// under way, and windows that were bound to it grant nothing.
+/// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for work
+/// that was under way, and windows that were bound to the region grant nothing.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -22,13 +22,13 @@ use crate::shared::wr::Sge;
 /// let pd = simulation.device(0).alloc_pd();
 /// let mut mr = pd.alloc_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 /// mr.write_at(100, b"hello")?;
-/// // A peer that knows these two can write to it:
+/// // A peer that knows these two can write to the region:
 /// let (address, key) = (mr.addr(), mr.rkey());
-/// // Not any more:
+/// // Now no peer can:
 /// mr.revoke()?;
-/// // Peers may only read it from now on, by another key, and count from 0.
+/// // From now on peers may only read it. They use another key, and count its bytes from 0.
 /// let access = Access::REMOTE_READ | Access::ZERO_BASED;
-/// // SAFETY: the memory is the device's own, and nobody has references to it.
+/// // SAFETY: the memory is the device's own, and no references to it exist.
 /// unsafe { mr.rereg(&Rereg { access: Some(access), ..Rereg::default() })? };
 /// assert!(mr.addr() == 0 && mr.rkey() != key && address != 0);
 /// # Ok(())
@@ -42,7 +42,8 @@ pub struct Mr {
     access: Access,
     stag: u32,
     pd: Pd,
-    /// Memory of the device's allocator; freed after deregistration.
+    /// The block of the device's allocator that holds the memory, freed after deregistration; `None` for memory of
+    /// the application.
     block: Option<Box<dyn Block>>,
 }
 
@@ -51,20 +52,21 @@ unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
-/// What [`Mr::rereg`] is to change; what is `None` stays.
+/// The changes that [`Mr::rereg`] makes. A field that is `None` changes nothing.
 #[derive(Clone, Copy, Default)]
 pub struct Rereg<'a> {
-    /// Other rights.
+    /// New rights.
     pub access: Option<Access>,
-    /// Another protection domain, of the same device.
+    /// New protection domain, of the same device.
     pub pd: Option<&'a Pd>,
-    /// Other memory, of the application: first byte and length. Its bytes are addressed by their addresses, or from 0.
+    /// New memory, of the application: first byte and length in bytes. It is addressed by virtual addresses, or
+    /// from 0 if the rights contain [`Access::ZERO_BASED`].
     pub memory: Option<(*mut u8, usize)>,
 }
 
 impl Mr {
     /// # Safety
-    /// As [`Pd::reg_mr`].
+    /// As for [`Pd::reg_mr`].
     pub(crate) unsafe fn register(
         pd: &Pd,
         base: *mut u8,
@@ -105,10 +107,10 @@ impl Mr {
         Ok(Self { base, len, virt, access, stag, pd: pd.clone(), block })
     }
 
-    /// Deregisters the region as dropping it does, unless windows are bound to it.
+    /// Deregisters the region as dropping it does, but only if no windows are bound to it.
     ///
     /// # Errors
-    /// The region back, with [`Error::WindowsBound`].
+    /// [`Error::WindowsBound`], with the region, which stays registered.
     pub fn deregister(self) -> Result<(), (Self, Error)> {
         match self.refuse_if_bound() {
             Ok(()) => Ok(()),
@@ -123,9 +125,9 @@ impl Mr {
         }
     }
 
-    /// Takes back what the region grants, to peers and to this node; its memory stays registered. When this returns,
-    /// nothing can change the memory or read it, not even what is under way.
-    /// [`SendOp::RegMr`](crate::SendOp::RegMr) and [`rereg`](Self::rereg) grant anew.
+    /// Withdraws all access to the region, of peers and of this node. The memory stays registered to the device.
+    /// When this returns, no work can read or change the memory, not even work that was under way.
+    /// [`SendOp::RegMr`](crate::SendOp::RegMr) and [`rereg`](Self::rereg) grant access again.
     ///
     /// # Errors
     /// [`Error::WindowsBound`].
@@ -135,12 +137,12 @@ impl Mr {
         device.take_back(&self.range())
     }
 
-    /// From now on only `qp` can use the region: neither the peers of other queue pairs of the domain, nor requests posted
-    /// to those. The peer may invalidate it, if it has any remote right. When the queue pair is destroyed or goes back to
-    /// idle, nobody can use the region until it is limited to another one.
+    /// Limits the region to `qp`: peers of the domain's other queue pairs can no longer use it, nor can requests
+    /// posted to those. `qp`'s peer may invalidate the region if it has any remote right. When `qp` is destroyed or
+    /// goes back to idle, the region cannot be used until it is limited to another queue pair.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the queue pair is of another protection domain.
+    /// [`Error::Invalid`] if the queue pair belongs to another protection domain.
     pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
         if !Arc::ptr_eq(&qp.pd().shared, &self.pd.shared) {
             return Err(Error::Invalid("the queue pair is of another protection domain"));
@@ -151,15 +153,16 @@ impl Mr {
         device.await_passes()
     }
 
-    /// Registers anew, with other rights, in another protection domain or with other memory; the region is as just
-    /// registered then, and its keys are others. When this returns the old ones grant nothing, and memory that is given up
-    /// is not touched any more. What was addressed by an offset of its own ([`Pd::reg_mr_iova`]) keeps it.
+    /// Registers the region anew, with other rights, in another protection domain or with other memory. The region
+    /// is then as after its first registration, and has new keys. When this returns, the old keys grant nothing,
+    /// and the device no longer touches memory that the region has given up. A region registered with an `iova`
+    /// ([`Pd::reg_mr_iova`]) keeps it as long as it keeps its memory and does not become [`Access::ZERO_BASED`].
     ///
     /// # Errors
-    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]; nothing has changed then.
+    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]. The region is unchanged then.
     ///
     /// # Safety
-    /// As for [`Pd::reg_mr`], for memory and rights to come.
+    /// As for [`Pd::reg_mr`], for the new memory and rights.
     pub unsafe fn rereg(&mut self, change: &Rereg<'_>) -> Result<()> {
         let pd = change.pd.unwrap_or(&self.pd).clone();
         if !Arc::ptr_eq(&pd.shared.device, &self.pd.shared.device) {
@@ -186,7 +189,7 @@ impl Mr {
         if change.memory.is_some() {
             let block = self.block.take();
             if taken_back.is_err() {
-                // A pass that goes on after this signal handler still uses it.
+                // A pass still uses the block: it goes on when the signal handler that called this returns.
                 std::mem::forget(block);
             }
         }
@@ -195,72 +198,73 @@ impl Mr {
         taken_back
     }
 
-    /// What names the first byte in scatter-gather elements, and as tagged offset for the peer: its address, unless the
-    /// region was registered otherwise ([`Access::ZERO_BASED`], [`Pd::reg_mr_iova`]).
+    /// Returns the address of the first byte as scatter-gather elements and the peer (as tagged offset) use it. It
+    /// is the virtual address unless the region was registered with [`Access::ZERO_BASED`] or by
+    /// [`Pd::reg_mr_iova`].
     pub fn addr(&self) -> u64 {
         self.virt
     }
 
-    /// The addresses of the region.
+    /// Returns the virtual addresses of the region.
     fn range(&self) -> Range<usize> {
         self.base as usize..self.base as usize + self.len as usize
     }
 
-    /// Where the region starts.
+    /// Returns a pointer to the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base
     }
 
-    /// Length in bytes; never 0.
+    /// Returns the length in bytes; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// The key for scatter-gather elements of this node.
+    /// Returns the key for scatter-gather elements of this node.
     pub fn lkey(&self) -> u32 {
         self.stag
     }
 
-    /// The key (STag) for the peer.
+    /// Returns the key (STag) for the peer.
     pub fn rkey(&self) -> u32 {
         self.stag
     }
 
-    /// The rights.
+    /// Returns the rights.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Copies `src` into the region at `offset`.
+    /// Copies `src` into the region at byte `offset`.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`]; nothing is copied then.
     pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<()> {
         let to = self.within(offset, src.len() as u64)?;
-        // SAFETY: the bounds are checked, and the region's memory is there as long as the region.
+        // SAFETY: the bounds are checked, and the memory lives as long as the region.
         unsafe { copy::write(to, src) };
         Ok(())
     }
 
-    /// Copies from the region at `offset` into `dst`.
+    /// Copies bytes of the region, from byte `offset` on, into `dst`.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`]; nothing is copied then.
     pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<()> {
         let from = self.within(offset, dst.len() as u64)?;
-        // SAFETY: the bounds are checked, and the region's memory is there as long as the region.
+        // SAFETY: the bounds are checked, and the memory lives as long as the region.
         unsafe { copy::read(from, dst) };
         Ok(())
     }
 
-    /// Reads one byte with acquire ordering: what the device placed before it (placement ascends) is
-    /// visible after it.
+    /// Reads one byte with acquire ordering. Bytes that the device has placed before this one are visible
+    /// afterwards; the device places the bytes of a message in ascending order.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`].
@@ -289,7 +293,7 @@ impl Mr {
     }
 }
 
-/// What is to name the first byte.
+/// Returns the address or tagged offset that names the first byte.
 fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64> {
     match iova {
         Some(_) if access.contains(Access::ZERO_BASED) => {
@@ -301,7 +305,7 @@ fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64>
     }
 }
 
-/// Whether range and rights make sense (verbs §7).
+/// Checks range and rights (verbs §7).
 fn check(base: *mut u8, len: usize, virt: u64, access: Access) -> Result<()> {
     if base.is_null() || len == 0 {
         return Err(Error::Invalid("a memory region needs at least one byte"));
@@ -316,7 +320,8 @@ fn check(base: *mut u8, len: usize, virt: u64, access: Access) -> Result<()> {
 }
 
 impl Sge {
-    /// `len` bytes of `mr` from byte `offset`. Bounds are checked when the work request is executed.
+    /// Returns the element for `len` bytes of `mr` from byte `offset` on. Bounds are checked when the request is
+    /// executed, not here.
     pub fn of(mr: &Mr, offset: u64, len: u32) -> Self {
         Self { addr: mr.addr().wrapping_add(offset), len, lkey: mr.lkey() }
     }
@@ -326,10 +331,10 @@ impl Drop for Mr {
     fn drop(&mut self) {
         self.pd.shared.regions.remove(self.stag);
         let device = &self.pd.shared.device;
-        // The wait for each engine's lock is the grace period: when this returns, nothing of the engines uses the memory.
+        // Taking each engine's lock is the grace period: when this returns, no engine uses the memory.
         let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.take_back(&self.range()));
         if let Err(Error::Interrupted) = withdrawn.and_then(|()| device.table.release(self.stag)) {
-            // A pass that goes on after this signal handler still uses it.
+            // A pass still uses the block: it goes on when the signal handler that called this returns.
             std::mem::forget(self.block.take());
         }
     }

@@ -9,7 +9,7 @@ use crate::shared::error::{PostError, Result};
 use crate::shared::memory::{Access, MwKind};
 use crate::shared::wr::{SendFlags, SendOp, SendWr};
 
-/// A memory window. Dropping it takes back what it grants.
+/// A memory window. Dropping it withdraws the access that it grants.
 ///
 /// ```
 /// # use urnic::simulation::{Options, Simulation};
@@ -35,18 +35,18 @@ use crate::shared::wr::{SendFlags, SendOp, SendWr};
 /// #     }
 /// #     qp.state() == QpState::Rts
 /// # });
-/// // `pd` and `qp` are there, and the queue pair is connected.
+/// // `pd` and `qp` exist, and the queue pair is connected.
 /// let table = pd.alloc_mr(1 << 20, Access::LOCAL_WRITE)?;
 /// let window = pd.alloc_mw(MwKind::Two)?;
-/// // The peer gets 4 KiB of it to write, for as long as it takes.
+/// // The peer may write 4 KiB of the table, until the window is invalidated.
 /// let (rkey, addr) = (window.fresh_rkey(), table.addr() + 8192);
 /// let access = Access::REMOTE_WRITE;
 /// let op = SendOp::BindMw { rkey, lkey: table.lkey(), addr, len: 4096, access };
 /// qp.post_send(&SendWr { wr_id: 1, op, sges: &[], flags: SendFlags::empty() })?;
-/// // A Send that tells it `rkey` and `addr` can follow at once. Afterwards:
+/// // A Send that tells the peer `rkey` and `addr` may follow at once. Afterwards:
 /// let op = SendOp::LocalInv(rkey);
 /// qp.post_send(&SendWr { wr_id: 2, op, sges: &[], flags: SendFlags::SIGNALED })?;
-/// // When that has completed, the peer cannot change the 4 KiB any more.
+/// // When this request has completed, the peer can no longer change the 4 KiB.
 /// # let mut wc = [Wc::default()];
 /// # assert!(simulation.run(limit, || cq.poll(&mut wc) == 1));
 /// # assert_eq!((wc[0].wr_id, wc[0].status), (2, WcStatus::Success));
@@ -55,22 +55,22 @@ use crate::shared::wr::{SendFlags, SendOp, SendWr};
 /// ```
 pub struct Mw {
     stag: u32,
-    /// The key octet of the latest binding by [`bind`](Self::bind), or of the latest [`fresh_rkey`](Self::fresh_rkey).
+    /// Key octet of the latest [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey).
     key: AtomicU8,
     kind: MwKind,
     pd: Pd,
 }
 
-/// What a window is to be bound to.
+/// The part of a region to which [`Mw::bind`] binds a window.
 #[derive(Clone, Copy, Debug)]
 pub struct MwBind<'a> {
     /// The region.
     pub mr: &'a Mr,
-    /// First byte, counted from the region's start.
+    /// First byte, counted from the start of the region.
     pub offset: u64,
     /// Length in bytes; 0 unbinds.
     pub len: u64,
-    /// Remote rights, and [`Access::ZERO_BASED`].
+    /// Remote rights, and [`Access::ZERO_BASED`] if the peer counts the bytes from 0.
     pub access: Access,
 }
 
@@ -81,27 +81,28 @@ impl Mw {
         Ok(Self { stag, key: AtomicU8::new(stag as u8), kind, pd: pd.clone() })
     }
 
-    /// The STag that [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey) gave last.
+    /// Returns the STag that [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey) returned last.
     pub fn rkey(&self) -> u32 {
         self.stag & !0xff | u32::from(self.key.load(Ordering::Relaxed))
     }
 
-    /// An STag for the next [`SendOp::BindMw`] that this window has not had for long.
+    /// Returns a new STag for the next [`SendOp::BindMw`] of this window. The same STag returns only after all
+    /// other values of the key octet.
     pub fn fresh_rkey(&self) -> u32 {
         let key = self.key.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         match self.stag & !0xff | u32::from(key) {
-            // Names nothing, ever.
+            // STag 0 never names a window.
             0 => self.fresh_rkey(),
             rkey => rkey,
         }
     }
 
-    /// Posts a request to `qp` that binds the window under a new STag, which is the answer. It counts for requests posted
-    /// later and, once it has completed, for peers.
+    /// Posts a request to `qp` that binds the window, and returns the window's new STag. Requests posted later may
+    /// use the STag at once; peers may use it once the request has completed.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was queued then. Whether the binding is possible is found when it is executed:
-    /// [`WcStatus::MemoryManagement`](crate::WcStatus::MemoryManagement).
+    /// [`PostError`]; nothing was queued then. A binding that is not possible fails later, when the request is
+    /// executed: [`WcStatus::MemoryManagement`](crate::WcStatus::MemoryManagement).
     pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<u32, PostError> {
         let rkey = self.fresh_rkey();
         let MwBind { mr, offset, len, access } = *bind;
@@ -111,12 +112,12 @@ impl Mw {
         Ok(rkey)
     }
 
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(&self) -> MwKind {
         self.kind
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -126,7 +127,7 @@ impl Drop for Mw {
     fn drop(&mut self) {
         let device = &self.pd.shared.device;
         let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.await_passes());
-        // What passes still use is not used again.
+        // An STag that passes may still use is not released.
         let _ = withdrawn.and_then(|()| device.table.release(self.stag));
     }
 }
@@ -148,7 +149,7 @@ mod tests {
     use std::sync::atomic::AtomicU8;
     use urnic_config::Progress;
 
-    /// All other keys are had before one comes back.
+    /// A key returns only after all others.
     #[test]
     fn a_fresh_key_is_never_0() {
         let (device, _) = fake::device(Progress::Inline);

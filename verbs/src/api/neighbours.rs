@@ -1,5 +1,6 @@
-//! Ports of other processes on this host. They have addresses of their own, of which the host's kernel knows nothing: what
-//! it sends to one leaves the host, or goes nowhere, and whoever connects waits in vain.
+//! Warns of addresses that belong to ports of other processes on this host. The host's kernel does not know these
+//! addresses: its packets to them leave the host, or go nowhere, so that a program on the kernel's sockets connects
+//! to them in vain.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::inspect::PREFIX;
 use crate::drive::open::has_address;
 
-/// How long what was seen counts: a program may ask for thousands of connections at once.
+/// How long a list of ports stays valid. A program may start thousands of connections at once.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Ports that were seen.
+/// The ports of other processes, as last seen.
 #[derive(Default)]
 pub(crate) struct Neighbours(Mutex<Seen>);
 
@@ -19,11 +20,11 @@ pub(crate) struct Neighbours(Mutex<Seen>);
 struct Seen {
     at: Option<Instant>,
     ports: Vec<Port>,
-    /// Those that were told of.
+    /// The ports that a warning has named.
     told: Vec<Port>,
 }
 
-/// Who has which address.
+/// A port's address, and the process that has the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Port {
     address: IpAddr,
@@ -31,7 +32,7 @@ struct Port {
 }
 
 impl Neighbours {
-    /// Warns, once, of an address that the kernel of this host cannot reach, because a port on this host has it.
+    /// Warns, once, if `to` is the address of a port on this host, which the host's kernel cannot reach.
     pub(crate) fn warn(&self, to: IpAddr) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.at.is_none_or(|at| at.elapsed() >= FRESH) {
@@ -44,8 +45,8 @@ impl Neighbours {
         if !seen.told.contains(&port) && !has_address(port.address) {
             seen.told.push(port);
             tracing::warn!(
-                "{} is the address of a port of process {} on this host, which the kernel's sockets of the same host do not \
-                 reach: give this program a port, too, or connect from another host",
+                "{} is the address of a port of process {} on this host; the kernel's sockets on the same host cannot \
+                 reach it: give this program a port, too, or connect from another host",
                 port.address,
                 port.pid
             );
@@ -53,7 +54,7 @@ impl Neighbours {
     }
 }
 
-/// The ports in a list of Unix sockets (`/proc/net/unix`).
+/// Returns the ports in a list of Unix sockets (`/proc/net/unix`).
 fn ports(sockets: &str) -> Vec<Port> {
     let names = sockets.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'));
     let ports = |name: &str| {

@@ -1,9 +1,10 @@
 //! Queue pairs and the engines that they belong to.
 //!
-//! A queue pair begins with the home engine of its send completion queue. A connection that comes in may be another engine's:
-//! then either goes to the other when the program accepts, the connection if its transport can part with it, else the queue
-//! pair. A connection from a reserved address may have to be opened by another engine: the queue pair goes there. No two
-//! engines are held at once.
+//! A queue pair begins at the home engine of its send completion queue. Two cases need another engine. First,
+//! another engine may have accepted a connection: when the program accepts the request, the connection moves to the
+//! queue pair's engine if its transport can part with it; otherwise the queue pair moves. Second, another engine
+//! may have to open the connection from a reserved address: the queue pair moves there. No two engines are locked
+//! at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
 
-/// How long a verb waits for a queue pair that another thread is moving: that thread may never go on, as when a signal
-/// handler has interrupted it.
+/// How long a verb waits for a queue pair that another thread is moving. That thread may never continue, for
+/// example if a signal handler has interrupted it.
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
 
 impl DeviceShared {
-    /// Runs `verb` on the engine that a queue pair belongs to, between passes, and a pass afterwards.
+    /// Runs `verb` on the engine that a queue pair belongs to, between passes, then a pass.
     ///
     /// # Errors
     /// Those of `verb`; [`Error::Forked`], [`Error::Interrupted`].
@@ -33,10 +34,11 @@ impl DeviceShared {
         self.at_owner(qp, verb, true)
     }
 
-    /// The same for a verb that gives the engine nothing to do.
+    /// Runs `verb` as [`control_qp`](Self::control_qp) does, without the pass: for a verb that gives the engine no
+    /// work.
     ///
     /// # Errors
-    /// As those of [`control_qp`](Self::control_qp).
+    /// As for [`control_qp`](Self::control_qp).
     pub(crate) fn arrange_qp<R>(
         &self,
         qp: &QpShared,
@@ -55,7 +57,7 @@ impl DeviceShared {
         loop {
             let owner = settled(qp)?;
             let shard = self.shards.of(owner);
-            // It may have left meanwhile.
+            // The queue pair may have moved since `settled`.
             let attempt =
                 |engine: &mut dyn EngineOps| match verb.take_if(|_| qp.owner.settled() == Some(owner)) {
                     Some(verb) => verb(engine).map(Some),
@@ -68,10 +70,11 @@ impl DeviceShared {
         }
     }
 
-    /// Accepts a request by an idle queue pair. `request` is what the connection is called afterwards, wherever it is.
+    /// Accepts a request with an idle queue pair. `request` becomes the connection's id at the engine that has it
+    /// afterwards.
     ///
     /// # Errors
-    /// As those of [`ConnRequest::accept`](crate::ConnRequest::accept).
+    /// As for [`ConnRequest::accept`](crate::ConnRequest::accept).
     pub(crate) fn accept_with(
         &self,
         request: &mut RequestId,
@@ -81,7 +84,7 @@ impl DeviceShared {
         let home = settled(qp)?;
         if home != request.engine {
             let parcel = self.shards.of(request.engine).control(|engine| {
-                // That the peer has given up may have arrived.
+                // The news that the peer has given up may have arrived.
                 engine.pass();
                 engine.part_with(*request)
             })?;
@@ -96,8 +99,8 @@ impl DeviceShared {
         })
     }
 
-    /// Brings the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot be had,
-    /// it goes back, so that it can be rejected.
+    /// Moves the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot
+    /// be locked, the connection goes back, so that it can be rejected.
     fn carry_request(&self, request: &mut RequestId, parcel: Parcel, to: EngineNumber) -> Result<()> {
         let mut parcel = Some(parcel);
         let mut bring = |to| {
@@ -113,7 +116,7 @@ impl DeviceShared {
                 Ok(())
             }
             Err(error) => {
-                // Nothing comes of this if that engine has had it in hand.
+                // This does nothing if engine `to` has taken the parcel.
                 if let Ok(now) = bring(request.engine) {
                     *request = now;
                 }
@@ -122,10 +125,10 @@ impl DeviceShared {
         }
     }
 
-    /// Moves a queue pair to the engine that must open a connection of this way, if not any can.
+    /// Moves a queue pair to the engine that must open a connection of this way, if there is such an engine.
     ///
     /// # Errors
-    /// As those of [`move_qp`](Self::move_qp).
+    /// As for [`move_qp`](Self::move_qp).
     pub(crate) fn go_to_home_of(&self, qp: &QpShared, way: &Way) -> Result<()> {
         let Some(from) = way.from.filter(|_| self.shards.count() > 1) else { return Ok(()) };
         let home = self.shards.first().arrange(|engine| Ok(engine.home_of(from, way.to)))?;
@@ -136,7 +139,7 @@ impl DeviceShared {
     fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
         for _ in 0..ATTEMPTS {
             let parcel = self.shards.of(from).arrange(|engine| {
-                // What it has completed here is taken before what it will complete there.
+                // The program must take what the queue pair has completed here before what it will complete there.
                 let holds = |cq: &Arc<CqShared>| cq.holds_of(from, qp.qpn);
                 let waits = engine.has_completed(qp.qpn) && [&qp.send_cq, &qp.recv_cq].into_iter().any(holds);
                 if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
@@ -172,21 +175,23 @@ impl DeviceShared {
                     None => Ok(()),
                 })
             };
-            // If that engine cannot be had, as by a signal handler that has interrupted it, the queue pair goes back.
+            // If engine `to` cannot be locked (for example because a signal handler has interrupted it), the queue
+            // pair goes back.
             return admit(to).or_else(|error| admit(from).and(Err(error)));
         }
     }
 }
 
-/// Attempts to see that all completions of a queue pair were taken, which nobody can tell while somebody polls.
+/// Attempts to find that the program has taken all completions of a queue pair. While another thread polls, no
+/// attempt can tell.
 const ATTEMPTS: u32 = 1000;
 
 const UNTAKEN: Error = Error::Invalid(
-    "a queue pair whose earlier completions nobody has taken, for a connection of another engine: poll its completion \
+    "the connection belongs to another engine, and completions of the queue pair are still unread: poll its completion \
      queues first",
 );
 
-/// Waits until a queue pair is with an engine.
+/// Waits until a queue pair belongs to an engine, and is not being moved.
 fn settled(qp: &QpShared) -> Result<EngineNumber> {
     let mut since = None;
     loop {

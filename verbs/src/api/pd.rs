@@ -18,32 +18,33 @@ pub(crate) struct PdShared {
     pub(crate) device: Arc<DeviceShared>,
 }
 
-/// A protection domain: its queue pairs can use its memory regions and no others. Clones are handles to
-/// the same domain; it lives as long as anything made from it.
+/// A protection domain: its queue pairs can use its memory regions and no others. Clones are handles to the same
+/// domain, which lives as long as any object made from it.
 #[derive(Clone)]
 pub struct Pd {
     pub(crate) shared: Arc<PdShared>,
 }
 
 impl Pd {
-    /// Registers `len` bytes of memory that the application has.
+    /// Registers `len` bytes of the application's memory, starting at `ptr`.
     ///
-    /// The pages are faulted in first, for reading or, if `access` has a right to write, for writing.
+    /// The pages are faulted in first: for writing if `access` contains `LOCAL_WRITE`, otherwise for reading.
     ///
     /// # Errors
-    /// [`Error::Fault`] if the memory is not mapped as needed, [`Error::Invalid`] for an empty or wrapping range
-    /// or rights that contradict each other, [`Error::Exhausted`] if there are too many regions.
+    /// [`Error::Fault`] if the memory is not mapped with the necessary rights, [`Error::Invalid`] for an empty or
+    /// wrapping range or for contradictory rights, [`Error::Exhausted`] if the device has
+    /// [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
     ///
     /// # Safety
-    /// Until the region is dropped, the memory must stay mapped, and nothing may hold a Rust reference
-    /// to it that the device's accesses (by the rights given, at any time) would violate.
+    /// Until the region is dropped, the memory must stay mapped, and no Rust reference to it may exist that the
+    /// device's accesses (within the rights given, at any time) would violate.
     pub unsafe fn reg_mr(&self, ptr: *mut u8, len: usize, access: Access) -> Result<Mr> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { Mr::register(self, ptr, len, None, access) }
     }
 
-    /// The same, with `iova` instead of its address as the name of the first byte, in scatter-gather elements and for the
-    /// peer.
+    /// Registers memory as [`reg_mr`](Self::reg_mr) does, with `iova` instead of the address of the first byte:
+    /// scatter-gather elements and the peer address the region from `iova` on.
     ///
     /// # Errors
     /// As for [`reg_mr`](Self::reg_mr).
@@ -51,23 +52,24 @@ impl Pd {
     /// # Safety
     /// As for [`reg_mr`](Self::reg_mr).
     pub unsafe fn reg_mr_iova(&self, ptr: *mut u8, len: usize, iova: u64, access: Access) -> Result<Mr> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { Mr::register(self, ptr, len, Some(iova), access) }
     }
 
-    /// Allocates `len` bytes, zeroed, from the device's memory and registers them. This is the memory that
-    /// every port can send from without copying.
+    /// Allocates `len` zeroed bytes from the device's memory and registers them. Every port can send from this
+    /// memory without copying.
     ///
     /// # Errors
-    /// As for [`reg_mr`](Self::reg_mr), and [`Error::Os`] if there is no memory.
+    /// As for [`reg_mr`](Self::reg_mr); [`Error::NoMemory`] or [`Error::Os`] if there is not enough memory.
     pub fn alloc_mr(&self, len: usize, access: Access) -> Result<Mr> {
         Mr::allocate(self, len, access)
     }
 
-    /// Allocates a memory window, which grants nothing until it is bound.
+    /// Allocates a memory window. It grants nothing until it is bound.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] if there are too many regions and windows.
+    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and
+    /// windows.
     pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw> {
         Mw::allocate(self, kind)
     }
@@ -75,17 +77,18 @@ impl Pd {
     /// Creates a queue pair.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes beyond the limits of the device or completion queues of another device,
-    /// [`Error::Exhausted`] if there are too many queue pairs.
+    /// [`Error::Invalid`] for sizes beyond the device's limits or completion queues of another device,
+    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_qp`](crate::DeviceAttr::max_qp) queue pairs.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         self.create(init, None)
     }
 
     /// Creates a queue pair that takes its receives from a shared receive queue, which may belong to another
-    /// protection domain. `max_recv_wr` and `max_recv_sge` do not count.
+    /// protection domain. `max_recv_wr` and `max_recv_sge` of `init` are ignored.
     ///
     /// # Errors
-    /// As for [`create_qp`](Self::create_qp).
+    /// As for [`create_qp`](Self::create_qp); [`Error::Invalid`] if the shared receive queue belongs to another
+    /// device.
     pub fn create_qp_with_srq(&self, init: &QpInit<'_>, srq: &Srq) -> Result<Qp> {
         if !Arc::ptr_eq(&srq.pd().shared.device, &self.shared.device) {
             return Err(Error::Invalid("the shared receive queue belongs to another device"));
@@ -96,8 +99,8 @@ impl Pd {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes beyond the limits of the device, [`Error::Exhausted`] if there are too many
-    /// shared receive queues.
+    /// [`Error::Invalid`] for sizes beyond the device's limits, [`Error::Exhausted`] if the device has
+    /// [`DeviceAttr::max_srq`](crate::DeviceAttr::max_srq) shared receive queues.
     pub fn create_srq(&self, init: &SrqInit) -> Result<Srq> {
         Srq::create(self, init)
     }

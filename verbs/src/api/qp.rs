@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Queue pairs: creation, posting, state.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,54 +20,56 @@ use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::Scopes;
 use crate::shared::wr::{RecvWr, SendWr};
 
-/// What a queue pair is like.
+/// Attributes of a queue pair: see [`Qp::query`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpAttr {
-    /// The state.
+    /// Present state.
     pub state: QpState,
-    /// The Terminate message that ended the connection, if one did.
+    /// The Terminate message that ended the connection; `None` if none did.
     pub terminate: Option<TerminateInfo>,
-    /// The connection, while there is one in RDMA mode.
+    /// The connection; `None` if there is none in RDMA mode.
     pub connection: Option<QpConnection>,
-    /// Send requests that fit the queue.
+    /// Capacity of the send queue, in requests.
     pub max_send_wr: u32,
-    /// Receives that fit the queue; 0 if they come from a shared one.
+    /// Capacity of the receive queue, in receives; 0 if the queue pair uses a shared receive queue.
     pub max_recv_wr: u32,
-    /// Scatter-gather elements of a send request.
+    /// Maximum number of scatter-gather elements of a send request.
     pub max_send_sge: u8,
-    /// Scatter-gather elements of a receive; 0 if they come from a shared queue.
+    /// Maximum number of scatter-gather elements of a receive; 0 if the queue pair uses a shared receive queue.
     pub max_recv_sge: u8,
-    /// Inline bytes of a send request.
+    /// Maximum inline data of a send request, in bytes.
     pub max_inline: u32,
-    /// Every send request is reported.
+    /// Whether every send request is reported.
     pub signal_all: bool,
-    /// The shared receive queue.
+    /// Number of the shared receive queue; `None` if the queue pair has receives of its own.
     pub srqn: Option<u32>,
 }
 
-/// What a new queue pair is like.
+/// Parameters of a new queue pair.
 #[derive(Clone, Copy)]
 pub struct QpInit<'a> {
-    /// Where send requests complete.
+    /// Completion queue of send requests.
     pub send_cq: &'a Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: &'a Cq,
-    /// Send requests that can be outstanding; rounded up to a power of two.
+    /// Capacity of the send queue, in requests; rounded up to a power of two.
     pub max_send_wr: u32,
-    /// Receives that can be outstanding; rounded up to a power of two.
+    /// Capacity of the receive queue, in receives; rounded up to a power of two.
     pub max_recv_wr: u32,
-    /// Scatter-gather elements of a send request.
+    /// Maximum number of scatter-gather elements of a send request.
     pub max_send_sge: u8,
-    /// Scatter-gather elements of a receive.
+    /// Maximum number of scatter-gather elements of a receive.
     pub max_recv_sge: u8,
-    /// Inline bytes of a send request.
+    /// Maximum inline data of a send request, in bytes.
     pub max_inline: u32,
-    /// Report every send request, not only those marked [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
+    /// Whether to report every send request, not only those marked
+    /// [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
     pub signal_all: bool,
 }
 
-/// A queue pair. Dropping it destroys it: its connection, if any, ends, and nothing completes any more.
+/// A queue pair. Dropping it destroys it: its connection, if any, ends, and its outstanding work no longer
+/// completes.
 pub struct Qp {
     pub(crate) shared: Arc<QpShared>,
     pub(super) pd: Pd,
@@ -80,13 +82,13 @@ impl Qp {
             None => (init.max_recv_wr, init.max_recv_sge),
         };
         if init.max_send_wr > MAX_WR || max_recv_wr > MAX_WR {
-            return Err(Error::Invalid("too many work requests"));
+            return Err(Error::Invalid("max_send_wr or max_recv_wr is beyond the device's limit, max_qp_wr"));
         }
         if init.max_send_sge > MAX_SGE || max_recv_sge > MAX_SGE {
-            return Err(Error::Invalid("too many scatter-gather elements"));
+            return Err(Error::Invalid("max_send_sge or max_recv_sge is beyond the device's limit, max_sge"));
         }
         if init.max_inline > MAX_INLINE {
-            return Err(Error::Invalid("too many inline bytes"));
+            return Err(Error::Invalid("max_inline is beyond the device's limit"));
         }
         let device = &pd.shared.device;
         let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
@@ -118,32 +120,32 @@ impl Qp {
         }
     }
 
-    /// The number of this queue pair.
+    /// Returns the number of this queue pair.
     pub fn qpn(&self) -> u32 {
         self.shared.qpn
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// Its state at this moment.
+    /// Returns the present state.
     pub fn state(&self) -> QpState {
         self.shared.state()
     }
 
-    /// The Terminate message that ended the connection, if one did.
+    /// Returns the Terminate message that ended the connection; `None` if none did.
     pub fn terminate(&self) -> Option<TerminateInfo> {
         *self.shared.terminate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Send requests that fit the queue.
+    /// Returns the capacity of the send queue, in requests.
     pub fn max_send_wr(&self) -> u32 {
         self.shared.send.capacity()
     }
 
-    /// Receives that fit the queue; 0 if they come from a shared one.
+    /// Returns the capacity of the receive queue, in receives; 0 if the queue pair uses a shared receive queue.
     pub fn max_recv_wr(&self) -> u32 {
         match &self.shared.recv {
             Receives::Own(queue) => queue.capacity(),
@@ -151,12 +153,13 @@ impl Qp {
         }
     }
 
-    /// Scatter-gather elements of a send request.
+    /// Returns the maximum number of scatter-gather elements of a send request.
     pub fn max_send_sge(&self) -> u8 {
         self.shared.send.max_sge()
     }
 
-    /// Scatter-gather elements of a receive; 0 if they come from a shared queue.
+    /// Returns the maximum number of scatter-gather elements of a receive; 0 if the queue pair uses a shared
+    /// receive queue.
     pub fn max_recv_sge(&self) -> u8 {
         match &self.shared.recv {
             Receives::Own(queue) => queue.max_sge(),
@@ -164,12 +167,12 @@ impl Qp {
         }
     }
 
-    /// Inline bytes of a send request.
+    /// Returns the maximum inline data of a send request, in bytes.
     pub fn max_inline(&self) -> u32 {
         self.shared.send.max_inline()
     }
 
-    /// Posts a send request. In the error state it completes as flushed.
+    /// Posts a send request. In the terminate and error states it completes as flushed.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.
@@ -180,9 +183,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts under the queue's lock. A queue that seems full is looked at again after the pass of the engine that may be
-    /// under way: a completion is seen before the slot is free, and whoever runs that pass may have lost its core in
-    /// between.
+    /// Posts under the queue's lock. If the queue seems full, waits for the pass that may be under way and tries
+    /// once more: a completion becomes visible before its slot is free, and the thread that runs the pass may have
+    /// lost its core in between.
     #[inline]
     fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         let answer = self.shared.send.poster().push(wr, payload);
@@ -195,10 +198,10 @@ impl Qp {
         self.shared.send.poster().push(wr, payload)
     }
 
-    /// Posts send requests in order, up to the first that is refused.
+    /// Posts send requests in order, and stops at the first that is refused.
     ///
     /// # Errors
-    /// [`PostListError`] says how many were posted.
+    /// [`PostListError`] with the number of requests that were posted.
     pub fn post_send_list(&self, wrs: &[SendWr<'_>]) -> Result<(), PostListError> {
         let mut batch = self.send_batch();
         let outcome = up_to_refused(wrs, |wr| batch.push(wr));
@@ -206,14 +209,14 @@ impl Qp {
         outcome
     }
 
-    /// Begins a batch of send requests.
+    /// Begins a batch of send requests, which are posted together.
     #[inline]
     pub fn send_batch(&self) -> SendBatch<'_> {
         SendBatch::new(self)
     }
 
-    /// Posts a Send or Write of these bytes, which need no registration. The request's own list is not looked
-    /// at, and [`SendFlags::INLINE`](crate::SendFlags::INLINE) is implied.
+    /// Posts a Send or Write of `bytes`, which need not be registered. The request's own list of elements is
+    /// ignored, and [`SendFlags::INLINE`](crate::SendFlags::INLINE) is implied.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.
@@ -223,7 +226,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts a receive. In the error state it completes as flushed.
+    /// Posts a receive. In the terminate and error states it completes as flushed.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.
@@ -235,20 +238,20 @@ impl Qp {
         Ok(())
     }
 
-    /// Begins a batch of receives.
+    /// Begins a batch of receives, which are posted together.
     ///
     /// # Errors
-    /// [`PostError::SharedReceives`] if they come from a shared queue.
+    /// [`PostError::SharedReceives`] if the queue pair uses a shared receive queue.
     #[inline]
     pub fn recv_batch(&self) -> Result<RecvBatch<'_>, PostError> {
         let Receives::Own(queue) = &self.shared.recv else { return Err(PostError::SharedReceives) };
         Ok(RecvBatch::of_qp(self, queue.poster()))
     }
 
-    /// Posts receives in order, up to the first that is refused.
+    /// Posts receives in order, and stops at the first that is refused.
     ///
     /// # Errors
-    /// [`PostListError`] says how many were posted.
+    /// [`PostListError`] with the number of receives that were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
         let mut batch = self.recv_batch().map_err(|error| PostListError { posted: 0, error })?;
         let outcome = up_to_refused(wrs, |wr| batch.push(wr));
@@ -256,10 +259,10 @@ impl Qp {
         outcome
     }
 
-    /// What it is like now.
+    /// Returns the present attributes.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Interrupted`].
     pub fn query(&self) -> Result<QpAttr> {
         let qpn = self.shared.qpn;
         let connection = self.pd.shared.device.arrange_qp(&self.shared, |engine| engine.connection(qpn))?;
@@ -280,10 +283,10 @@ impl Qp {
         })
     }
 
-    /// Closes gracefully, as [`Connection::disconnect`](crate::Connection::disconnect) does, and has an
-    /// [`AsyncEvent::SendQueueDrained`](crate::AsyncEvent::SendQueueDrained) tell when all send requests posted so
-    /// far are done. (iWARP has no state in which a send queue pauses; what other transports call "send queue
-    /// drain" is its closing state.)
+    /// Closes gracefully, as [`Connection::disconnect`](crate::Connection::disconnect) does. When all send requests
+    /// posted so far are done, [`AsyncEvent::SendQueueDrained`](crate::AsyncEvent::SendQueueDrained) is raised.
+    /// (iWARP has no state in which a send queue pauses; its closing state corresponds to the "send queue drained"
+    /// state of other transports.)
     ///
     /// # Errors
     /// [`Error::QpState`] if the queue pair is not ready to send.
@@ -291,8 +294,8 @@ impl Qp {
         self.pd.shared.device.control_qp(&self.shared, |engine| engine.drain(self.shared.qpn))
     }
 
-    /// Moves a queue pair in the error state back to idle: it can be connected again. What is left in its queues is
-    /// flushed first; completions stay where they are. In the idle state this does nothing.
+    /// Moves a queue pair from the error state back to idle, from which it can be connected again. Work left in its
+    /// queues is flushed first. Completions stay in the completion queues. In the idle state this does nothing.
     ///
     /// # Errors
     /// [`Error::QpState`] in other states. In the terminate state, wait for the error state or call
@@ -301,7 +304,7 @@ impl Qp {
         self.pd.shared.device.control_qp(&self.shared, |engine| engine.modify_to_idle(self.shared.qpn))
     }
 
-    /// Moves the queue pair to the error state, from whatever state: the connection is reset, outstanding work is
+    /// Moves the queue pair to the error state, from any state: its connection is reset, and outstanding work is
     /// flushed.
     pub fn to_error(&self) {
         let _ = self.pd.shared.device.control_qp(&self.shared, |engine| {
@@ -310,17 +313,17 @@ impl Qp {
         });
     }
 
-    /// The shard of the engine that it belongs to.
+    /// Returns the shard of the engine that the queue pair belongs to.
     #[inline]
     pub(super) fn shard(&self) -> &Shard {
         self.pd.shared.device.shards.of(self.shared.owner.get())
     }
 
-    /// Tells the engine that there is work; what need not wait for anything leaves before this returns.
+    /// Tells the engine that there is work. A request that need not wait is sent before this returns.
     #[inline]
     pub(super) fn ring(&self) {
         let shard = self.shard();
-        // Who has rung already waits for a pass.
+        // A queue pair that has rung already waits for a pass.
         if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
             return;
         }
@@ -332,14 +335,15 @@ impl Qp {
         }
     }
 
-    /// Whether what is posted is flushed.
+    /// Whether posted work is flushed.
     #[inline]
     fn is_over(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8
     }
 
-    /// A receive needs the engine only if it is to be flushed, or if a Send waits for it. The fence of the latter pairs with that of
-    /// `set_state`, too: either this sees the state, or the engine sees the receive.
+    /// Tells the engine about new receives if it must flush them, or if a Send waits for one. The fence in
+    /// `seen_after_post` pairs with that of `set_state`, too: either this thread sees the state, or the engine sees
+    /// the receive.
     #[inline]
     pub(super) fn ring_for_receives(&self) {
         let awaited = self.shared.awaited.seen_after_post();
@@ -360,7 +364,7 @@ impl Drop for Qp {
             engine.detach_qp(self.shared.qpn);
             Ok(())
         });
-        // Also where it was before it moved.
+        // The queue pair may have moved: its old engine must forget it, too.
         let forgotten = detached.and_then(|()| {
             device.shards.iter().try_for_each(|shard| {
                 shard.arrange(|_| {
@@ -370,7 +374,7 @@ impl Drop for Qp {
             })
         });
         if matches!(forgotten, Err(Error::Interrupted)) {
-            return; // the engine has it, and with it its number
+            return; // the engine still has the queue pair, and with it the number
         }
         device.events.forget(Object::Qp(self.shared.qpn));
         device.qpns.give_back(self.shared.qpn);

@@ -1,13 +1,14 @@
 //! Whole RNICs against each other in one process, over a simulated network, in virtual time.
 //!
-//! Everything above the port is the real thing: engine, TCP, iWARP, queues, connection manager. Only
-//! the network and the clock are simulated, so that a run follows from its seed alone, however
-//! often it is repeated, and takes as long as its instructions do.
+//! Everything above the port is the real code: engine, TCP, iWARP, queues, connection manager. Only the network and
+//! the clock are simulated. A run therefore depends on its seed alone, is repeatable, and takes only the time of
+//! its computations.
 //!
 //! ```
 //! use urnic::simulation::{Simulation, Options};
 //!
-//! let mut simulation = Simulation::new(&Options { network: "delay=10us,loss=0.01,seed=1".parse().unwrap(), ..Options::default() }).unwrap();
+//! let network = "delay=10us,loss=0.01,seed=1".parse().unwrap();
+//! let mut simulation = Simulation::new(&Options { network, ..Options::default() }).unwrap();
 //! let (a, b) = (simulation.device(0), simulation.device(1));
 //! assert_ne!(a.attributes().unwrap().ip, b.attributes().unwrap().ip);
 //! ```
@@ -37,63 +38,66 @@ pub use urnic_sim::{Impairment, Network, SimClock};
 use urnic_tcp::{Address, StackConfig};
 pub use urnic_tcp::{Congestion, TcpConfig};
 
-/// What is different about the MPA settings of a device.
+/// Changes the MPA settings of a device.
 pub type MpaChange = fn(&mut MpaConfig);
 
-/// Makes device number so-and-so on a transport of its own.
+/// Makes the device with this number, on a transport of its own.
 pub type Carrier = fn(&Options, usize, &SimClock) -> Result<Device>;
 
-/// What is simulated.
+/// What to simulate.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the devices are on instead of TCP over the simulated network; what concerns those has no effect then.
+    /// Makes the devices on another transport; the options for TCP and the network then have no effect. `None`: TCP
+    /// over the simulated network.
     pub carrier: Option<Carrier>,
-    /// How many devices; 10.0.0.1 is the first one's address.
+    /// Number of devices. The first one has the address 10.0.0.1.
     pub devices: usize,
-    /// What the network does to frames, and the seed of it all.
+    /// What the network does to frames, and the seed of the simulation.
     pub network: Impairment,
-    /// The devices have IPv6 addresses, too; fd00::1 is the first one's.
+    /// Whether the devices also have IPv6 addresses. The first one has fd00::1.
     pub ipv6: bool,
-    /// Bits of the network's part of IPv4 addresses.
+    /// Prefix length of the IPv4 addresses, in bits.
     pub prefix: u8,
-    /// The node that leads to other networks.
+    /// Number of the node that is the gateway to other networks; `None`: there is none.
     pub gateway: Option<usize>,
-    /// Bytes of an IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Bytes of payload that one frame may carry as several segments; 0 for a network that cannot.
+    /// Payload bytes that one frame may carry as several TCP segments; 0: the network does not support this.
     pub gso_max: usize,
-    /// Payload of at least so many octets is not copied when it is sent, but read from registered memory each time.
+    /// Smallest payload, in octets, that is not copied when it is sent: it is read from registered memory for each
+    /// transmission.
     pub lends_from: usize,
-    /// Only if it lies in memory of the device's own allocator.
+    /// Whether only memory of the device's own allocator is read in place.
     pub lends_own_only: bool,
-    /// Buffers that a device has for what it sends; any number of them by default.
+    /// Number of send buffers of a device; unlimited by default.
     pub send_buffers: usize,
-    /// TCP's settings.
+    /// Settings of TCP.
     pub tcp: TcpConfig,
     /// Highest MPA revision that the devices speak.
     pub mpa_rev: u8,
     /// Whether the devices ask for CRCs.
     pub crc: bool,
-    /// Whether they ask for markers.
+    /// Whether the devices ask for markers.
     pub markers: bool,
-    /// What connecting sides send first of their own accord.
+    /// What a connecting device sends first of its own accord.
     pub rtr: RtrChoice,
-    /// Devices, by number, whose MPA settings are different.
+    /// Changes to the MPA settings of single devices, with the devices' numbers.
     pub exceptions: Vec<(usize, MpaChange)>,
-    /// Which CRC implementation this process uses from now on.
+    /// The CRC implementation, which this process uses from now on.
     pub crc_kernel: CrcKernel,
-    /// Engines of each device; of those beyond the list as many as of the last one, or one.
+    /// Number of engines of each device. The last entry also counts for the devices beyond the list; an empty list
+    /// means one.
     pub engines: Vec<usize>,
-    /// Which engine of a device a frame reaches.
+    /// How the network chooses the engine that a frame reaches.
     pub steering: Steering,
 }
 
-/// How the network chooses an engine of a device for a frame.
+/// How the network chooses the engine of a device for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// The one whose connection it belongs to, as with a network card that knows the device's hash.
+    /// The engine that has the frame's connection, as a NIC does that knows the device's hash.
     ToOwner,
-    /// Any, as the seed wants.
+    /// Any engine, chosen by the seed.
     Random,
 }
 
@@ -124,10 +128,11 @@ impl Default for Options {
     }
 }
 
-/// A node of the network that is no RNIC: whatever is to be said over the wire, it can say.
+/// A node of the network that is not an RNIC, and can send any frames.
 pub trait Host {
-    /// Takes the Ethernet frames that have arrived, and gives those to send. Called at every step with the time
-    /// since the start; answers when it wants a turn even if nothing arrives.
+    /// Takes the Ethernet frames in `arrived`, and puts frames to send into `send`. The simulation calls this at
+    /// every step, with the time since the start. Returns when the host wants another turn even if nothing arrives;
+    /// `None`: never.
     fn turn(
         &mut self,
         now: Duration,
@@ -141,7 +146,7 @@ pub struct Simulation {
     clock: SimClock,
     network: Network<Vec<u8>>,
     nodes: Vec<Node>,
-    /// Their numbers follow those of the devices.
+    /// Hosts that are not RNICs, numbered after the devices.
     hosts: Vec<Guest>,
 }
 
@@ -152,23 +157,23 @@ struct Guest {
 
 struct Node {
     device: Device,
-    /// Its end of the network.
+    /// The device's end of the network; `None` if the device has a transport of its own.
     wire: Option<SimWire>,
 }
 
 impl Simulation {
-    /// Sets the devices up; their link is up from the start.
+    /// Makes the devices. Their links are up from the start.
     ///
     /// # Errors
-    /// As those of [`Device::open`].
+    /// As for [`Device::open`].
     pub fn new(options: &Options) -> Result<Self> {
         Self::with_hosts(options, Vec::new())
     }
 
-    /// The same, with other hosts on the network; their numbers follow those of the devices.
+    /// Makes the devices, and other hosts on their network. The hosts are numbered after the devices.
     ///
     /// # Errors
-    /// As those of [`Device::open`].
+    /// As for [`Device::open`].
     pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
         choose_kernel(options.crc_kernel)?;
         let clock = SimClock::default();
@@ -183,42 +188,43 @@ impl Simulation {
         Ok(Simulation { clock, network, nodes, hosts })
     }
 
-    /// Device number `index`.
+    /// Returns device number `index`, from 0.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is no such device.
     pub fn device(&self, index: usize) -> Device {
         self.nodes[index].device.clone()
     }
 
-    /// The IP address of node number `index`.
+    /// Returns the IPv4 address of node number `index`.
     pub fn address(index: usize) -> Ipv4Addr {
         Ipv4Addr::from_bits(0x0A00_0001 + index as u32)
     }
 
-    /// The IPv6 address of node number `index`, if devices have such.
+    /// Returns the IPv6 address of node number `index`, which it has if [`Options::ipv6`] is set.
     pub fn address6(index: usize) -> Ipv6Addr {
         Ipv6Addr::from_bits(0xfd00 << 112 | (1 + index as u128))
     }
 
-    /// The Ethernet address of node number `index`.
+    /// Returns the Ethernet address of node number `index`.
     pub fn mac(index: usize) -> [u8; 6] {
         [0x02, 0, 0, 0, (index >> 8) as u8, index as u8]
     }
 
-    /// The virtual time since the start.
+    /// Returns the virtual time since the start.
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.clock.now())
     }
 
-    /// The network, to look at it or change what it does.
+    /// Returns the network, for inspection or to change what it does.
     pub fn network(&mut self) -> &mut Network<Vec<u8>> {
         &mut self.network
     }
 
-    /// Runs until `done` says so or virtual time `limit` has passed since the start; gives whether `done` did.
+    /// Runs until `done` returns true, or virtual time `limit` has passed since the start. Returns whether `done`
+    /// returned true.
     ///
-    /// `done` is asked whenever something may have happened; it may use the devices.
+    /// `done` is called whenever something may have happened, and may use the devices.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
         loop {
             if done() {
@@ -230,29 +236,29 @@ impl Simulation {
         }
     }
 
-    /// Runs for `time`, whatever happens or does not happen meanwhile.
+    /// Runs for `time`, whatever happens meanwhile.
     pub fn wait(&mut self, time: Duration) {
         let end = self.now() + time;
         while self.step(end) {}
         self.clock.advance_to(end.as_nanos() as u64);
-        // Idle engines read the clock in some passes only.
+        // Idle engines read the clock only in some of their passes.
         for _ in 0..16 {
             while self.step(end) {}
         }
     }
 
-    /// Takes the carrier of device number `index` away or gives it back.
+    /// Takes the link of device number `index` down or up.
     ///
     /// # Panics
-    /// If there is no such device.
+    /// Panics if there is no such device.
     pub fn set_link(&mut self, index: usize, up: bool) {
         if let Some(wire) = &self.nodes[index].wire {
             wire.set_link(up);
         }
     }
 
-    /// Gives every device a pass and carries frames; with nothing to do now, time moves on to the next thing that
-    /// happens. False once that would be behind `limit`.
+    /// Runs a pass of every device and carries frames. If there is nothing to do now, advances time to the next
+    /// event. Returns false once that event would be later than `limit`, or if there is none.
     pub fn step(&mut self, limit: Duration) -> bool {
         let now = self.clock.now();
         while let Some(delivery) = self.network.pop(now) {
@@ -311,7 +317,7 @@ impl Simulation {
 }
 
 impl Drop for Simulation {
-    /// Nothing carries frames from now on: takes the links down, so that no device waits for acknowledgements.
+    /// Takes the links down: no frames are carried from now on, and the devices must not wait for acknowledgements.
     fn drop(&mut self) {
         self.clock.advance_by(1_000_000_000);
         for node in &self.nodes {
@@ -371,20 +377,20 @@ impl Node {
         let commons = Commons::new()?;
         let mut engines = Vec::new();
         for transport in OverPort::of_device(queues, &stack, &commons, clock.now())? {
-            let number = EngineNumber::new(engines.len()).ok_or(Error::Invalid("so many engines"))?;
+            let number = EngineNumber::new(engines.len()).ok_or(Error::Invalid("at most 64 engines"))?;
             let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
             let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
             let engine = Engine::new(transport, clock.clone(), seed, mpa.clone(), berth, attributes.clone());
             engines.push(Undriven { engine: Box::new(engine), doorbells, node: None });
         }
         let mut engines = engines.into_iter();
-        let first = engines.next().ok_or(Error::Invalid("a device without engines"))?;
+        let first = engines.next().ok_or(Error::Invalid("a device needs at least one engine"))?;
         let device = Device::from_engines(first, engines, Arc::new(PageAllocator), progress, &[])?;
         Ok(Node { device, wire: Some(wire) })
     }
 }
 
-/// The queues of a device's port on a simulated network, one for each engine.
+/// Makes the queues of a device's port on a simulated network, one for each engine.
 fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire) {
     let engines = options.engines.get(index).or(options.engines.last()).copied().unwrap_or(1);
     let rng = Rng::with_seed(seed);
@@ -404,14 +410,14 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
     (queues, wire)
 }
 
-/// A device in real time, which can reach itself only.
+/// Makes a device in real time, which can reach only itself.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
     let clock = crate::drive::clock::Watch::new();
     Node::new(0, &Options::default(), clock, progress).map(|node| node.device)
 }
 
-/// The node that a frame is for; `None`: all.
+/// Returns the node that a frame is addressed to; `None`: all nodes.
 fn destination(frame: &[u8], nodes: usize) -> Option<usize> {
     let address: &[u8; 6] = frame.first_chunk()?;
     (0..nodes).find(|&i| Simulation::mac(i) == *address)

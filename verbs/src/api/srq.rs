@@ -12,38 +12,40 @@ use crate::shared::queue::RecvQueue;
 use crate::shared::srq::SrqShared;
 use crate::shared::wr::RecvWr;
 
-/// What a new shared receive queue is like.
+/// Parameters of a new shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Receives that can wait in it; rounded up to a power of two.
+    /// Capacity, in receives; rounded up to a power of two.
     pub max_wr: u32,
-    /// Scatter-gather elements of a receive.
+    /// Maximum number of scatter-gather elements of a receive.
     pub max_sge: u8,
-    /// See [`Srq::set_limit`]; 0 for none.
+    /// The limit of [`Srq::set_limit`], in receives; 0: no limit.
     pub limit: u32,
 }
 
-/// What a shared receive queue is like.
+/// Attributes of a shared receive queue: see [`Srq::attributes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqAttr {
-    /// Receives that can wait in it.
+    /// Capacity, in receives.
     pub max_wr: u32,
-    /// Scatter-gather elements of a receive.
+    /// Maximum number of scatter-gather elements of a receive.
     pub max_sge: u8,
-    /// The limit, if its event is still to come; else 0.
+    /// The limit, in receives, while its event is pending; otherwise 0.
     pub limit: u32,
 }
 
 /// A shared receive queue: receives for the messages of many queue pairs.
 ///
-/// A message takes the oldest receive when its first segment arrives; so receives are taken in the order in which
-/// they were posted, and each queue pair completes those that it took in the order of its messages. A message that
-/// finds none ends its connection with a Terminate (RFC 5041 §7.2).
+/// A message takes the oldest receive when its first segment arrives. Receives are therefore taken in the order in
+/// which they were posted, and each queue pair completes its receives in the order of its messages. A message that
+/// finds no receive ends its connection with a Terminate (RFC 5041 §7.2), unless
+/// [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry) lets it wait for one.
 ///
-/// Queue pairs that fail report the receive that they had taken, if any, and raise
-/// [`AsyncEvent::LastWqeReached`](crate::AsyncEvent::LastWqeReached); those that wait in the queue remain for others. When
-/// the handle is dropped, the queue pairs go on taking what is there, but nothing more can be posted.
+/// A queue pair that fails reports the receive that it had taken, if any, and raises
+/// [`AsyncEvent::LastWqeReached`](crate::AsyncEvent::LastWqeReached). Receives that still wait in the queue remain
+/// for the other queue pairs. After the handle is dropped, nothing more can be posted, but the queue pairs still
+/// take the receives that are there.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -79,10 +81,10 @@ pub struct Srq {
 impl Srq {
     pub(crate) fn create(pd: &Pd, init: &SrqInit) -> Result<Self> {
         if init.max_wr == 0 || init.max_wr > MAX_WR {
-            return Err(Error::Invalid("the size of the shared receive queue"));
+            return Err(Error::Invalid("max_wr is 0 or beyond the device's limit, max_srq_wr"));
         }
         if init.max_sge > MAX_SGE {
-            return Err(Error::Invalid("too many scatter-gather elements"));
+            return Err(Error::Invalid("max_sge is beyond the device's limit, max_srq_sge"));
         }
         if init.limit > init.max_wr {
             return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
@@ -95,27 +97,27 @@ impl Srq {
         Ok(Self { shared: Arc::new(shared), pd: pd.clone() })
     }
 
-    /// The number of this queue, by which events name it.
+    /// Returns the number of this queue, which events about it carry.
     pub fn srqn(&self) -> u32 {
         self.shared.number()
     }
 
-    /// Its protection domain, which the memory of its receives belongs to.
+    /// Returns the protection domain, to which the memory of the receives belongs.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
 
-    /// What it is like now.
+    /// Returns the present attributes.
     pub fn attributes(&self) -> SrqAttr {
         let queue = &self.shared.queue;
         SrqAttr { max_wr: queue.capacity(), max_sge: queue.max_sge(), limit: self.shared.limit() }
     }
 
-    /// Asks for one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) when fewer than `limit`
-    /// receives wait: at once if that is so already. 0 takes the wish back.
+    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached) for the moment when fewer
+    /// than `limit` receives wait in the queue, which may be at once. 0 cancels the request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit beyond the size of the queue.
+    /// [`Error::Invalid`] for a limit beyond the capacity of the queue.
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         if limit > self.shared.queue.capacity() {
             return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));
@@ -126,7 +128,7 @@ impl Srq {
         })
     }
 
-    /// Posts a receive. Any thread may do so at any time.
+    /// Posts a receive. Any thread may post at any time.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.
@@ -137,23 +139,23 @@ impl Srq {
         Ok(())
     }
 
-    /// Begins a batch of receives.
+    /// Begins a batch of receives, which are posted together.
     #[inline]
     pub fn recv_batch(&self) -> RecvBatch<'_> {
         RecvBatch::of_srq(self)
     }
 
-    /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
+    /// Posts receives in order, and stops at the first that is refused. No other thread's receives come in between.
     ///
     /// # Errors
-    /// [`PostListError`] says how many were posted.
+    /// [`PostListError`] with the number of receives that were posted.
     pub fn post_recv_list(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
         let outcome = self.shared.post(wrs);
         self.ring_if_awaited();
         outcome
     }
 
-    /// Engines take receives when messages come, unless messages have come before.
+    /// Rings the engines whose messages wait for receives. Other engines look at the queue when a message arrives.
     #[inline]
     pub(super) fn ring_if_awaited(&self) {
         let engines = self.shared.awaited.seen_after_post();

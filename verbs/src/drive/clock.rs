@@ -1,20 +1,20 @@
-//! The time of an engine.
+//! The clock of an engine.
 
 use std::time::Instant;
 use urnic_tcp::Time;
 
-/// Tells the time.
+/// A clock that never goes back.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// Now; never goes back.
+    /// Returns the present time. It never goes back.
     fn now(&self) -> Time;
 }
 
-/// The system's monotonic clock, from when this was made.
+/// The system's monotonic clock, in time since this was made.
 #[derive(Clone, Debug)]
 pub struct Watch(Instant);
 
 impl Watch {
-    /// It is zero now.
+    /// Makes a clock that reads zero now.
     pub fn new() -> Self {
         Self(Instant::now())
     }

@@ -1,19 +1,19 @@
-//! Octets on their way out, under construction.
+//! Octets to be sent, under construction.
 
-/// A buffer that is being filled with what a connection will send.
+/// A buffer that is being filled with octets that a connection will send.
 pub trait Draft {
-    /// Octets written so far.
+    /// Returns the number of octets written so far.
     fn len(&self) -> usize;
 
-    /// Nothing has been written yet.
+    /// Returns whether nothing has been written yet.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Grows the content by `n` octets, to be overwritten; `None` if they do not fit.
+    /// Grows the content by `n` octets, which the caller overwrites; `None` if they do not fit.
     fn append(&mut self, n: usize) -> Option<&mut [u8]>;
 
-    /// Takes back what was appended behind the first `len` octets.
+    /// Shortens the content to its first `len` octets.
     fn truncate(&mut self, len: usize);
 }
 

@@ -1,5 +1,5 @@
-//! What drives the objects: the shard that decides who runs an engine, the engine, the transport that carries its streams,
-//! and the ports below that.
+//! What drives the objects: the shard, which decides which thread runs an engine; the engine; the transport, which
+//! carries its streams; and the ports below.
 
 pub(crate) mod clock;
 pub(crate) mod draft;

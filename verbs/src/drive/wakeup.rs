@@ -1,14 +1,14 @@
-//! What ends an engine's nap.
+//! What ends the nap of an engine's thread.
 
 use std::os::fd::AsFd;
 
 /// A descriptor that becomes readable when there is something to receive.
 pub trait Wakeup: AsFd + Send + Sync {
-    /// Takes note of what has happened so far: the descriptor is not readable until there is something new.
+    /// Makes the descriptor unreadable until something new happens.
     fn clear(&self);
 
-    /// Returns true if nothing can arrive without making the descriptor readable, so that an engine may sleep for as
-    /// long as nothing else is due. Otherwise the engine looks every few milliseconds.
+    /// Returns true if the descriptor becomes readable whenever something arrives, so that an engine may sleep
+    /// until something else is due. Otherwise the engine looks every few milliseconds.
     fn is_certain(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! A queue in which sources take turns, those of which little is to be told first, so that those of which there is much do
-//! not keep others from being heard.
+//! A queue in which sources take turns. Sources with few entries come first, so that a busy source does not delay
+//! them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::source::Source;
 use super::turns::Turns;
 
-/// Things in the order in which they came, of one source; one of each source in turn ([`Turns`]).
+/// Entries of many sources. Those of one source keep their order; the sources take turns ([`Turns`]).
 pub(crate) struct BySource<T>(Mutex<Queues<T>>);
 
 struct Queues<T> {
-    /// None is empty.
+    /// No entry is empty.
     of: HashMap<Source, VecDeque<T>>,
-    /// Each source that has something, once.
+    /// Each source that has entries, once.
     turns: Turns<Source>,
 }
 
@@ -60,7 +60,7 @@ mod tests {
         queue.push(Source::V4(2), 10);
         (20..22).for_each(|i| queue.push(Source::V6(1), i));
         let mut order = vec![queue.pop().unwrap()];
-        // One that was heard and comes again waits behind those that wait and have not been heard.
+        // A source that had a turn, and has entries again, waits behind those that had none yet.
         queue.push(Source::V4(2), 11);
         order.extend(std::iter::from_fn(|| queue.pop()));
         assert_eq!(order, [0, 10, 20, 1, 11, 21, 2, 3]);
@@ -72,7 +72,7 @@ mod tests {
         let queue = BySource::new();
         let all = (0..64).flat_map(|source| (0..30).map(move |_| source));
         all.for_each(|source| queue.push(Source::V4(source), source));
-        // Each has been heard, one of four turns was a second one.
+        // Each source has had a turn, and one of four turns was a second one.
         (0..86).for_each(|_| _ = queue.pop());
         for _ in 0..100 {
             queue.push(Source::V4(1000), 1000);

@@ -1,4 +1,4 @@
-//! The completion channel as engine and application share it.
+//! The part of a completion channel that engine and application share.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use super::error::Result;
 use super::eventfd::EventFd;
 use super::quiet::{deliver, is_quiet};
 
-/// A channel as engine and application share it. Queues wait in it at most once each.
+/// The shared part of a completion channel. A completion queue waits in it at most once.
 pub(crate) struct ChannelShared {
     announced: SegQueue<Weak<CqShared>>,
     pub(crate) fd: EventFd,
@@ -21,7 +21,7 @@ impl ChannelShared {
         Ok(Arc::new(Self { announced: SegQueue::new(), fd: EventFd::new()? }))
     }
 
-    /// Engine: an armed queue has a completion.
+    /// Called by the engine: an armed queue has a completion.
     pub(crate) fn announce(self: &Arc<Self>, cq: &CqShared, handle: &Weak<CqShared>) {
         if !cq.announced.swap(true, Ordering::AcqRel) {
             if is_quiet() {
@@ -37,7 +37,7 @@ impl ChannelShared {
         self.fd.signal();
     }
 
-    /// The next announced queue that still exists.
+    /// Returns the next announced queue that still exists; `None` if there is none.
     pub(crate) fn take(&self) -> Option<Arc<CqShared>> {
         while self.fd.take() {
             if let Some(shared) = self.pop() {
@@ -47,10 +47,10 @@ impl ChannelShared {
         None
     }
 
-    /// The announcement that one count of the descriptor stands for; none if its queue is gone.
+    /// Takes the announcement that one count of the descriptor stands for; `None` if its queue no longer exists.
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
-        // A swap, so that whoever polls now sees what an announcement left out because of `true` tells of.
+        // A swap: the next poll sees every completion whose announcement was left out because this was `true`.
         shared.announced.swap(false, Ordering::AcqRel);
         Some(shared)
     }

@@ -1,6 +1,6 @@
-//! The time of a device.
+//! The clock of a device.
 
 use std::sync::Arc;
 
-/// Tells an engine's time, in nanoseconds.
+/// Returns an engine's time in nanoseconds.
 pub(crate) type DeviceClock = Arc<dyn Fn() -> u64 + Send + Sync>;

@@ -1,4 +1,4 @@
-//! Connections: what is asked for, and the events that tell what came of it.
+//! Connections: their parameters, and the events that report what became of them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,42 +19,42 @@ use super::quiet::deliver;
 use super::source::Source;
 use super::waiting::Place;
 
-/// A connection request that waits for an answer.
+/// Id of a connection request that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
     /// The engine that has its connection.
     pub(crate) engine: EngineNumber,
-    /// What that engine knows it by.
+    /// Id that the engine has for it.
     pub(crate) endpoint: u64,
 }
 
-/// Most private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
+/// Maximum private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// [`ConnParam::rnr_retry`] that has Sends wait for receives as long as it takes.
+/// The [`ConnParam::rnr_retry`] with which Sends wait for receives without limit.
 pub const RNR_WITHOUT_LIMIT: u8 = 7;
 
-/// What one side brings to a connection.
+/// What one side offers for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
     /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`].
     pub private_data: Vec<u8>,
-    /// Reads of the peer that may be outstanding here; at most what the configuration says is used.
+    /// Maximum number of the peer's Reads that may be outstanding here. The configuration limits it, too.
     pub ird: u16,
-    /// Reads that may be outstanding at the peer; at most what the configuration says is used.
+    /// Maximum number of this side's Reads that may be outstanding at the peer. The configuration limits it, too.
     pub ord: u16,
-    /// How long the peer may take to answer.
+    /// Time that the peer may take to answer.
     pub timeout: Duration,
-    /// When a silent peer counts as dead; `None`: as configured. By default that is after 15 s if nothing is
-    /// outstanding (10 s of silence, then five probes), after 30 s if something is.
+    /// When a silent peer counts as dead; `None`: as configured. The default is 15 s if nothing is outstanding (10
+    /// s of silence, then five probes), and 30 s if something is.
     pub patience: Option<Patience>,
     /// What the side that connects sends first of its own accord, so that the other side need not wait for the
-    /// application to send something (RFC 6581 §5); `None`: as configured. The side that accepts serves whatever is
-    /// asked for.
+    /// application to send something (RFC 6581 §5); `None`: as configured. The side that accepts serves any kind
+    /// that the peer asks for.
     pub rtr: Option<RtrChoice>,
-    /// How long a Send of the peer that finds no receive here waits for one, in retries of 100 ms;
-    /// [`RNR_WITHOUT_LIMIT`]: as long as it takes, 0: not at all. Then the connection ends with a Terminate. What else
-    /// comes is served meanwhile.
+    /// How long a Send of the peer that finds no receive waits for one, in retries of 100 ms; 0: not at all;
+    /// [`RNR_WITHOUT_LIMIT`]: without limit. After that time the connection ends with a Terminate. Other work of
+    /// the peer is served meanwhile.
     pub rnr_retry: u8,
 }
 
@@ -79,14 +79,14 @@ impl ConnParam {
     }
 }
 
-/// As the configuration does.
+/// Checks the times as the configuration does.
 pub(crate) fn check_patience(patience: &Patience) -> Result<()> {
     let sane = |time: Duration| (Duration::from_millis(10)..=Duration::from_secs(24 * 3600)).contains(&time);
     let probes = patience.keepalive.is_none_or(|k| sane(k.idle) && sane(k.interval) && k.count > 0);
     if probes && patience.user_timeout.is_none_or(sane) {
         Ok(())
     } else {
-        Err(Error::Invalid("times for dead peers are from 10 ms to 24 h, and at least one probe is needed"))
+        Err(Error::Invalid("times for dead peers must be from 10 ms to 24 h, with at least one probe"))
     }
 }
 
@@ -97,32 +97,32 @@ pub(crate) fn check_private_data(data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Why a connection could not be made.
+/// Why a connection could not be established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// Nobody listens there.
-    #[error("connection refused: nobody listens on that port")]
+    /// No program listens there.
+    #[error("connection refused: no program listens on that port")]
     Refused,
-    /// The address, or the router to it, cannot be reached.
+    /// The peer, or the router to it, cannot be reached.
     #[error(
         "host unreachable: it, or the gateway that leads to it, does not answer to ARP; or a router says so; or there \
          is no link"
     )]
     Unreachable,
-    /// No answer in time.
+    /// The peer did not answer in time.
     #[error("timed out: the peer did not answer")]
     TimedOut,
     /// The peer reset the connection during the start-up.
     #[error("the peer closed the connection during the MPA start-up")]
     Reset,
-    /// The peer does not speak MPA, or not a version of it that we do.
+    /// The peer does not speak MPA, or not in a version that this end supports.
     #[error("the peer is no iWARP node: what it sent is no MPA start-up frame for this end")]
     NotIwarp,
-    /// The peer's terms cannot be met.
+    /// This side cannot meet the peer's terms, or the peer cannot meet this side's.
     #[error("the peer's IRD, ORD or RTR terms cannot be met")]
     Terms,
-    /// This side gave it up: the queue pair went into the error state or was destroyed meanwhile, or
+    /// This side gave up: the queue pair went into the error state or was destroyed meanwhile, or
     /// [`Connection::disconnect`](crate::Connection::disconnect) was called.
     #[error("given up by this side")]
     Aborted,
@@ -138,99 +138,101 @@ pub enum DisconnectReason {
     /// The peer closed it.
     #[error("closed by the peer")]
     Peer,
-    /// The peer closed it in the middle of a message, or of an FPDU: something was lost (RFC 5044 §8, code 1).
+    /// The peer closed it in the middle of a message or an FPDU, so that octets are missing (RFC 5044 §8, code 1).
     #[error("closed by the peer in the middle of a message")]
     Truncated,
     /// The peer reset it.
     #[error("reset by the peer")]
     Reset,
-    /// The peer does not answer any more.
+    /// The peer no longer answers.
     #[error("the peer does not answer")]
     TimedOut,
-    /// An error was told to the peer by a Terminate message.
+    /// This side reported an error to the peer by a Terminate message.
     #[error("terminated by this side")]
     TerminateSent,
-    /// The peer told of an error by a Terminate message.
+    /// The peer reported an error by a Terminate message.
     #[error("terminated by the peer")]
     TerminateReceived,
-    /// The link went down: the process at its other end is gone.
+    /// The link went down because the process at its other end ended.
     #[error("the link is down: the peer process is gone")]
     LinkLost,
-    /// This side gave it up, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
+    /// This side ended it, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
     #[error("aborted by this side")]
     Aborted,
 }
 
-/// What happened to connections.
+/// An event of a connection.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CmEvent {
-    /// A peer asks for a connection; it waits for [`ConnRequest::accept`] or [`ConnRequest::reject`].
+    /// A peer requests a connection, and waits for [`ConnRequest::accept`] or [`ConnRequest::reject`].
     ConnectRequest(ConnRequest),
-    /// The connection stands: work is sent from now on.
+    /// The connection is established: work is sent from now on.
     Established {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// The other end.
+        /// Address of the peer.
         peer: SocketAddr,
-        /// What the peer said, at the side that asked for the connection, and at both sides of one that was a socket
-        /// ([`EventChannel::convert`](crate::EventChannel::convert)).
+        /// Private data of the peer, at the side that asked for the connection, and at both sides of a converted
+        /// socket ([`EventChannel::convert`](crate::EventChannel::convert)). Otherwise empty.
         private_data: Vec<u8>,
-        /// Reads of the peer that may be outstanding here.
+        /// Number of the peer's Reads that may be outstanding here.
         ird: u16,
-        /// Reads that may be outstanding at the peer.
+        /// Number of this side's Reads that may be outstanding at the peer.
         ord: u16,
-        /// What else was agreed on.
+        /// The other terms of the connection.
         terms: Terms,
     },
-    /// The peer rejected the connection; the queue pair is idle and can be connected again.
+    /// The peer rejected the connection. The queue pair is idle and can be connected again.
     Rejected {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// What the peer said.
+        /// Private data of the peer.
         private_data: Vec<u8>,
-        /// Reads that may be outstanding at the peer; `None`: it does not say.
+        /// Number of Reads that may be outstanding at the peer; `None` if the peer does not tell.
         peer_ird: Option<u16>,
-        /// Reads that the peer wants to have outstanding here; `None`: it does not say.
+        /// Number of Reads that the peer wants to have outstanding here; `None` if the peer does not tell.
         peer_ord: Option<u16>,
     },
-    /// The connection could not be made; the queue pair is idle and can be connected again, or in the error state if the
-    /// peer had accepted already ([`ConnectFailure::Terms`], [`ConnectFailure::Aborted`]).
+    /// The connection could not be established. The queue pair is idle and can be connected again. It is in the
+    /// error state instead if the peer had already accepted ([`ConnectFailure::Terms`],
+    /// [`ConnectFailure::Aborted`]).
     ConnectError {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Why.
+        /// The reason.
         reason: ConnectFailure,
     },
-    /// The connection ended; the queue pair is in the error state, and what was posted has been flushed or will be. One that
-    /// stood when its queue pair was destroyed ends by that, and this comes at once, with [`DisconnectReason::Local`].
+    /// The connection ended. The queue pair is in the error state, and its work has been flushed or will be. If the
+    /// queue pair was destroyed, this event comes at once, with [`DisconnectReason::Local`].
     Disconnected {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Why.
+        /// The reason.
         reason: DisconnectReason,
     },
 }
 
-/// What the MPA start-up of a connection came to (RFC 5044 §7.1, RFC 6581 §9).
+/// The terms of a connection after its MPA start-up (RFC 5044 §7.1, RFC 6581 §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Terms {
-    /// MPA revision. In revision 1 IRD and ORD are not negotiated: the applications agree on them by themselves.
+    /// MPA revision. Revision 1 does not negotiate IRD and ORD: the applications must agree on them.
     pub rev: u8,
-    /// CRCs are generated and checked.
+    /// Whether CRCs are generated and checked.
     pub crc: bool,
-    /// What we send has markers.
+    /// Whether this side sends markers.
     pub tx_markers: bool,
-    /// What we receive has markers.
+    /// Whether the peer sends markers.
     pub rx_markers: bool,
-    /// Peer-to-peer: the side that connected has sent, or will send, a ready-to-receive indication of its own accord.
+    /// Whether the connection is peer-to-peer: the side that connected sends a ready-to-receive indication of its
+    /// own accord.
     pub peer_to_peer: bool,
-    /// The kind of it, at the side that connected.
+    /// Kind of that indication, at the side that connected; otherwise `None`.
     pub rtr: Option<Rtr>,
-    /// Reads that may be outstanding at the peer, as it says; `None`: it does not.
+    /// Number of Reads that may be outstanding at the peer, as the peer tells; `None` if it does not.
     pub peer_ird: Option<u16>,
-    /// Reads that the peer may have outstanding here, as it says; `None`: it does not.
+    /// Number of Reads that the peer may have outstanding here, as the peer tells; `None` if it does not.
     pub peer_ord: Option<u16>,
 }
 
@@ -249,11 +251,11 @@ impl Terms {
     }
 }
 
-/// Takes events at once; see [`Device::create_event_sink`](crate::Device::create_event_sink).
+/// A callback for connection events; see [`Device::create_event_sink`](crate::Device::create_event_sink).
 pub type EventSink = Box<dyn Fn(CmEvent) + Send + Sync>;
 
-/// Events on their way from the engine to the application: peers' addresses take turns, so that a newcomer's request does
-/// not wait until the program has worked off what thousands of connections of another one have come to.
+/// Events on their way from the engine to the application. The addresses of peers take turns: a newcomer's request
+/// does not wait behind the events of thousands of connections of another address.
 pub(crate) struct EventQueue {
     events: BySource<CmEvent>,
     pub(crate) fd: EventFd,
@@ -265,7 +267,7 @@ impl EventQueue {
         Ok(Arc::new(Self { events: BySource::new(), fd: EventFd::new()?, sink }))
     }
 
-    /// Engine: tells of an event of a connection with `peer`.
+    /// Called by the engine: adds an event of a connection with `peer`.
     pub(crate) fn push(self: &Arc<Self>, peer: IpAddr, event: CmEvent) {
         let queue = self.clone();
         deliver(move || queue.give(Source::of(peer), event));
@@ -279,23 +281,23 @@ impl EventQueue {
         self.fd.signal();
     }
 
-    /// The next event.
+    /// Returns the next event; `None` if there is none.
     pub(crate) fn take(&self) -> Option<CmEvent> {
         if self.fd.take() { self.events.pop() } else { None }
     }
 }
 
-/// Who answers requests: the device whose engine has them.
+/// Answers connection requests: the device whose engine has them.
 pub(crate) trait Answers: Send + Sync {
-    /// Accepts with an idle queue pair. The request may have another name then, also if that fails.
+    /// Accepts with an idle queue pair. The request may have another id afterwards, even if this fails.
     fn accept(&self, request: &mut RequestId, qp: &Arc<QpShared>, param: &ConnParam) -> Result<()>;
-    /// Which address and port of ours it has come to.
+    /// Returns the local address and port that the request came to.
     fn local(&self, request: RequestId) -> Result<SocketAddr>;
-    /// Refuses.
+    /// Rejects the request.
     fn reject(&self, request: RequestId, private_data: &[u8]) -> Result<()>;
 }
 
-/// A peer's wish for a connection. Dropping it without an answer rejects it.
+/// A peer's request for a connection. Dropping it without an answer rejects it.
 pub struct ConnRequest {
     pub(crate) id: RequestId,
     peer: SocketAddr,
@@ -305,12 +307,12 @@ pub struct ConnRequest {
     peer_to_peer: bool,
     /// Set on delivery, taken by the answer.
     pub(crate) answers: Option<Arc<dyn Answers>>,
-    /// Its place in the listener's backlog; `None` for a request without one.
+    /// Its place in the listener's backlog; `None` for a request without a place.
     _place: Option<Place>,
 }
 
 impl ConnRequest {
-    /// Engine: a request, what it says, and its place in the backlog.
+    /// Called by the engine: makes a request from what the peer's frame `says`, with its place in the backlog.
     pub(crate) fn new(
         id: RequestId,
         peer: SocketAddr,
@@ -323,28 +325,28 @@ impl ConnRequest {
         Self { id, peer, private_data, ird, ord, peer_to_peer, answers: None, _place: place }
     }
 
-    /// Who asks.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// What the peer said.
+    /// Returns the private data of the peer.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Whether the peer will send a ready-to-receive indication of its own accord (RFC 6581 §5). Otherwise what is posted
-    /// here waits until its application sends something.
+    /// Returns whether the peer will send a ready-to-receive indication of its own accord (RFC 6581 §5). If not,
+    /// work posted here waits until the peer's application sends something.
     pub fn peer_to_peer(&self) -> bool {
         self.peer_to_peer
     }
 
-    /// Reads that may be outstanding at the peer; 0 if it does not say.
+    /// Returns the number of Reads that may be outstanding at the peer; 0 if the peer does not tell.
     pub fn ird(&self) -> u16 {
         self.ird
     }
 
-    /// Reads that the peer would like to have outstanding here; 0 if it does not say.
+    /// Returns the number of Reads that the peer wants to have outstanding here; 0 if the peer does not tell.
     pub fn ord(&self) -> u16 {
         self.ord
     }

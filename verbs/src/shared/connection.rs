@@ -1,18 +1,18 @@
-//! What is known of a connection.
+//! Attributes of a connection.
 
 use std::net::SocketAddr;
 
 use urnic_tcp::ConnInfo;
 
-/// A TCP connection of a device, whoever uses it.
+/// A TCP connection of a device, in RDMA mode or not: see [`Device::connections`](crate::Device::connections).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectionAttr {
-    /// Its queue pair, once it is in RDMA mode.
+    /// Number of its queue pair; `None` unless it is in RDMA mode.
     pub qpn: Option<u32>,
-    /// Our end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address of the peer.
     pub peer: SocketAddr,
-    /// Its figures.
+    /// State and figures of TCP.
     pub tcp: ConnInfo,
 }

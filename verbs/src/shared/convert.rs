@@ -1,4 +1,4 @@
-//! Sockets of the program's that become connections: what is handed over, and why a socket cannot be.
+//! Conversion of the program's sockets into connections: what is handed over, and why a socket cannot be converted.
 
 use std::os::fd::OwnedFd;
 
@@ -19,15 +19,15 @@ pub enum NotConvertible {
     /// The socket is a listener.
     #[error("it listens: convert a socket that it has accepted")]
     Listening,
-    /// The socket has never been connected, its connection is not there yet, or it is gone.
+    /// The socket has never been connected, its connection is not yet established, or its connection has ended.
     #[error("it is not connected")]
     NotConnected,
-    /// This end has been shut down, so that nothing more can be sent.
+    /// This end of the socket has been shut down, so that nothing more can be sent.
     #[error("it has been shut down for sending")]
     ShutDown,
 }
 
-/// Why a conversion was not begun. The socket is as it was.
+/// Why a conversion did not begin, and the socket, unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ConvertError {
@@ -37,7 +37,7 @@ pub struct ConvertError {
 }
 
 impl ConvertError {
-    /// A socket that is given back.
+    /// Makes an error that gives `socket` back.
     pub fn new(error: Error, socket: OwnedFd) -> Self {
         Self { error, socket }
     }
@@ -53,12 +53,12 @@ impl ConvertError {
     }
 }
 
-/// What a program hands over.
+/// What a program hands over for a conversion.
 pub(crate) struct Handover<'a> {
-    /// The socket; taken out when the conversion has begun.
+    /// The socket; the engine takes it out when the conversion has begun.
     pub(crate) socket: &'a mut Option<OwnedFd>,
-    /// Octets of the stream behind the program's own protocol that it has read.
+    /// Octets of the stream, beyond the program's own protocol, that the program has read.
     pub(crate) already_read: &'a [u8],
-    /// Who sends the MPA Request: this end or the peer.
+    /// Whether this end or the peer sends the MPA Request.
     pub(crate) role: Role,
 }

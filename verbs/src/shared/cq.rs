@@ -1,4 +1,4 @@
-//! The completion queue as engines and application share it.
+//! The part of a completion queue that engines and application share.
 
 mod lane;
 
@@ -20,35 +20,36 @@ use super::wc::Wc;
 
 pub(crate) use lane::{Entries, Lane};
 
-/// The completion queue has more completions than its depth; the affected QP goes to the error state.
+/// The completion queue has no room for the completion. The queue pair concerned goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqOverflow;
 
 pub(crate) fn check_depth(depth: u32) -> Result<()> {
     if depth == 0 || depth > MAX_CQE {
-        return Err(Error::Invalid("the depth of the completion queue"));
+        return Err(Error::Invalid("the depth is 0 or beyond the device's limit, max_cqe"));
     }
     Ok(())
 }
 
-/// A completion queue as engines and application share it. Each engine that gives completions to it does so in a lane of its
-/// own, under its own lock; so order holds within a queue pair, which is at one engine at a time.
+/// The part of a completion queue that engines and application share. Each engine adds completions in a lane of its
+/// own, under its own lock. A queue pair is at one engine at a time, so the completions of a queue pair keep their
+/// order.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
     /// The engine that the application drives by polling this queue.
     pub(crate) home: EngineNumber,
-    /// That of the home engine.
+    /// The lane of the home engine.
     lane: Lane,
-    /// Engines other than that which have a lane, a bit each.
+    /// The other engines that have a lane, one bit each.
     others: AtomicU64,
-    /// The lanes of those, by the engine's number. Most queues have none.
+    /// Their lanes, by the engine's number. Most queues have none.
     other_lanes: OnceLock<Box<[OnceLock<Box<Lane>>]>>,
-    /// The depth of a lane that is opened now.
+    /// The depth of a lane that is opened now, in completions.
     depth: Mutex<u32>,
-    /// Where time stamps come from, if they are wanted.
+    /// The source of time stamps; `None` if they are not wanted.
     pub(crate) clock: Option<DeviceClock>,
     pub(crate) arming: Arming,
-    /// This queue waits in its channel already.
+    /// Whether this queue waits in its channel already.
     pub(crate) announced: AtomicBool,
     overflowed: AtomicBool,
     pub(crate) polls: Line<Polls>,
@@ -57,26 +58,27 @@ pub(crate) struct CqShared {
     itself: Weak<CqShared>,
 }
 
-/// What pollers write with each poll: engines that complete to the queue write other lines.
+/// What pollers write with each poll. It has a cache line of its own, apart from those that engines write.
 pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
-    /// So many polls may take completions without driving the engine first: the last one has left some.
+    /// Number of polls that may take completions without driving the engine first, because the last poll left some.
     ahead: AtomicU8,
-    /// The engine that pollers have looked at last, beside the home engine.
+    /// The engine, beside the home engine, that pollers have driven last.
     driven: AtomicU8,
-    /// So many polls pass the other engines by: another thread has driven the one that was looked at last.
+    /// Number of polls that skip the other engines, because another thread drives the one that was last looked at.
     passing: AtomicU8,
-    /// Engines beside the home engine that the next poll drives, a bit each, whoever else does: they have flushes for this queue.
+    /// Engines beside the home engine that the next poll drives in any case, one bit each, because they have
+    /// flushes for this queue.
     asked: AtomicU64,
     /// Counts polls while the device has several engines; wraps.
     turns: AtomicU32,
 }
 
-/// The application's end. Only the pollers' lock has one.
+/// The application's side. Only the pollers' lock holds one.
 #[derive(Default)]
 pub(crate) struct Poller {
     pub(crate) idle: u32,
-    /// The lane that is looked at first.
+    /// The engine whose lane is looked at first.
     pub(crate) turn: EngineNumber,
 }
 
@@ -114,7 +116,8 @@ impl CqShared {
         })
     }
 
-    /// Engine, under its lock: publishes a completion and announces it if the application asked for that.
+    /// Called by the engine, under its lock: publishes a completion, and announces it if the application asked for
+    /// that.
     #[inline(always)]
     pub(crate) fn push(&self, engine: EngineNumber, wc: Wc) -> Result<(), CqOverflow> {
         let lane = if engine == self.home { &self.lane } else { self.other_lane(engine) };
@@ -130,15 +133,15 @@ impl CqShared {
         Ok(())
     }
 
-    /// Opens the lane of an engine that will give completions to this queue, unless it has one. Called outside of passes,
-    /// so that no pass has to.
+    /// Opens the lane of an engine that will complete to this queue, unless it has one. Called outside of passes,
+    /// so that no pass has to open a lane.
     pub(crate) fn open_lane(&self, engine: EngineNumber) {
         if engine != self.home {
             self.other_lane(engine);
         }
     }
 
-    /// Only the layout of the code makes it cold: what surrounds it is to be fast where a device has one engine.
+    /// Marked cold only for the layout of the code: the surrounding code must be fast on a device with one engine.
     #[cold]
     #[inline(never)]
     fn other_lane(&self, engine: EngineNumber) -> &Lane {
@@ -148,11 +151,11 @@ impl CqShared {
     #[cold]
     fn add_lane(&self, engine: EngineNumber) -> &Lane {
         let lanes = self.other_lanes.get_or_init(|| (0..MAX_ENGINES).map(|_| OnceLock::new()).collect());
-        // Under the lock, so that whoever resizes knows of the lane, or the lane of the new depth.
+        // Under the lock, so that a thread that resizes sees the lane, or the lane gets the new depth.
         let depth = self.depth();
         let lane = lanes[engine.index()]
             .get_or_init(|| Box::new(Lane::new(Entries::new(*depth, self.clock.is_some()))));
-        // Before anything is in it: a poll that is to find that sees this.
+        // Set before the lane has any completion, so that a poll that must find one sees this.
         self.others.fetch_or(engine.bit(), Ordering::Release);
         lane
     }
@@ -161,7 +164,7 @@ impl CqShared {
         self.depth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the lane of an engine, if it has one.
+    /// Returns the lane of an engine; `None` if it has none.
     #[inline]
     pub(crate) fn lane_of(&self, engine: EngineNumber) -> Option<&Lane> {
         if engine == self.home {
@@ -176,7 +179,7 @@ impl CqShared {
         self.others.load(Ordering::Acquire) != 0
     }
 
-    /// Returns the engines that have lanes, each once, `first` first.
+    /// Returns the engines that have lanes, each once, in circular order from `first` on.
     pub(crate) fn engines(&self, first: EngineNumber) -> impl Iterator<Item = EngineNumber> + use<> {
         let open = self.others.load(Ordering::Acquire) | self.home.bit();
         let before = open & (first.bit() - 1);
@@ -195,21 +198,21 @@ impl CqShared {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Returns entries for a lane of this queue.
+    /// Makes entries for a lane of this queue.
     pub(crate) fn entries(&self, depth: u32) -> Entries {
         Entries::new(depth, self.clock.is_some())
     }
 
-    /// Returns how many completions each lane holds.
+    /// Returns the number of completions that each lane can hold.
     pub(crate) fn capacity(&self, poller: &Poller) -> u32 {
         self.lane.polled(poller).ring.capacity()
     }
 
-    /// Begins to give the lanes a new depth, and returns the engines whose lanes have to be [replaced](Self::replace) for
-    /// it. Lanes that are opened meanwhile are deep enough, whatever comes of it.
+    /// Begins to resize the lanes. Returns the engines whose lanes must be [replaced](Self::replace). Lanes that
+    /// are opened meanwhile are deep enough, whatever the outcome.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a lane holds more completions than that.
+    /// [`Error::Invalid`] if a lane holds more completions than that.
     pub(crate) fn begin_resize(
         &self,
         poller: &Poller,
@@ -219,13 +222,13 @@ impl CqShared {
         let engines = || self.engines(self.home);
         let holds_more = |lane: &Lane| lane.pending(poller) > capacity_for(depth);
         if engines().filter_map(|engine| self.lane_of(engine)).any(holds_more) {
-            return Err(Error::Invalid("the completion queue holds more completions than that"));
+            return Err(Error::Invalid("the completion queue holds more completions than the new depth"));
         }
         *for_new_ones = depth.max(*for_new_ones);
         Ok(engines())
     }
 
-    /// Gives the lane of `engine` new entries, which take over what is in the old ones. The caller has that engine's lock.
+    /// Gives the lane of `engine` new entries, and moves its completions there. The caller has that engine's lock.
     pub(crate) fn replace(
         &self,
         poller: &mut Poller,
@@ -235,24 +238,26 @@ impl CqShared {
         Some(self.lane_of(engine)?.replace(poller, fresh))
     }
 
-    /// All lanes have the new depth.
+    /// Ends a resize: all lanes have the new depth.
     pub(crate) fn end_resize(&self, _poller: &Poller, depth: u32) {
         *self.depth() = depth;
         self.overflowed.store(false, Ordering::Relaxed);
     }
 
-    /// Whether completions of a queue pair that it had at `engine` wait to be taken. True also if somebody polls just now,
-    /// because nobody else can tell then. The caller has that engine's lock, so that no more are added meanwhile.
+    /// Returns whether completions of a queue pair at `engine` wait to be taken. Also true if another thread is
+    /// polling, because then this cannot be told. The caller has that engine's lock, so that no completions are
+    /// added meanwhile.
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
-        // A queue that is polled all the time is mostly empty, and its lock mostly taken.
+        // The lock of a queue that is polled constantly is mostly taken, but the queue is mostly empty.
         !lane.is_empty() && self.polls.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
     }
 
-    /// Returns which of the engines that are not the home engine is to be driven next by whoever polls: each in turn.
+    /// Returns the engine, beside the home engine, that a poller must drive next; the engines take turns. `None` if
+    /// there is none.
     pub(crate) fn next_to_drive(&self) -> Option<EngineNumber> {
         let others = self.others.load(Ordering::Acquire);
-        // Of two pollers at once both may drive the same one: the next poll drives another.
+        // Two pollers at once may both drive the same engine. The next poll drives another.
         let last = u32::from(self.polls.driven.load(Ordering::Relaxed));
         let next = last + 1 + others.rotate_right((last + 1) % u64::BITS).trailing_zeros();
         let engine = EngineNumber::new((next % u64::BITS) as usize).filter(|_| others != 0)?;
@@ -260,7 +265,8 @@ impl CqShared {
         Some(engine)
     }
 
-    /// A request was posted that `engine` will flush: the next poll drives it, so that it finds the completion.
+    /// A request was posted that `engine` will flush: the next poll drives that engine, so that it finds the
+    /// completion.
     pub(crate) fn ask(&self, engine: EngineNumber) {
         if engine != self.home {
             self.polls.asked.fetch_or(engine.bit(), Ordering::Relaxed);
@@ -275,7 +281,7 @@ impl CqShared {
         EngineNumber::of_set(engines)
     }
 
-    /// Returns whether this poll passes the engines beside the home engine by. Of two polls at once both may count as one.
+    /// Returns whether this poll skips the engines beside the home engine. Two polls at once may count as one.
     pub(crate) fn passes_by(&self) -> bool {
         let left = self.polls.passing.load(Ordering::Relaxed);
         if left > 0 {
@@ -284,25 +290,25 @@ impl CqShared {
         left > 0
     }
 
-    /// Lets so many polls pass the engines beside the home engine by.
+    /// Makes the next `polls` polls skip the engines beside the home engine.
     pub(crate) fn pass_by(&self, polls: u8) {
         self.polls.passing.store(polls, Ordering::Relaxed);
     }
 
-    /// Counts one more poll. Of two at once one may be left out.
+    /// Counts one more poll. Two polls at once may count as one.
     pub(crate) fn next_turn(&self) -> u32 {
         let turn = self.polls.turns.load(Ordering::Relaxed);
         self.polls.turns.store(turn.wrapping_add(1), Ordering::Relaxed);
         turn
     }
 
-    /// How many polls may take completions before the engine is driven again.
+    /// Returns how many polls may take completions before the engine is driven again.
     #[inline]
     pub(crate) fn ahead(&self) -> u8 {
         self.polls.ahead.load(Ordering::Relaxed)
     }
 
-    /// Takes what is there, without driving the engine. If there is more, the next `ahead` polls may do so, too.
+    /// Takes completions without driving the engine. If more remain, the next `ahead` polls may do the same.
     pub(crate) fn take(&self, poller: &mut Poller, out: &mut [Wc], ahead: u8) -> usize {
         let (taken, more) = if self.has_others() {
             self.take_in_turn(poller, out)
@@ -317,8 +323,8 @@ impl CqShared {
         taken
     }
 
-    /// Takes from all lanes, beginning behind the one with which the last poll ended. Gives how many, and whether there are
-    /// more.
+    /// Takes from all lanes, beginning after the one with which the last poll ended. Returns the number taken, and
+    /// whether more remain.
     #[inline(never)]
     fn take_in_turn(&self, poller: &mut Poller, out: &mut [Wc]) -> (usize, bool) {
         let mut taken = 0;
@@ -331,7 +337,7 @@ impl CqShared {
                 }
                 poller.turn = engine.after();
             }
-            // Full, here or before: a lane that has more is reason enough to poll again.
+            // `out` is full. One lane that has more is reason enough to poll again.
             if taken > 0 && lane.has_some(poller) {
                 return (taken, true);
             }
@@ -339,7 +345,7 @@ impl CqShared {
         (taken, false)
     }
 
-    /// Returns the engine whose lane has the completion to be taken next, if there is one.
+    /// Returns the engine whose lane has the completion to be taken next; `None` if there is no completion.
     #[inline]
     pub(crate) fn first_with_some(&self, poller: &Poller) -> Option<EngineNumber> {
         if !self.has_others() {

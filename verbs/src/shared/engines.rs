@@ -1,4 +1,4 @@
-//! The engines of a device: how they are named, what they have in common, and how they see each other.
+//! The engines of a device: their numbers, what they share, and how they see each other.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,7 +11,7 @@ use super::memory::MrTable;
 
 use super::grace::{Fellow, Fellows};
 
-// Sets of engines are words; and an owner has a bit that is no engine's.
+// Sets of engines are words, and an owner has one bit that is not an engine's.
 const _: () = assert!(MAX_ENGINES <= u64::BITS as usize);
 
 /// An engine's number within its device, from 0.
@@ -20,15 +20,15 @@ const _: () = assert!(MAX_ENGINES <= u64::BITS as usize);
 pub(crate) struct EngineNumber(u8);
 
 impl EngineNumber {
-    /// The engine that a device with one engine has.
+    /// The only engine of a device with one engine.
     pub(crate) const FIRST: Self = Self(0);
 
-    /// Returns the engine with this index; `None` if no device has so many.
+    /// Returns the engine with this index; `None` if it is beyond the maximum number of engines.
     pub(crate) fn new(index: usize) -> Option<Self> {
         (index < MAX_ENGINES).then_some(Self(index as u8))
     }
 
-    /// Returns the engine behind this one, in a circle of all that a device may have.
+    /// Returns the next engine, in a circle of all engines that a device may have.
     pub(crate) fn after(self) -> Self {
         Self((self.0 + 1) % MAX_ENGINES as u8)
     }
@@ -48,7 +48,7 @@ impl EngineNumber {
         })
     }
 
-    /// Returns its place in lists of a device's engines.
+    /// Returns its index in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0.into()
@@ -60,14 +60,14 @@ impl EngineNumber {
 pub(crate) struct Owner(AtomicU8);
 
 impl Owner {
-    /// Says that the queue pair is about to leave the engine.
+    /// Marks a queue pair that is about to leave the engine.
     const LEAVING: u8 = 1 << 7;
 
     pub(crate) fn new(engine: EngineNumber) -> Self {
         Self(AtomicU8::new(engine.0))
     }
 
-    /// Returns the engine; while the queue pair moves, that which it leaves. A doorbell there is forwarded.
+    /// Returns the engine; while the queue pair moves, the engine that it leaves. A doorbell there is forwarded.
     #[inline]
     pub(crate) fn get(&self) -> EngineNumber {
         EngineNumber(self.0.load(Ordering::Acquire) & !Self::LEAVING)
@@ -79,7 +79,7 @@ impl Owner {
         (word & Self::LEAVING == 0).then_some(EngineNumber(word))
     }
 
-    /// Begins a move away from `from`. False: the queue pair is elsewhere, or moves already.
+    /// Begins a move away from `from`. Returns false if the queue pair is elsewhere, or is moving already.
     pub(crate) fn leave(&self, from: EngineNumber) -> bool {
         self.0.compare_exchange(from.0, from.0 | Self::LEAVING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -90,17 +90,17 @@ impl Owner {
     }
 }
 
-/// What the engines of a device have in common.
+/// What the engines of a device share.
 pub(crate) struct Commons {
-    /// Where asynchronous events go.
+    /// The queue of asynchronous events.
     pub(crate) events: Arc<AsyncQueue>,
-    /// Memory regions and windows. There once the first engine is.
+    /// Memory regions and windows. Set by the first engine.
     table: OnceLock<Arc<MrTable>>,
     fellows: Arc<Fellows>,
 }
 
 impl Commons {
-    /// Returns what the engines of a new device share.
+    /// Makes what the engines of a new device share.
     ///
     /// # Errors
     /// [`Error::NoDescriptor`](super::error::Error::NoDescriptor).
@@ -112,18 +112,18 @@ impl Commons {
         }))
     }
 
-    /// Returns the table of STags, which the first caller makes: they follow from its `seed`, which must be secret outside of
-    /// tests.
+    /// Returns the table of STags, which the first caller makes. The STags follow from its `seed`, which must be
+    /// secret outside of tests.
     pub(crate) fn table(&self, seed: u64) -> Arc<MrTable> {
         self.table.get_or_init(|| Arc::new(MrTable::new(seed, self.fellows.clone()))).clone()
     }
 
-    /// Tells the engines of each other, once, in the order of their numbers.
+    /// Introduces the engines to each other, once, in the order of their numbers.
     pub(crate) fn introduce(&self, fellows: impl IntoIterator<Item = Weak<dyn Fellow>>) {
         self.fellows.introduce(fellows);
     }
 
-    /// Returns an engine; `None` if it is gone, or not there yet.
+    /// Returns an engine; `None` if it no longer exists, or does not exist yet.
     pub(crate) fn fellow(&self, engine: EngineNumber) -> Option<Arc<dyn Fellow>> {
         self.fellows.get(engine.index())
     }

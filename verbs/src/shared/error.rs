@@ -1,13 +1,13 @@
-//! Errors of the verbs.
+//! Errors of control verbs and of posting.
 
 use std::io;
 
 use super::convert::NotConvertible;
 
-/// What the system has too little of, for [`Error::Exhausted`].
-pub(crate) const KERNEL_MEMORY: &str = "memory of the kernel's for sockets";
+/// The resource of an [`Error::Exhausted`] when the kernel has too little memory for sockets.
+pub(crate) const KERNEL_MEMORY: &str = "kernel memory for sockets";
 
-/// What a control verb can answer.
+/// The result of a control verb.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a control verb failed.
@@ -17,122 +17,123 @@ pub enum Error {
     /// An argument is outside what the device or the protocol allows.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// A limit of the device is reached.
-    #[error("no room left: {0}")]
+    /// A limited resource of the device or the system is used up.
+    #[error("out of {0}")]
     Exhausted(&'static str),
-    /// The process, or the system, has as many file descriptors as it may.
+    /// The process, or the system, has as many file descriptors as it may have.
     #[error(
-        "no file descriptor is left: close what is not needed, or raise the limit of the process (ulimit -n, \
+        "no file descriptor is left: close some, or raise the limit of the process (ulimit -n, \
          RLIMIT_NOFILE), or that of the system if it is reached (sysctl fs.file-max)"
     )]
     NoDescriptor,
     /// The memory to register is not mapped, or not with the rights asked for.
-    #[error("memory at {addr:#x} (+{len}) cannot be accessed as asked: {source}")]
+    #[error("the {len} bytes at {addr:#x} cannot be accessed with the rights asked for: {source}")]
     Fault {
-        /// First byte.
+        /// Address of the first byte.
         addr: u64,
         /// Length in bytes.
         len: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The device's allocator has no such block.
+    /// The device's allocator has no block of this size.
     #[error("{0}")]
     NoMemory(String),
     /// An access outside a memory region.
     #[error("{len} bytes at offset {offset} are outside the region of {region} bytes")]
     OutOfBounds {
-        /// First byte of the access.
+        /// First byte of the access, counted from the start of the region.
         offset: u64,
-        /// Bytes of the access.
+        /// Length of the access, in bytes.
         len: u64,
-        /// Size of the region.
+        /// Length of the region, in bytes.
         region: u64,
     },
-    /// The key names no region.
+    /// No region has the key.
     #[error("no memory region has the key {0:#010x}")]
     UnknownKey(u32),
     /// Memory windows are bound to the region.
-    #[error("{0} memory windows are bound to the region")]
+    #[error("{0} memory windows are bound to the region: unbind or invalidate them first")]
     WindowsBound(u32),
-    /// The queue pair is not in a state that allows this.
-    #[error("queue pair {qpn} is in state {state:?}")]
+    /// The state of the queue pair does not allow the call.
+    #[error("queue pair {qpn} is in state {state:?}, which does not allow this")]
     QpState {
-        /// Its number.
+        /// Number of the queue pair.
         qpn: u32,
-        /// Its state.
+        /// State of the queue pair.
         state: crate::shared::qp::QpState,
     },
-    /// The queue pair is not known to the engine.
+    /// The engine has no such queue pair.
     #[error("there is no queue pair {0}")]
     UnknownQp(u32),
-    /// The connection request is gone: answered, timed out, or its peer went away.
-    #[error("the connection request is no longer there")]
+    /// The connection request no longer exists: it was answered or timed out, or its peer went away.
+    #[error("the connection request no longer exists: it was answered or timed out, or its peer went away")]
     RequestGone,
-    /// There is no connection.
+    /// The queue pair has no connection.
     #[error("the queue pair is not connected")]
     NotConnected,
-    /// The address to bind is none of the device's.
+    /// The address to bind is not an address of the device.
     #[error("{0} is not an address of this device")]
     NotOurAddress(std::net::IpAddr),
-    /// Another reservation, a listener or connections have the port.
+    /// Another reservation, a listener or a connection uses the port.
     #[error(
-        "port {0} is in use; on iWARP, RDMA and TCP share ports: a program that serves both by one address needs two"
+        "port {0} is in use; with iWARP, RDMA and TCP share ports: a program that serves both at one address needs two"
     )]
     PortInUse(u16),
-    /// The kernel keeps the port for privileged processes.
+    /// The kernel reserves the port for privileged processes.
     #[error(
-        "port {0} is below those that any process may have: take a higher one, or give the program the capability \
+        "port {0} is reserved for privileged processes: use a higher one, or give the program the capability \
          CAP_NET_BIND_SERVICE"
     )]
     PortForbidden(u16),
-    /// No way to the address.
+    /// No route leads to the address.
     #[error("no route to {to}: {remedy}")]
     NoRoute {
         /// The address.
         to: std::net::IpAddr,
-        /// What to look at, which depends on what carries the device's streams.
+        /// Advice on what to check, which depends on the device's transport.
         remedy: &'static str,
     },
-    /// The host does not let the program connect to the address.
+    /// The host forbids the program to connect to the address.
     #[error(
-        "the host forbids connections to {0}: look for a route of type prohibit (ip route get {0}), rules of a firewall, \
-         and those of the container or the security module that this process runs under"
+        "the host forbids connections to {0}: look for a route of type prohibit (ip route get {0}), firewall rules, \
+         and restrictions by the container or the security module that this process runs under"
     )]
     Forbidden(std::net::IpAddr),
     /// The socket cannot become a connection of the device.
     #[error("the socket cannot be converted: {0}")]
     NotConvertible(NotConvertible),
-    /// The device does not take the program's sockets over.
+    /// The device does not take over the program's sockets.
     #[error(
-        "this device has a TCP of its own and cannot take a socket of the kernel's over: open one on the kernel's sockets \
+        "this device has a TCP of its own and cannot take over a kernel socket: open a device on the kernel's sockets \
          (--port kernel, the default)"
     )]
     NoConversion,
-    /// The device was opened by the parent process and cannot be used after fork.
-    #[error("the device belongs to the parent process; open it anew after exec")]
+    /// A parent process has opened the device. It cannot be used after fork.
+    #[error("the device belongs to the parent process and cannot be used after fork: open one after exec")]
     Forked,
-    /// A signal handler calls in the middle of the device's own work in the same thread, or the process ends meanwhile.
+    /// The device is at work further up this thread's stack, and cannot finish before the call returns: the caller
+    /// is a signal handler. Or the process is ending, and the thread that holds the device has been stopped.
     #[error(
-        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler is \
-         over: let the handler set a flag, and call the device outside of it"
+        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler \
+         returns: let the handler set a flag, and call the device outside of it"
     )]
     Interrupted,
     /// The device could not be opened.
     #[error("cannot open the device: {0}")]
     Open(String),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// An [`Error::Os`], or [`Error::NoDescriptor`] if it says that.
+    /// Makes an [`Error::Os`], or an [`Error::NoDescriptor`] if `source` says so.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::NoDescriptor,
@@ -140,35 +141,35 @@ impl Error {
         }
     }
 
-    /// The same from `errno`.
+    /// Makes the same from `errno`.
     pub(crate) fn last_os(what: &'static str) -> Self {
         Self::os(what, io::Error::last_os_error())
     }
 }
 
-/// Why a work request was not accepted. Nothing was queued for it.
+/// Why a work request was refused. Nothing was queued for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue is full.
-    #[error("the work queue is full")]
+    #[error("the work queue is full: poll for completions before posting more")]
     QueueFull,
-    /// More scatter-gather elements than the queue or the operation takes.
-    #[error("too many scatter-gather elements")]
+    /// More scatter-gather elements than the queue or the operation allows.
+    #[error("more scatter-gather elements than the queue or the operation allows")]
     TooManySges,
-    /// More than 2^32 - 1 bytes.
+    /// The message is longer than 2^32 - 1 bytes.
     #[error("the message is longer than 2^32 - 1 bytes")]
     TooLong,
-    /// More inline bytes than the queue takes.
-    #[error("too many inline bytes")]
+    /// More inline bytes than the queue pair allows (`max_inline`).
+    #[error("more inline bytes than the queue pair allows (max_inline)")]
     InlineTooLong,
-    /// A Read or Atomic cannot be inline.
+    /// The request is a Read or an Atomic, which cannot be inline.
     #[error("a Read or Atomic cannot be inline")]
     InlineRead,
-    /// An Atomic has one local element of 8 bytes.
+    /// The request is an Atomic, and does not have exactly one local element of 8 bytes.
     #[error("an Atomic needs one scatter-gather element of 8 bytes")]
     AtomicSink,
-    /// iWARP has no Send with immediate data (RFC 7306 has Immediate Data as a message of its own).
+    /// iWARP has no Send with immediate data. (Immediate Data of RFC 7306 is a message of its own.)
     #[error(
         "iWARP has no Send with immediate data; use a Write with immediate data, or put the bits into the message"
     )]
@@ -176,17 +177,17 @@ pub enum PostError {
     /// The queue pair takes its receives from a shared queue.
     #[error("the queue pair takes its receives from a shared receive queue: post them there")]
     SharedReceives,
-    /// Inline data lies outside the region of its key, or the key is unknown in the protection domain.
+    /// Inline data lies outside the region of its key, or no region of the protection domain has the key.
     #[error("inline data is not in a registered region")]
     InlineAccess,
 }
 
-/// A list of work requests was posted in part.
+/// A list of work requests was posted only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("work request {posted} was refused: {error}")]
 pub struct PostListError {
-    /// How many, from the start of the list, were posted.
+    /// Number of requests that were posted, from the start of the list.
     pub posted: usize,
-    /// Why the next one was not.
+    /// Why the next request was refused.
     pub error: PostError,
 }

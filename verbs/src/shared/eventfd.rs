@@ -1,4 +1,4 @@
-//! A counter that a program can wait for with poll, epoll or select.
+//! A counter that a program can wait for by poll, epoll or select.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::shared::error::{Error, Result};
 
-/// An eventfd in semaphore mode: one [`signal`](Self::signal), one [`take`](Self::take).
+/// An eventfd in semaphore mode: each [`take`](Self::take) takes what one [`signal`](Self::signal) added.
 ///
-/// Our own operations never block. Whether a program's own read of the descriptor does is for the program to say, so
+/// Our own operations never block. Whether a program's read of the descriptor blocks is the program's choice, so
 /// the descriptor starts without `O_NONBLOCK`.
 #[derive(Debug)]
 pub(crate) struct EventFd {
@@ -22,18 +22,18 @@ impl EventFd {
         if fd < 0 {
             return Err(Error::last_os("eventfd"));
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new, and has no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Adds one. The counter cannot overflow: each count stands for an object in a queue.
+    /// Adds one. The counter cannot overflow, because each count stands for an object in a queue.
     pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the buffer is 8 readable bytes.
+        // SAFETY: the buffer has 8 readable bytes.
         unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes one; false if there is none.
+    /// Takes one. Returns false if there is none.
     pub(crate) fn take(&self) -> bool {
         let mut count = [0u8; 8];
         let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -46,19 +46,20 @@ impl EventFd {
         read == count.len() as isize
     }
 
-    /// Before Linux 5.8, eventfds know `O_NONBLOCK` only.
+    /// Before Linux 5.8, eventfds support only `O_NONBLOCK`.
     #[cold]
     fn take_on_old_kernel(&self) -> bool {
         let mut count = [0u8; 8];
         let fd = self.fd.as_raw_fd();
-        // SAFETY: no pointers are passed but a buffer of 8 writable bytes.
+        // SAFETY: the only pointer is to a buffer of 8 writable bytes.
         unsafe {
             libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
             libc::read(fd, count.as_mut_ptr().cast(), count.len()) == count.len() as isize
         }
     }
 
-    /// Waits until there is something to take, the time is over, or a signal handler ran.
+    /// Waits until there is something to take, `timeout` has passed (`None`: no limit), or a signal handler has
+    /// run.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit = timeout.map(|t| libc::timespec {
@@ -66,7 +67,7 @@ impl EventFd {
             tv_nsec: t.subsec_nanos().into(),
         });
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: one pollfd, and a timespec that lives through the call or null.
+        // SAFETY: one pollfd, and a timespec that lives through the call, or null.
         let ready = unsafe { libc::ppoll(&mut poll, 1, limit, std::ptr::null()) };
         if ready < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device and its objects that no completion tells of.
+//! Asynchronous events: what happens to a device and its objects, and is not reported by a completion.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -10,45 +10,47 @@ use super::eventfd::EventFd;
 use super::qp::TerminateInfo;
 use super::quiet::deliver;
 
-/// What made a queue pair fail.
+/// The cause of a queue pair's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultCause {
-    /// The peer sent what it must not send.
+    /// The peer broke the protocol.
     #[error("what the peer sent is wrong")]
     Peer,
-    /// The peer sent a Terminate, and no send request was outstanding that it could be about.
+    /// The peer sent a Terminate that does not concern any outstanding send request.
     #[error("the peer sent a Terminate")]
     Terminated,
-    /// The memory that the peer is reading was deregistered or invalidated meanwhile.
+    /// Memory was deregistered or invalidated while the peer was reading it.
     #[error("the memory that the peer is reading is gone")]
     ReadSource,
-    /// The peer closed the connection while requests of either side were not done.
+    /// The peer closed the connection while one of the sides had unfinished requests.
     #[error("the peer closed the connection while work was left")]
     WorkLeft,
-    /// An FPDU of the peer was not whole, memory for such was short, and the peer's address had most of it.
+    /// The peer left an FPDU unfinished while memory for unfinished FPDUs was short, and the peer's address had
+    /// most of it.
     #[error("the peer left an FPDU unfinished while memory for unfinished ones was short")]
     Displaced,
-    /// The peer acknowledged nothing for a while, memory for such octets was short, and its address had most of it.
+    /// The peer acknowledged nothing for a while, memory for unacknowledged octets was short, and the peer's
+    /// address had most of it.
     #[error("the peer acknowledged nothing while memory for what is sent was short")]
     Unacknowledged,
-    /// A completion found no room in its queue.
+    /// A completion queue had no room for a completion.
     #[error("a completion queue is full")]
     CqOverflow,
 }
 
-/// How a queue pair failed.
+/// The failure of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpFault {
-    /// The queue pair. It is in the terminate or the error state.
+    /// Number of the queue pair, which is in the terminate or the error state.
     pub qpn: u32,
-    /// The other end of its connection, if it had one.
+    /// Address of the peer; `None` if the queue pair had no connection.
     pub peer: Option<SocketAddr>,
-    /// Why.
+    /// The cause.
     pub cause: FaultCause,
-    /// The same in words, with addresses and lengths where there are some.
+    /// The cause in words, with addresses and lengths if there are any.
     pub detail: String,
-    /// The Terminate message that was sent, is about to be, or was received.
+    /// The Terminate message that was sent, is about to be sent, or was received; `None` if there is none.
     pub terminate: Option<TerminateInfo>,
 }
 
@@ -60,11 +62,11 @@ impl fmt::Display for QpFault {
     }
 }
 
-/// Something that happened to a device or one of its objects. Objects are named by their numbers.
+/// An event about a device or one of its objects. Objects are named by their numbers.
 ///
-/// The names of the C interface:
+/// The C interface has these names:
 ///
-/// | here | there |
+/// | urnic | libibverbs |
 /// |---|---|
 /// | [`QpFatal`](Self::QpFatal) | `IBV_EVENT_QP_FATAL` |
 /// | [`QpRequestError`](Self::QpRequestError) | `IBV_EVENT_QP_REQ_ERR` |
@@ -77,48 +79,49 @@ impl fmt::Display for QpFault {
 /// | [`PortError`](Self::PortError) | `IBV_EVENT_PORT_ERR` |
 /// | [`DeviceFatal`](Self::DeviceFatal) | `IBV_EVENT_DEVICE_FATAL` |
 ///
-/// What a completion reports with a status of its own (other than flushed) raises no event in addition, nor does
-/// what the application asked for. The end of a connection as such is told by
-/// [`CmEvent::Disconnected`](crate::CmEvent::Disconnected).
+/// Work that a completion reports with a status of its own (other than flushed) raises no event in addition. Nor
+/// does anything that the application has asked for. [`CmEvent::Disconnected`](crate::CmEvent::Disconnected)
+/// reports the end of a connection as such.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The stream cannot go on: framing, CRC, order, a Terminate of the peer, or a completion queue that is full.
+    /// The stream cannot continue: an error of framing, CRC or order, a Terminate of the peer, or a full completion
+    /// queue.
     QpFatal(QpFault),
-    /// The peer asked for something that this queue pair does not do, or sent more than was provided for.
+    /// The peer requested an operation that this queue pair does not support, or sent more than was provided for.
     QpRequestError(QpFault),
-    /// The peer tried to access memory that it may not access.
+    /// The peer tried to access memory without the right to do so.
     QpAccessError(QpFault),
     /// All send requests posted before [`Qp::drain`](crate::Qp::drain) are done.
     SendQueueDrained {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A queue pair with a shared receive queue failed: it takes no more receives, and those it had taken are
+    /// A queue pair with a shared receive queue failed. It takes no more receives, and those it had taken are
     /// reported.
     LastWqeReached {
-        /// The queue pair.
+        /// Number of the queue pair.
         qpn: u32,
     },
-    /// A completion was lost because the queue was full.
+    /// A completion was lost because the completion queue was full.
     CqError {
-        /// The completion queue.
+        /// Number of the completion queue.
         cqn: u32,
     },
-    /// A shared receive queue holds fewer receives than its limit says. The limit is now off.
+    /// A shared receive queue holds fewer receives than its limit. The limit is now off.
     SrqLimitReached {
-        /// The shared receive queue.
+        /// Number of the shared receive queue.
         srqn: u32,
     },
     /// The link has come up.
     PortActive,
     /// The link has gone down.
     PortError,
-    /// The device does not work any more. No port of today finds that out.
+    /// The device no longer works. No present port reports this.
     DeviceFatal,
 }
 
-/// What an event is about.
+/// The object of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Object {
     Qp(u32),
@@ -146,15 +149,15 @@ impl AsyncEvent {
     }
 }
 
-/// The events of a device that nobody has read. There is at most one of each kind for each object that exists, so
-/// that they need no limit.
+/// The unread events of a device. There is at most one of each kind for each object that exists, so that no limit
+/// is needed.
 pub(crate) struct AsyncQueue {
     unread: Mutex<Unread>,
     pub(crate) fd: EventFd,
     sink: OnceLock<AsyncSink>,
 }
 
-/// Takes events at once; see [`Device::sink_async_events`](crate::Device::sink_async_events).
+/// A callback for asynchronous events; see [`Device::sink_async_events`](crate::Device::sink_async_events).
 pub type AsyncSink = Box<dyn Fn(AsyncEvent) + Send + Sync>;
 
 #[derive(Default)]
@@ -165,7 +168,7 @@ struct Unread {
 }
 
 impl Unread {
-    /// True if this is one more event; otherwise it takes the place of an older one.
+    /// Returns true if the event is an additional one, and false if it replaces an older one.
     fn insert(&mut self, event: AsyncEvent) -> bool {
         let number = self.next;
         self.next += 1;
@@ -201,7 +204,7 @@ impl AsyncQueue {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of an event. An unread one of the same kind and object gives way to it.
+    /// Raises an event. It replaces an unread one of the same kind about the same object.
     #[cold]
     pub(crate) fn raise(self: &Arc<Self>, event: AsyncEvent) {
         let queue = self.clone();
@@ -219,7 +222,7 @@ impl AsyncQueue {
         }
     }
 
-    /// From now on `sink` takes the events.
+    /// Passes all events to `sink` from now on.
     pub(crate) fn divert(&self, sink: AsyncSink) {
         {
             let _order = self.unread();
@@ -230,7 +233,7 @@ impl AsyncQueue {
         }
     }
 
-    /// The next event. The descriptor counts what is unread, always.
+    /// Returns the next event. The count of the descriptor always equals the number of unread events.
     pub(crate) fn take(&self) -> Option<AsyncEvent> {
         let mut unread = self.unread();
         let event = unread.pop()?;
@@ -238,7 +241,7 @@ impl AsyncQueue {
         Some(event)
     }
 
-    /// The object is gone, and with it what nobody has read about it.
+    /// Discards the unread events about an object that no longer exists.
     pub(crate) fn forget(&self, object: Object) {
         let mut unread = self.unread();
         for number in unread.by_object.remove(&object).into_iter().flatten() {

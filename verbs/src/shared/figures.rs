@@ -1,22 +1,22 @@
-//! How busy the engines of a device are.
+//! Load figures of the engines of a device.
 
-/// How busy an engine is and was: see [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine).
+/// Load of an engine: see [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineFigures {
-    /// Its number in the device, from 0: the completion vector that names it.
+    /// Number of the engine in its device, from 0; it is also the completion vector that selects the engine.
     pub number: u32,
-    /// The core that its thread is pinned to; `None` if it is pinned to none, or there is no thread.
+    /// The core that its thread is pinned to; `None` if the thread is not pinned, or there is none.
     pub core: Option<usize>,
-    /// Times that a thread has driven it: passes, and posts and verbs between passes.
+    /// Number of times that a thread has driven it: by passes, and by posts and verbs between passes.
     pub passes: u64,
-    /// Passes that found work.
+    /// Number of passes that found work.
     pub busy_passes: u64,
-    /// Queue pairs that it has at this moment.
+    /// Number of queue pairs that it has now.
     pub queue_pairs: u32,
-    /// Connections that it has at this moment, those that begin or end included.
+    /// Number of connections that it has now, including those that begin or end.
     pub connections: u32,
-    /// Counters by name, of this engine.
+    /// Counters of this engine, by name.
     pub counters: Vec<(&'static str, u64)>,
 }
 

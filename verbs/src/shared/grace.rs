@@ -1,35 +1,38 @@
 //! Grace periods: after a revocation, the time until every other engine has ended the pass that it was in.
 //!
-//! A pass takes its engine's lock by a read-modify-write of the lock word. Whoever begins a grace period writes that word
-//! too, by one that does not change it, after its revocation. Of the two, one comes first in the order of the word's changes.
-//! If the pass does, the grace period finds the lock taken and waits for the pass. If the grace period does, the pass sees
-//! the revocation. For that all four are sequentially consistent: the revocation, both writes of the word, and the passes'
-//! reads of what may be revoked. Acquire and release would not do: a pass that takes the lock over from a pass that was
-//! under way reads what that one stored, and not what was written before. On x86-64 it costs passes nothing, because a locked
-//! instruction is a fence and all loads are alike. Revocations, which are rare, pay.
+//! A pass takes its engine's lock by a read-modify-write of the lock word. A thread that begins a grace period also
+//! does a read-modify-write of that word, after its revocation, which leaves the value unchanged. One of the two
+//! comes first in the modification order of the word. If the pass comes first, the grace period finds the lock
+//! taken and waits for the pass. If the grace period comes first, the pass sees the revocation.
+//!
+//! For this, all four accesses must be sequentially consistent: the revocation, both writes of the word, and the
+//! passes' reads of what may be revoked. Acquire and release would not suffice: a pass that takes over the lock
+//! from a pass that was under way reads the value that this one stored, and not what was written before. On x86-64
+//! this costs passes nothing, because a locked instruction is a fence and all loads are alike. Only revocations,
+//! which are rare, pay.
 
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Names one pass of an engine. It wraps.
+/// Identifies one pass of an engine; wraps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PassNumber(pub(crate) u32);
 
-/// The lock of an engine, which counts how often it is let go.
+/// The lock of an engine, which counts its releases.
 #[derive(Default)]
 pub(crate) struct PassLock {
-    /// Names the thread that has the engine; 0: none.
+    /// The thread that has the engine; 0: none.
     owner: AtomicUsize,
-    /// Times that the engine was let go; written under the lock.
+    /// Number of releases; written under the lock.
     passes: AtomicU64,
 }
 
 impl PassLock {
-    /// In the place of a thread: the engine is closed. No thread's control block is there.
+    /// Value in place of a thread if the engine is closed. No thread's control block has this address.
     pub(crate) const CLOSED: usize = 1;
 
-    /// Takes the lock for `thread`, unless it is taken.
+    /// Takes the lock for `thread`, unless it is taken. Returns whether it took it.
     #[inline]
     pub(crate) fn try_take(&self, thread: usize) -> bool {
         if self.owner.load(Ordering::Relaxed) != 0 {
@@ -40,15 +43,15 @@ impl PassLock {
         taken
     }
 
-    /// Lets go of the lock, which the caller has.
+    /// Releases the lock, which the caller has.
     #[inline]
     pub(crate) fn let_go(&self) {
-        // Under the lock, so no read-modify-write is needed.
+        // Written under the lock, so no read-modify-write is needed.
         self.passes.store(self.passes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Keeps the lock, which the caller has, for good.
+    /// Keeps the lock, which the caller has, forever.
     #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
     pub(crate) fn close(&self) {
         self.owner.store(Self::CLOSED, Ordering::Release);
@@ -64,7 +67,7 @@ impl PassLock {
         self.owner.load(Ordering::Relaxed)
     }
 
-    /// Returns how often the engine was let go.
+    /// Returns the number of releases.
     pub(crate) fn count(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
     }
@@ -74,7 +77,7 @@ impl PassLock {
         full_fence();
         let owner = self.owner.fetch_add(0, Ordering::SeqCst);
         let held = owner != 0 && owner != Self::CLOSED;
-        // If that pass has ended by now this is the number of a later one, which is waited for in its place.
+        // If that pass has ended by now, this is the number of a later one, which is waited for instead.
         held.then(|| PassNumber(self.passes.load(Ordering::Acquire) as u32))
     }
 
@@ -85,30 +88,33 @@ impl PassLock {
     }
 }
 
-/// Says to the model checker what sequentially consistent accesses say to the compiler: it takes those for accesses with
-/// acquire and release ordering.
+/// Tells the model checker what sequentially consistent accesses mean to the compiler. The checker treats those as
+/// accesses with acquire and release ordering.
 #[inline(always)]
 fn full_fence() {
     #[cfg(feature = "loom")]
     super::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// An engine as the other engines of its device see it. Nothing here waits.
+/// An engine, as the other engines of its device see it. None of these functions waits.
 pub(crate) trait Fellow: Send + Sync {
-    /// Enters the doorbell of a queue pair that belongs to that engine, and wakes whoever drives it.
+    /// Enters the doorbell of a queue pair that belongs to that engine, and wakes the thread that drives the
+    /// engine.
     fn ring(&self, qpn: u32);
 
-    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes its driver.
+    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes the thread that
+    /// drives the engine.
     fn ring_receives(&self);
 
-    /// Wakes whoever drives that engine, if it sleeps: something has been put where the engine's next pass finds it.
+    /// Wakes the thread that drives that engine, if it sleeps: there is something that the engine's next pass will
+    /// find.
     fn wake(&self);
 
-    /// Returns the pass (or verb) that holds the engine at this moment; `None` if nobody does. Whatever the caller stored
-    /// before is seen by all passes that begin after this.
+    /// Returns the pass (or verb) that holds the engine now; `None` if the engine is free. All passes that begin
+    /// later see what the caller stored before.
     fn pass_under_way(&self) -> Option<PassNumber>;
 
-    /// Returns whether a pass that was under way has ended. What it did is seen by the caller then.
+    /// Returns whether a pass that was under way has ended. If so, the caller sees what it did.
     fn has_ended(&self, pass: PassNumber) -> bool;
 }
 
@@ -117,12 +123,12 @@ pub(crate) trait Fellow: Send + Sync {
 pub(crate) struct Fellows(OnceLock<Box<[Weak<dyn Fellow>]>>);
 
 impl Fellows {
-    /// Tells the engines of each other, once.
+    /// Introduces the engines to each other, once.
     pub(crate) fn introduce(&self, fellows: impl IntoIterator<Item = Weak<dyn Fellow>>) {
         let _ = self.0.set(fellows.into_iter().collect());
     }
 
-    /// Returns the engine with this index; `None` if it is gone, or not there yet.
+    /// Returns the engine with this index; `None` if it no longer exists, or does not exist yet.
     pub(crate) fn get(&self, index: usize) -> Option<Arc<dyn Fellow>> {
         self.0.get()?.get(index)?.upgrade()
     }
@@ -133,8 +139,8 @@ impl Fellows {
         self.0.get().map_or(1, |fellows| fellows.len())
     }
 
-    /// Returns those whose passes a revocation must wait for: all but `own`, whose pass the caller is in. None if the device
-    /// has one engine: that engine's passes and whatever they ask for come one after another.
+    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in.
+    /// Empty if the device has one engine, because its passes and everything they ask for come one after the other.
     pub(crate) fn witnesses(&self, own: Option<usize>) -> Witnesses {
         if self.count() == 1 {
             return Witnesses(Vec::new());
@@ -144,8 +150,8 @@ impl Fellows {
     }
 }
 
-/// Engines whose passes a revocation must wait for. It keeps them: it must not be dropped under a lock, because the end of an
-/// engine may take long.
+/// Engines whose passes a revocation must wait for. This keeps them alive. It must not be dropped under a lock,
+/// because the end of an engine may take long.
 pub(crate) struct Witnesses(Vec<(u8, Arc<dyn Fellow>)>);
 
 impl Witnesses {
@@ -167,7 +173,7 @@ impl Grace {
         self.0.is_empty()
     }
 
-    /// Asks whether it is over. What the passes did that it has waited for is seen by the caller then.
+    /// Checks whether it is over. If so, the caller sees what the passes did that it has waited for.
     pub(crate) fn has_ended(&mut self, fellows: &Fellows) -> bool {
         let waits = |(index, pass): &(u8, PassNumber)| {
             fellows.get((*index).into()).is_some_and(|fellow| !fellow.has_ended(*pass))

@@ -3,25 +3,25 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most queue pairs of a device.
+/// Maximum number of queue pairs of a device.
 pub(crate) const MAX_QPS: u32 = 1 << 17;
-/// Most completion queues of a device.
+/// Maximum number of completion queues of a device.
 pub(crate) const MAX_CQS: u32 = 1 << 16;
-/// Most shared receive queues of a device.
+/// Maximum number of shared receive queues of a device.
 pub(crate) const MAX_SRQS: u32 = 1 << 14;
-/// Most work requests of a queue.
+/// Maximum number of work requests of a queue.
 pub(crate) const MAX_WR: u32 = 1 << 15;
-/// Most scatter-gather elements of a work request.
+/// Maximum number of scatter-gather elements of a work request.
 pub(crate) const MAX_SGE: u8 = 32;
-/// Most inline bytes of a work request.
+/// Maximum inline data of a work request, in bytes.
 pub(crate) const MAX_INLINE: u32 = 4096;
-/// Most entries of a completion queue.
+/// Maximum number of entries of a completion queue.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 
-/// Numbers that rest, at least, before one of them is used again.
+/// Numbers that have been given back, and are kept unused, before the oldest of them is used again.
 const RESTING: usize = 1024;
 
-/// Numbers from 1, each in use once; one that was given back rests for a while.
+/// Numbers from 1, each in use once. A number that was given back stays unused for a while.
 pub(crate) struct Numbers {
     state: Mutex<(u32, VecDeque<u32>)>,
     limit: u32,
@@ -47,7 +47,7 @@ impl Numbers {
     }
 }
 
-/// A number in use; dropping it gives it back.
+/// A number in use. Dropping it gives it back.
 pub(crate) struct Number {
     value: u32,
     of: Arc<Numbers>,

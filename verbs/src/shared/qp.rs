@@ -1,4 +1,4 @@
-//! The queue pair as engine and application share it.
+//! The part of a queue pair that engine and application share.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,18 +30,18 @@ use super::srq::SrqShared;
 pub enum QpState {
     /// Not connected. Posted work waits.
     Idle = 0,
-    /// Connected: ready to send.
+    /// Ready to send: connected.
     Rts,
-    /// Closing gracefully: what was posted is done first, what is posted is done or flushed.
+    /// Closing gracefully. Work that was posted before is done. Work that is posted now is done or flushed.
     Closing,
-    /// An error is being told to the peer, or was by it. Work is flushed.
+    /// This side is reporting an error to the peer, or the peer has reported one. Work is flushed.
     Terminate,
-    /// Work is flushed.
+    /// Not connected. Work is flushed.
     Error,
 }
 
 impl QpState {
-    /// Work is over: what is posted is flushed.
+    /// Whether posted work is flushed.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Terminate | Self::Error)
     }
@@ -60,7 +60,7 @@ impl QpState {
 /// The Terminate message that ended a connection (RFC 5040 §4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminateInfo {
-    /// We sent it; otherwise the peer did.
+    /// Whether this side sent it; otherwise the peer did.
     pub sent: bool,
     /// Layer: 0 RDMAP, 1 DDP, 2 MPA.
     pub layer: u8,
@@ -68,7 +68,7 @@ pub struct TerminateInfo {
     pub etype: u8,
     /// Error code within the type.
     pub code: u8,
-    /// What the codes mean, in words.
+    /// Meaning of the codes, in words.
     pub meaning: &'static str,
 }
 
@@ -79,13 +79,13 @@ impl fmt::Display for TerminateInfo {
     }
 }
 
-/// Where a queue pair's receives come from.
+/// The source of a queue pair's receives.
 pub(crate) enum Receives {
     Own(RecvQueue),
     Shared(Arc<SrqShared>),
 }
 
-/// A queue pair as engine and application share it.
+/// The part of a queue pair that engine and application share.
 pub(crate) struct QpShared {
     pub(crate) qpn: u32,
     pub(crate) owner: Owner,
@@ -96,9 +96,9 @@ pub(crate) struct QpShared {
     pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) state: AtomicU8,
     pub(crate) bell: Bell,
-    /// Sends of the peer wait for receives of the queue pair's own queue: who posts one rings.
+    /// Set while Sends of the peer wait for receives of the queue pair's own queue: posting a receive then rings.
     pub(crate) awaited: Awaited,
-    /// Every send request is reported.
+    /// Whether every send request is reported.
     pub(crate) signal_all: bool,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,
     pub(crate) events: Arc<AsyncQueue>,
@@ -109,31 +109,32 @@ impl QpShared {
         QpState::from_u8(self.state.load(Ordering::Acquire))
     }
 
-    /// Engine: the new state. Queues must be looked at after this, not before: who posts after it rings.
+    /// Called by the engine: sets the state. The engine must look at the queues afterwards, not before: a poster
+    /// that posts after this rings.
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// Engine: a new life begins.
+    /// Called by the engine: forgets the Terminate message, because the queue pair is idle again.
     pub(crate) fn clear_terminate(&self) {
         *self.terminate.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Engine: why the connection ends; the first reason stays.
+    /// Called by the engine: stores why the connection ends. The first reason stays.
     pub(crate) fn set_terminate(&self, info: TerminateInfo) {
         self.terminate.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(info);
     }
 }
 
-/// The connection of a queue pair.
+/// The connection of a queue pair, in RDMA mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpConnection {
-    /// The other end.
+    /// Address of the peer.
     pub peer: SocketAddr,
-    /// Reads of the peer that may be outstanding here.
+    /// Number of the peer's Reads that may be outstanding here.
     pub ird: u16,
-    /// Reads that may be outstanding at the peer.
+    /// Number of this side's Reads that may be outstanding at the peer.
     pub ord: u16,
 }

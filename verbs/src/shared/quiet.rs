@@ -1,14 +1,15 @@
-//! What this process must leave alone: the devices, in a forked child; the program, while the process ends.
+//! Two reasons to hold back: a forked child must leave the devices alone, and an ending process must not disturb
+//! its own program.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Reasons not to go on as usual, in one word because pollers look at it.
+/// The reasons, as bits of one word, because pollers look at it.
 static STATE: AtomicU8 = AtomicU8::new(0);
 /// This process is a forked child of one that opened a device.
 const FORKED: u8 = 1;
-/// The process ends, and its engines say goodbye: the program hears of nothing that comes of that, because its threads
-/// still run while what they use is torn down.
+/// The process ends, and its engines are closing their connections. The program must not be told of the
+/// consequences: its threads still run while what they use is torn down.
 const QUIET: u8 = 2;
 
 /// What the program was not told, in order.
@@ -20,35 +21,36 @@ pub(crate) fn forked() -> bool {
     STATE.load(Ordering::Relaxed) & FORKED != 0
 }
 
-/// Whether this process is a forked child of one that has opened a device: it has none.
+/// Returns whether this process is a forked child of one that had opened a device. Such a child cannot use that
+/// device.
 #[inline]
 pub fn in_forked_child() -> bool {
     forked()
 }
 
-/// Whether the program must not see anything new.
+/// Whether the program must not be told anything new.
 #[inline]
 pub(crate) fn is_quiet() -> bool {
     STATE.load(Ordering::Relaxed) & QUIET != 0
 }
 
-/// Whether callers leave the engines alone, for either reason.
+/// Whether callers must leave the engines alone, for either reason.
 #[inline]
 pub(crate) fn stands_back() -> bool {
     STATE.load(Ordering::Relaxed) != 0
 }
 
-/// In a forked child, for good.
+/// Marks this process as a forked child, for good.
 pub(crate) fn is_child() {
     STATE.fetch_or(FORKED, Ordering::Relaxed);
 }
 
-/// From now on the program hears of nothing. Async-signal-safe.
+/// From now on, holds back everything that the program would be told. Async-signal-safe.
 pub(crate) fn hush() {
     STATE.fetch_or(QUIET, Ordering::SeqCst);
 }
 
-/// Tells the program something, now or when the engines' goodbye is over.
+/// Calls `tell`, which tells the program something: now, or once the engines have closed their connections.
 #[inline]
 pub(crate) fn deliver(tell: impl FnOnce() + Send + 'static) {
     if is_quiet() { hold(Box::new(tell)) } else { tell() }
@@ -65,12 +67,12 @@ fn hold(tell: Box<dyn FnOnce() + Send>) {
     }
 }
 
-/// Tells the program what was held back: it goes on after all.
+/// Tells the program everything that was held back, because the program continues after all.
 pub(crate) fn speak() {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     for tell in held.drain(..) {
         tell();
     }
-    // Under the lock, lest what comes now overtakes what was held.
+    // Cleared under the lock, so that new deliveries cannot overtake those that were held back.
     STATE.fetch_and(!QUIET, Ordering::SeqCst);
 }

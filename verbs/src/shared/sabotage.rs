@@ -1,25 +1,26 @@
-//! Rules that tests can break only from inside, one at a time, to prove that they notice: neither memory that is lent nor a
-//! doorbell is seen from outside. Tests break the others from outside (`tests/workload/broken.rs`, `tests/sabotage`).
+//! Rules that tests break, one at a time, to prove that they notice. These can be broken only from inside: lent
+//! memory and doorbells are not visible from outside. Other rules are broken from outside
+//! (`tests/workload/broken.rs`, `tests/sabotage`).
 //!
-//! Without the cargo feature `sabotage` nothing can be broken and every question is a constant `false`.
+//! Without the cargo feature `sabotage` no rule can be broken, and every check is a constant `false`.
 
 /// A rule of the engine that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "sabotage"), allow(dead_code))]
 pub enum Rule {
-    /// A request whose memory was lent completes when the peer has what it holds.
+    /// A request whose memory was lent completes only when the peer has the data.
     LentUntilAcked,
-    /// A doorbell brings the engine to look at the queue.
+    /// A doorbell makes the engine look at the queue.
     Doorbell,
-    /// An STag's slot is written anew only when no pass uses what it said.
+    /// An STag's slot is rewritten only when no pass uses its old content.
     RewriteAfterGrace,
     /// An invalidation completes only when no pass uses the STag.
     CompleteAfterGrace,
     /// A doorbell at an engine that the queue pair has left is forwarded.
     ForwardDoorbells,
-    /// An engine looks at the queues of a queue pair that comes to it.
+    /// An engine looks at the queues of a queue pair that moves to it.
     LookOnArrival,
-    /// A wish for one event gets one event.
+    /// One request for an event gets one event.
     OneEvent,
 }
 
@@ -32,7 +33,7 @@ mod switch {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    /// Breaks one rule, or none, for all engines that are driven by this thread.
+    /// Breaks one rule, or none, for all engines that this thread drives.
     pub fn set(rule: Option<Rule>) {
         BROKEN.set(rule);
     }

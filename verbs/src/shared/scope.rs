@@ -1,15 +1,15 @@
-//! Who can use an STag.
+//! The scopes that may use an STag.
 
-/// Who can use an STag: a protection domain or one queue pair. Each of either has a number of its own in the device.
+/// A scope that may use an STag: a protection domain or one queue pair. Each has a number of its own in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Scope(pub(crate) u32);
 
-/// The scopes that accesses of a queue pair have.
+/// The scopes of a queue pair's accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scopes {
-    /// Its protection domain's.
+    /// The scope of its protection domain.
     pub(crate) pd: Scope,
-    /// Its own.
+    /// Its own scope.
     pub(crate) qp: Scope,
 }
 

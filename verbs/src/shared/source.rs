@@ -1,8 +1,8 @@
-//! Who counts as one where strangers share something.
+//! The unit among which strangers share a resource.
 
 use std::net::IpAddr;
 
-/// An IPv4 address, or an IPv6 prefix of 64 bits, of which one host may have all addresses.
+/// An IPv4 address, or an IPv6 prefix of 64 bits, because one host may have all addresses of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     V4(u32),
@@ -10,7 +10,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// The source of what comes from `ip`.
+    /// Returns the source that `ip` belongs to.
     pub(crate) fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Source::V4(ip.to_bits()),

@@ -1,4 +1,4 @@
-//! The shared receive queue as engines and application share it.
+//! The part of a shared receive queue that engines and application share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,36 +15,36 @@ use super::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::sync::thread;
 use super::wr::{RecvWr, Sge};
 
-/// How often a poster offers its core to an engine that is about to give back the slot that the poster needs, before it looks at
-/// the clock.
+/// A poster that needs a slot which an engine is about to give back yields this often before it looks at the clock.
 const YIELDS: u32 = 10_000;
-/// How long a poster waits then: the engine's driver may have lost its core just there, and gets it back.
+/// How long the poster then waits. The engine's driver may have lost its core at that moment, and will get it back.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A shared receive queue as engines and application share it.
+/// The part of a shared receive queue that engines and application share.
 ///
-/// Several engines take from it without a lock: an engine claims the oldest receive by advancing `head`, then copies it and
-/// gives back its slot. One that is preempted meanwhile holds up nobody but a poster that needs this very slot.
+/// Several engines take from it without a lock. An engine claims the oldest receive by advancing `head`, then
+/// copies it and gives back its slot. An engine that is preempted meanwhile delays only a poster that needs this
+/// very slot.
 pub(crate) struct SrqShared {
     pub(crate) number: Number,
-    /// The domain of the receives' memory, whatever that of the queue pairs is.
+    /// The domain of the receives' memory, which need not be that of the queue pairs.
     pub(crate) domain: Scope,
     pub(crate) queue: RecvQueue,
-    /// More engines than one take from this queue.
+    /// Whether several engines take from this queue.
     pub(crate) several: bool,
-    /// Number of the next receive to take, in 64 bits, so that it never comes back to a value that an engine has seen.
+    /// Number of the next receive to take, in 64 bits, so that it never returns to a value that an engine has seen.
     head: Line<AtomicU64>,
-    /// Fewer receives than this raise an event, once; 0: none do.
+    /// The limit: when fewer receives than this are left, an event is raised, once. 0: no limit.
     limit: AtomicU32,
     events: Arc<AsyncQueue>,
-    /// Engines at which Sends of peers wait for receives: posters ring there.
+    /// Engines at which Sends of peers wait for receives. Posters ring there.
     pub(crate) awaited: AwaitedBy,
-    /// Those of them that have had a receive for such a Send since all of them had.
+    /// Those of them that have had a receive for such a Send since all of them last had one.
     served: AtomicU64,
 }
 
 impl SrqShared {
-    /// A queue that `engines` engines take from.
+    /// Makes a queue from which `engines` engines take.
     pub(crate) fn new(
         number: Number,
         domain: Scope,
@@ -59,7 +59,7 @@ impl SrqShared {
             queue,
             several: engines > 1,
             head: Line(AtomicU64::new(0)),
-            // Nobody takes anything before the first receive is posted: the event waits for that.
+            // No event before the first receive is posted: nothing is taken until then.
             limit: AtomicU32::new(limit),
             events,
             awaited: AwaitedBy::default(),
@@ -67,8 +67,8 @@ impl SrqShared {
         }
     }
 
-    /// Engine: takes the oldest receive, for a message that begins; gives the bytes that it holds. Its place in the queue
-    /// is free from now on.
+    /// Called by the engine: takes the oldest receive, for a message that begins, and frees its place in the queue.
+    /// Returns the size of the receive in bytes; `None` if there is none.
     #[inline(never)]
     pub(crate) fn take(&self, held: &mut HeldRecv) -> Option<u32> {
         if self.several {
@@ -108,27 +108,29 @@ impl SrqShared {
         self.number.get()
     }
 
-    /// A place for a receive of this queue.
+    /// Makes a place for a receive of this queue.
     pub(crate) fn held(&self) -> HeldRecv {
         let sges = vec![Sge::default(); self.queue.max_sge().into()].into();
         HeldRecv { wr_id: 0, length: 0, num_sge: 0, sges }
     }
 
-    /// The limit, if its event is still to come; else 0.
+    /// Returns the limit, in receives, while its event is pending; otherwise 0.
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Asks for an event, and raises it if it is time. The only engine of a device has its lock taken by the caller.
+    /// Sets the limit, and raises its event if it is reached already. On a device with one engine, the caller has
+    /// that engine's lock.
     pub(crate) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
-        // Orders this among the claims: an engine that claims later sees the limit, and earlier claims are seen here.
+        // Orders this among the claims: an engine that claims later sees the limit, and this thread sees earlier
+        // claims.
         self.head.fetch_add(0, Ordering::AcqRel);
         self.check_limit();
     }
 
-    /// Raises the event that was asked for, if it is time. Of several engines, the last one to take a receive finds that, if
-    /// no other does; one of those that find it raises the event.
+    /// Raises the pending event if the limit is reached. With several engines, the last one that takes a receive
+    /// finds that, if no other does. One of those that find it raises the event.
     fn check_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
         let last = WrNumber(self.next().0.wrapping_add(limit).wrapping_sub(1));
@@ -138,7 +140,7 @@ impl SrqShared {
         }
     }
 
-    /// Posts receives in order, up to the first that is refused. Those of other threads do not come in between.
+    /// Posts receives in order, and stops at the first that is refused. No other thread's receives come in between.
     pub(crate) fn post(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostListError> {
         let mut poster = self.queue.poster();
         let mut outcome = Ok(());
@@ -158,8 +160,8 @@ impl SrqShared {
         poster.write(wr).or_else(|error| self.write_late(poster, wr, error))
     }
 
-    /// Writes a receive that was refused, once the slot that it needs is free: an engine has claimed what is in there and
-    /// copies it. A program that has seen younger receives complete may count on that.
+    /// Writes a receive that was refused, once the slot that it needs is free: an engine has claimed the slot's
+    /// receive and is copying it. A program that has seen younger receives complete may rely on this.
     #[cold]
     fn write_late(
         &self,
@@ -187,8 +189,8 @@ impl SrqShared {
         Err(error)
     }
 
-    /// Engine: whether Sends that wait here leave the receives to other engines, where some wait that have had none since
-    /// this one had.
+    /// Called by the engine: whether Sends that wait here must leave the receives to other engines, because Sends
+    /// wait there and have had none since this engine had one.
     pub(crate) fn is_others_turn(&self, engine: EngineNumber) -> bool {
         let served = self.served.load(Ordering::Relaxed);
         self.several
@@ -197,14 +199,14 @@ impl SrqShared {
             && self.has_some()
     }
 
-    /// Engine: whether Sends wait at other engines, too.
+    /// Called by the engine: whether Sends wait at other engines, too.
     pub(crate) fn is_awaited_elsewhere(&self, engine: EngineNumber) -> bool {
         self.several && self.awaited.all() & !engine.bit() != 0
     }
 
-    /// Engine: a Send that waited here has had its receive.
+    /// Called by the engine: a Send that waited here has had its receive.
     pub(crate) fn has_served(&self, engine: EngineNumber) {
-        // Only a hint, so that it does not matter what other engines do between these steps.
+        // Only a hint, so it does not matter what other engines do between these steps.
         let served = self.served.fetch_or(engine.bit(), Ordering::Relaxed) | engine.bit();
         if self.awaited.all() & !served == 0 {
             self.served.store(0, Ordering::Relaxed);
@@ -212,8 +214,8 @@ impl SrqShared {
     }
 }
 
-/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. An attempt
-/// fails only because another consumer has claimed one, so there are no more attempts than entries.
+/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. An
+/// attempt fails only if another consumer has claimed an entry, so there are no more attempts than entries.
 pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -> Option<WrNumber> {
     let mut seen = head.load(Ordering::Acquire);
     loop {
@@ -224,7 +226,7 @@ pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -
                 Err(now) => seen = now,
             }
         } else {
-            // Another may have claimed it, and given it back.
+            // Another consumer may have claimed it, and given it back.
             let now = head.load(Ordering::Acquire);
             if now == seen {
                 return None;
@@ -240,7 +242,7 @@ impl Drop for SrqShared {
     }
 }
 
-/// A receive that a queue pair has taken from a shared queue and not completed.
+/// A receive that a queue pair has taken from a shared queue, and has not completed.
 pub(crate) struct HeldRecv {
     wr_id: u64,
     length: u32,

@@ -1,4 +1,4 @@
-//! Small synchronization tools.
+//! Synchronization primitives.
 
 mod leaf;
 
@@ -9,7 +9,7 @@ pub(crate) use primitives::{Cell, atomic, hint, thread};
 
 use atomic::{AtomicBool, Ordering};
 
-/// What locks, rings and doorbells are made of.
+/// The primitives of locks, rings and doorbells.
 #[cfg(not(feature = "loom"))]
 mod primitives {
     pub(crate) use std::sync::atomic;
@@ -25,13 +25,13 @@ mod primitives {
             Self(std::cell::UnsafeCell::new(value))
         }
 
-        /// For reading.
+        /// Calls `f` with the pointer, for reading.
         #[inline(always)]
         pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
             f(self.0.get())
         }
 
-        /// For writing.
+        /// Calls `f` with the pointer, for writing.
         #[inline(always)]
         pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
             f(self.0.get())
@@ -39,7 +39,7 @@ mod primitives {
     }
 }
 
-/// The same for loom, which runs a test under every order that the memory model allows.
+/// The same primitives for loom, which runs a test under every order that the memory model allows.
 #[cfg(feature = "loom")]
 mod primitives {
     pub(crate) type Cell<T> = loom::cell::UnsafeCell<T>;
@@ -47,7 +47,7 @@ mod primitives {
     pub(crate) use loom::{hint, thread};
 }
 
-/// Spins before a waiter gives its core away.
+/// Spins before a waiter yields its core.
 const SPINS: u32 = 64;
 
 /// A value on a cache line of its own.
@@ -62,8 +62,8 @@ impl<T> Deref for Line<T> {
     }
 }
 
-/// A lock for sections of a few dozen instructions, such as writing one work request. A waiter whose
-/// holder was preempted yields.
+/// A lock for sections of a few dozen instructions, such as writing one work request. A waiter yields after a
+/// while, because the holder may have been preempted.
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
     held: AtomicBool,
@@ -85,10 +85,10 @@ impl<T> SpinLock<T> {
         SpinGuard { lock: self }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
         let free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Not `then_some`: a guard made in vain would let go of the holder's lock.
+        // Not `then_some`: dropping a guard made in vain would release the holder's lock.
         free.then(|| SpinGuard { lock: self })
     }
 
@@ -110,7 +110,7 @@ pub(crate) struct SpinGuard<'a, T> {
     lock: &'a SpinLock<T>,
 }
 
-// SAFETY: sharing the guard shares the value only.
+// SAFETY: sharing the guard shares only the value.
 unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
 
 impl<T> Deref for SpinGuard<'_, T> {

@@ -1,20 +1,19 @@
-//! The order in which those that have something to say take their turns: connections that send, peers of which there is
-//! something to tell.
+//! The order of turns: of connections that send, and of peers about which there are events.
 //!
-//! One that was done after its last turn comes before those that had more than a turn takes: a short message passes
-//! thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every fourth turn is one of the
-//! others, so that they are not kept away either.
+//! A member that was done after its last turn comes before those that had more to do than one turn allows. A short
+//! message thus passes thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every
+//! fourth turn belongs to the others, so that they are not kept out either.
 
 use std::collections::VecDeque;
 
-/// Turns in a row before which nobody waits that is never done.
+/// Maximum number of consecutive turns of brief members while greedy members wait.
 const IN_A_ROW: u8 = 3;
 
-/// Those that want a turn, each at most once.
+/// The members that want a turn, each at most once.
 pub(crate) struct Turns<T> {
     brief: VecDeque<T>,
     greedy: VecDeque<T>,
-    /// Turns of the brief while greedy ones wait.
+    /// Number of consecutive turns of brief members while greedy ones wait.
     row: u8,
 }
 
@@ -35,13 +34,13 @@ impl<T> Turns<T> {
         self.brief.len() + self.greedy.len()
     }
 
-    /// `greedy`: it was not done after its last turn.
+    /// Adds `who`. `greedy` tells that it was not done after its last turn.
     #[inline]
     pub(crate) fn push(&mut self, who: T, greedy: bool) {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
-    /// Whose turn it is.
+    /// Takes the member whose turn it is; `None` if there is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.greedy.is_empty() || self.row < IN_A_ROW && !self.brief.is_empty() {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::source::Source;
 
-/// How many sources with a full backlog each a listener has places for.
+/// Number of sources with a full backlog for which a listener has places.
 const FULL_BACKLOGS: usize = 16;
 
-/// A bounded number of places, shared among sources: each has at most its share, and no more than are free for all others.
-/// So a source that fills its share keeps nobody out, and the last place is for a newcomer that has none.
+/// A bounded number of places, shared among sources. Each source has at most its share, and no more places than are
+/// free for all others. A source that fills its share thus keeps no other out, and the last place is for a newcomer
+/// that has none.
 pub(crate) struct Waiting {
     share: usize,
     limit: usize,
@@ -23,13 +24,13 @@ struct Taken {
 }
 
 impl Waiting {
-    /// The places of a listener: `backlog` for each source.
+    /// Makes the places of a listener: `backlog` for each source.
     pub(crate) fn of_listener(backlog: usize) -> Arc<Self> {
         let share = backlog.max(1);
         Self::new(share, share.saturating_mul(FULL_BACKLOGS))
     }
 
-    /// The places of a device.
+    /// Makes the places of a device.
     pub(crate) fn of_device(limit: usize) -> Arc<Self> {
         Self::new(limit, limit)
     }
@@ -47,8 +48,8 @@ impl Waiting {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source` in each of two rooms: a listener's and the device's. `None` if one has none for it. Any
-    /// engine may take at any time.
+    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has
+    /// none for it. Any engine may call this at any time.
     pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
         let [first, second] = rooms;
         if !first.enter(source) {
@@ -61,7 +62,7 @@ impl Waiting {
         Some(Place { rooms: rooms.map(Arc::clone), source })
     }
 
-    /// Takes a place for `source`; false if there is none for it.
+    /// Takes a place for `source`. Returns false if there is none for it.
     fn enter(&self, source: Source) -> bool {
         let mut taken = self.taken();
         let own = taken.by_source.get(&source).copied().unwrap_or(0);
@@ -73,7 +74,7 @@ impl Waiting {
         free
     }
 
-    /// Gives a place of `source` back.
+    /// Gives back a place of `source`.
     fn leave(&self, source: Source) {
         let mut taken = self.taken();
         taken.all -= 1;
@@ -86,8 +87,9 @@ impl Waiting {
     }
 }
 
-/// A request's places, free again when it is dropped: the program has answered it then, or forgotten. A peer that goes before
-/// the answer keeps its place until then, so that requests which wait in vain do not pile up either.
+/// A request's places. Dropping this frees them, which happens when the program has answered or dropped the
+/// request. A request whose peer has gone keeps its place until then, so that abandoned requests do not pile up
+/// either.
 pub(crate) struct Place {
     rooms: [Arc<Waiting>; 2],
     source: Source,
@@ -107,7 +109,7 @@ mod tests {
         Source::V4(n)
     }
 
-    /// One source has its backlog and no more; others come in beside it, down to the last place.
+    /// A source has its backlog and no more. Others come in beside it, down to the last place.
     #[test]
     fn places_are_shared_among_sources() {
         let (listener, device) = (Waiting::of_listener(4), Waiting::of_device(1000));

@@ -6,16 +6,16 @@ use bitflags::bitflags;
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WcStatus {
-    /// Done.
+    /// The request succeeded.
     #[default]
     Success,
-    /// The message does not fit the receive buffer, or a length is not allowed.
+    /// The message does not fit into the receive, or a length is not allowed.
     LocalLength,
-    /// A local scatter-gather element is not valid: key, protection domain, rights or bounds.
+    /// A local scatter-gather element is invalid: key, protection domain, rights or bounds.
     LocalProtection,
-    /// The request cannot be executed on this QP (for example a Read where ORD is 0).
+    /// The request cannot be executed on this queue pair, for example a Read where ORD is 0.
     LocalQpOp,
-    /// Not executed, because the QP went to the error state.
+    /// The request was not executed, because the queue pair went to the error state.
     Flushed,
     /// The peer refused access to its memory.
     RemoteAccess,
@@ -25,17 +25,17 @@ pub enum WcStatus {
     RemoteInvalidRequest,
     /// The STag that a Send with Invalidate names cannot be invalidated.
     Invalidation,
-    /// A binding, registration or invalidation asked for by a request is not possible: key, state, protection domain,
-    /// rights or bounds.
+    /// A binding, registration or invalidation that a request asked for is not possible: key, state, protection
+    /// domain, rights or bounds.
     MemoryManagement,
     /// The connection ended before the peer acknowledged the request.
     ConnectionLost,
-    /// The QP met an error that fits nothing else.
+    /// Any other error of the queue pair.
     Fatal,
 }
 
 impl WcStatus {
-    /// The status in words.
+    /// Returns the status in words.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -60,7 +60,7 @@ impl std::fmt::Display for WcStatus {
     }
 }
 
-/// What completed.
+/// The kind of work that completed.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WcOpcode {
@@ -75,15 +75,16 @@ pub enum WcOpcode {
     Recv,
     /// An invalidation of an STag of this node.
     LocalInv,
-    /// A window was bound.
+    /// The binding of a window.
     BindMw,
-    /// A region was registered by a request.
+    /// The registration of a region by a request.
     RegMr,
-    /// A receive that Immediate Data has taken, behind a Write of the peer or alone; its memory is not touched.
+    /// A receive taken by Immediate Data, which came after a Write of the peer or alone. The receive's memory is
+    /// not touched.
     RecvRdmaWithImm,
-    /// A fetch and add.
+    /// A Fetch and Add.
     FetchAdd,
-    /// A compare and swap.
+    /// A Compare and Swap.
     CmpSwap,
 }
 
@@ -91,11 +92,11 @@ bitflags! {
     /// Extra facts of a completion.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct WcFlags: u8 {
-        /// The Send invalidated [`Wc::invalidated_rkey`].
+        /// The Send invalidated the STag [`Wc::invalidated_rkey`].
         const WITH_INV = 1;
         /// The Send asked for a solicited event.
         const SOLICITED = 1 << 1;
-        /// Immediate data arrived: [`Wc::imm_data`].
+        /// Immediate data arrived: [`Wc::imm`], [`Wc::imm_data`].
         const WITH_IMM = 1 << 2;
     }
 }
@@ -103,33 +104,34 @@ bitflags! {
 /// A work completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wc {
-    /// The id of the work request.
+    /// Id of the work request.
     pub wr_id: u64,
-    /// How it ended; if not [`WcStatus::Success`], only `wr_id`, `status` and `qpn` count.
+    /// Outcome. If it is not [`WcStatus::Success`], only `wr_id`, `status` and `qpn` are valid.
     pub status: WcStatus,
-    /// What completed.
+    /// Kind of work that completed.
     pub opcode: WcOpcode,
     /// Extra facts.
     pub flags: WcFlags,
-    /// Bytes received or read; of [`WcOpcode::RecvRdmaWithImm`] those of the Write right before the Immediate Data, 0 if
-    /// there was none.
+    /// Bytes received or read. For [`WcOpcode::RecvRdmaWithImm`], the bytes of the Write immediately before the
+    /// Immediate Data; 0 if there was none.
     pub byte_len: u32,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qpn: u32,
-    /// The STag that the peer invalidated; see [`WcFlags::WITH_INV`].
+    /// The STag that the peer invalidated; valid with [`WcFlags::WITH_INV`].
     pub invalidated_rkey: u32,
-    /// The eight octets of the Immediate Data (RFC 7306 §6), the first as the highest; see [`WcFlags::WITH_IMM`].
+    /// The eight octets of the Immediate Data (RFC 7306 §6), the first octet as the highest; valid with
+    /// [`WcFlags::WITH_IMM`].
     pub imm: u64,
 }
 
 impl Wc {
-    /// The 32 bits of the peer's [`SendOp::WriteImm`](crate::SendOp::WriteImm): the first four octets of the Immediate
-    /// Data.
+    /// Returns the 32 bits of the peer's [`SendOp::WriteImm`](crate::SendOp::WriteImm), which are the first four
+    /// octets of the Immediate Data.
     pub fn imm_data(&self) -> u32 {
         (self.imm >> 32) as u32
     }
 
-    /// Whether this completion counts as solicited: a solicited Send arrived, or an error (verbs §8.2.5).
+    /// Whether this completion counts as solicited: a solicited Send or an error (verbs §8.2.5).
     pub(crate) fn is_solicited(&self) -> bool {
         self.status != WcStatus::Success || self.flags.contains(WcFlags::SOLICITED)
     }

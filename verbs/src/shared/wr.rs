@@ -1,4 +1,4 @@
-//! Work requests: what an application posts.
+//! Work requests, as applications post them.
 
 use bitflags::bitflags;
 use urnic_iwarp::AtomicOp;
@@ -18,7 +18,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// Send to the peer's next receive buffer (RFC 5040 §5.3).
@@ -39,13 +39,13 @@ pub enum SendOp {
         /// STag of the peer's region.
         rkey: u32,
     },
-    /// Invalidate an STag of this node: a region to which no windows are bound, or a window of type 2. From its completion
-    /// on, and for all later requests, it grants nothing. Earlier Reads into it fail, unless [`SendFlags::FENCE`] waits for
-    /// them.
+    /// Invalidate an STag of this node: a region to which no windows are bound, or a window of type 2. After its
+    /// completion, and for all later requests, the STag grants nothing. Earlier Reads into the memory fail, unless
+    /// [`SendFlags::FENCE`] makes this request wait for them.
     LocalInv(u32),
     /// Bind a memory window ([`Mw`](crate::Mw)) to a part of a region, for later requests and for the peer.
     BindMw {
-        /// The key that the window is to have: [`Mw::rkey`](crate::Mw::rkey) with the lowest octet as you like.
+        /// The window's new key: [`Mw::rkey`](crate::Mw::rkey) with any lowest octet.
         rkey: u32,
         /// Local key of the region, which must be addressed by virtual addresses.
         lkey: u32,
@@ -53,94 +53,100 @@ pub enum SendOp {
         addr: u64,
         /// Length in bytes; 0 unbinds a window of type 1.
         len: u64,
-        /// Remote rights, and [`Access::ZERO_BASED`]. Those by which the peer writes need `LOCAL_WRITE` of the region; what
-        /// it grants remotely itself does not count.
+        /// Remote rights, and [`Access::ZERO_BASED`]. Rights by which the peer writes need `LOCAL_WRITE` of the
+        /// region. The remote rights of the region itself do not matter.
         access: Access,
     },
-    /// Register a part of an invalid region's own memory anew ([`LocalInv`](Self::LocalInv), [`Mr::revoke`](crate::Mr::revoke)), as fast
-    /// registrations do.
+    /// Register a part of an invalid region's own memory anew (after [`LocalInv`](Self::LocalInv) or
+    /// [`Mr::revoke`](crate::Mr::revoke)), as fast registration does.
     RegMr {
-        /// The key that the region is to have: [`Mr::lkey`](crate::Mr::lkey) with the lowest octet as you like.
+        /// The region's new key: [`Mr::lkey`](crate::Mr::lkey) with any lowest octet.
         key: u32,
         /// Address of the first byte.
         addr: u64,
         /// Length in bytes.
         len: u64,
-        /// The rights; `LOCAL_WRITE` only if the region was registered with it.
+        /// The rights. `LOCAL_WRITE` is possible only if the region was registered with it.
         access: Access,
     },
-    /// Write to the peer's memory, then take its next receive and complete it with these 32 bits
+    /// Write to the peer's memory, then take the peer's next receive and complete it with these 32 bits
     /// ([`Wc::imm_data`](crate::Wc::imm_data)).
     ///
-    /// On the wire an RDMA Write followed by Immediate Data, whose first four octets are `imm` and the other four 0 (RFC
-    /// 7306 §6); one completion here. [`SendFlags::SOLICITED`] makes it Immediate Data with Solicited Event.
+    /// On the wire this is an RDMA Write followed by Immediate Data: four octets of `imm`, then four octets of 0
+    /// (RFC 7306 §6). It has one completion here. [`SendFlags::SOLICITED`] makes it Immediate Data with Solicited
+    /// Event.
     WriteImm {
-        /// Tagged offset of the first byte at the peer; not looked at for a length of 0.
+        /// Tagged offset of the first byte at the peer; ignored for a length of 0.
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// The 32 bits.
+        /// The 32 bits of immediate data.
         imm: u32,
     },
-    /// Refused with [`PostError::SendImm`](crate::PostError::SendImm): iWARP has no Send with immediate data. A
-    /// [`WriteImm`](Self::WriteImm) of no bytes carries the bits, or the message itself may.
+    /// Always refused with [`PostError::SendImm`](crate::PostError::SendImm), because iWARP has no Send with
+    /// immediate data. Use a [`WriteImm`](Self::WriteImm) of no bytes, or put the bits into the message.
     SendImm(u32),
-    /// Add to 64 bits of the peer's memory and get what was there before, into one local element of 8 bytes (RFC 7306 §5).
+    /// Add to 64 bits of the peer's memory, and return the former value in one local element of 8 bytes (RFC 7306
+    /// §5).
     ///
-    /// Both words are in the byte order of their machine. An Atomic is atomic among all Atomics of all connections of the
-    /// peer's device, and counts against ORD like a Read, which the peer also answers in order. The address at the peer
-    /// must be a multiple of 8, or the peer ends the connection; so does a peer that does not know Atomics, which nothing
-    /// tells beforehand: programs agree on their use. Towards other accesses to the word, as by Reads and Writes, an
-    /// Atomic need not be atomic; better keep such memory for Atomics alone.
+    /// Both words are in the byte order of their machine. An Atomic is atomic with respect to all Atomics of all
+    /// connections of the peer's device. It counts against ORD as a Read does, and the peer answers it in order
+    /// with the Reads.
+    ///
+    /// The address at the peer must be a multiple of 8; otherwise the peer ends the connection. A peer that does
+    /// not know Atomics ends it, too. Nothing on the wire tells beforehand: programs must agree on their use. An
+    /// Atomic need not be atomic with respect to other accesses to the word, such as Reads and Writes: use the word
+    /// for Atomics only.
     FetchAdd {
         /// Tagged offset of the word at the peer.
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// What is added.
+        /// The number to add.
         add: u64,
     },
-    /// Store `swap` in 64 bits of the peer's memory if `compare` is there, and get what was there before, as with
-    /// [`FetchAdd`](Self::FetchAdd).
+    /// Store `swap` in 64 bits of the peer's memory if their value is `compare`, and return the former value, as
+    /// [`FetchAdd`](Self::FetchAdd) does.
     CmpSwap {
         /// Tagged offset of the word at the peer.
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// What is stored.
+        /// The value to store.
         swap: u64,
     },
-    /// As [`FetchAdd`](Self::FetchAdd) on several fields of the word at once.
+    /// Add to several fields of the word at once, otherwise as [`FetchAdd`](Self::FetchAdd).
     MaskedFetchAdd {
         /// Tagged offset of the word at the peer.
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// What is added.
+        /// The numbers to add, each in its field.
         add: u64,
-        /// Each bit that is set is the highest bit of a field; nothing is carried out of it.
+        /// Marks the fields: each bit that is set is the highest bit of a field. Nothing is carried out of a field.
         mask: u64,
     },
-    /// As [`CmpSwap`](Self::CmpSwap) on some bits of the word. With a `compare_mask` of 0 it is a plain swap.
+    /// Compare and swap some bits of the word, otherwise as [`CmpSwap`](Self::CmpSwap). With a `compare_mask` of 0
+    /// it is a plain swap.
     MaskedCmpSwap {
         /// Tagged offset of the word at the peer.
         addr: u64,
         /// STag of the peer's region.
         rkey: u32,
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// The bits that are compared.
+        /// The bits to compare.
         compare_mask: u64,
-        /// What is stored.
+        /// The value to store.
         swap: u64,
-        /// The bits that are stored.
+        /// The bits to store.
         swap_mask: u64,
     },
 }
 
-/// An Atomic: what it does to which word of the peer's memory.
+/// An Atomic: the operation, and the word of the peer's memory.
 pub(crate) struct Atomic {
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
@@ -148,7 +154,7 @@ pub(crate) struct Atomic {
 }
 
 impl SendOp {
-    /// What its completion says.
+    /// Returns the opcode of its completion.
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
             Self::Send | Self::SendInv(_) | Self::SendImm(_) => WcOpcode::Send,
@@ -162,12 +168,12 @@ impl SendOp {
         }
     }
 
-    /// Whether it is about memory of this node only: nothing is sent.
+    /// Whether it concerns only memory of this node, so that nothing is sent.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::LocalInv(_) | Self::BindMw { .. } | Self::RegMr { .. })
     }
 
-    /// Returns the Atomic that it is, if it is one.
+    /// Returns the Atomic; `None` if the operation is not an Atomic.
     pub(crate) fn atomic(&self) -> Option<Atomic> {
         const ALL: u64 = u64::MAX;
         let (addr, rkey, op) = match *self {
@@ -184,7 +190,7 @@ impl SendOp {
         Some(Atomic { addr, rkey, op })
     }
 
-    /// Whether the peer answers it, so that it is complete only then: a Read or an Atomic.
+    /// Whether it is complete only when the peer has answered: a Read or an Atomic.
     pub(crate) fn is_answered(&self) -> bool {
         matches!(self, Self::Read { .. }) || self.is_atomic()
     }
@@ -202,16 +208,16 @@ impl SendOp {
 }
 
 bitflags! {
-    /// How a send work request is executed and reported.
+    /// How to execute and report a send work request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
-        /// Report success by a completion; errors are always reported.
+        /// Report success, too. Errors are always reported.
         const SIGNALED = 1;
         /// Raise a solicited event at the peer (Sends and [`SendOp::WriteImm`]).
         const SOLICITED = 1 << 1;
-        /// Wait for all earlier Reads and Atomics of this QP, before a request of any kind.
+        /// Wait for all earlier Reads and Atomics of this queue pair. Applies to requests of any kind.
         const FENCE = 1 << 2;
-        /// Copy the payload while posting; the memory may be reused when the call returns.
+        /// Copy the payload while posting. The memory may be reused when the call returns.
         const INLINE = 1 << 3;
     }
 }
@@ -219,22 +225,23 @@ bitflags! {
 /// A request for the send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Id chosen by the application, returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read, or of an Atomic (one element of 8 bytes);
-    /// none for requests about memory.
+    /// The local memory: source of a Send or Write, destination of a Read, or of an Atomic (one element of 8
+    /// bytes). Empty for requests that concern memory ([`SendOp::LocalInv`], [`SendOp::BindMw`],
+    /// [`SendOp::RegMr`]).
     pub sges: &'a [Sge],
-    /// How.
+    /// How to execute and report the request.
     pub flags: SendFlags,
 }
 
 /// A request for the receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Id chosen by the application, returned in the completion.
     pub wr_id: u64,
-    /// Where the message goes, in order.
+    /// The memory for the message, filled in order.
     pub sges: &'a [Sge],
 }

@@ -77,7 +77,7 @@ fn honest() -> Ipv4Addr {
     Simulation::address(CLIENT)
 }
 
-/// An address of the server's network that nobody has.
+/// Returns an address of the server's network that no host has.
 fn anybody(r: &mut fastrand::Rng) -> Ipv4Addr {
     Ipv4Addr::new(10, 2, r.u8(..), r.u8(1..))
 }
@@ -98,7 +98,7 @@ fn claim(request: bool, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> V
     frame(ARP, &arp(request, from, to))
 }
 
-/// A segment to the port, its numbers by guess.
+/// Makes a segment to the port, with guessed numbers.
 fn segment(from: Ipv4Addr, r: &mut fastrand::Rng, flags: u8, payload: &[u8]) -> Vec<u8> {
     let (number, acknowledges, port) = (r.u32(..), r.u32(..), r.u16(1024..));
     let options = if flags == SYN { MSS } else { &[] };

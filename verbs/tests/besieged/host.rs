@@ -1,5 +1,5 @@
-//! A node full of hostile peers. Their TCP does what it must so far that a server takes it for TCP, and what the kind wants
-//! otherwise.
+//! A node full of hostile peers. Their TCP behaves well enough for a server to accept it as TCP, and otherwise as
+//! the kind of attack requires.
 
 use crate::common::PORT;
 use crate::common::frames::{
@@ -18,52 +18,52 @@ pub const REQUEST: &[u8] = b"MPA ID Req Frame\x40\x01\0\0";
 pub const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
 /// An MSS of 1460.
 pub const MSS: &[u8] = &[2, 4, 5, 0xb4];
-/// Where the server connects to.
+/// The address that the server connects to.
 pub const LISTENER: Place = (Ipv4Addr::new(10, 1, 255, 1), 9000);
-/// What a peer has under way at most.
+/// Maximum octets that a peer has under way.
 const PIECE: usize = 1400;
 
-/// When a peer comes again whose connection the server has ended.
+/// Time until a peer whose connection the server has ended comes again.
 const LATER: Duration = Duration::from_millis(500);
 
-/// From the first connection of a peer to that of the next.
+/// Time between the first connections of successive peers.
 const APART: Duration = Duration::from_micros(5);
 
-/// How a kind is carried.
+/// How a kind of attack is carried.
 #[derive(Clone, Copy)]
 pub enum By {
     /// TCP connections to the server.
     Tcp,
-    /// The same with a start-up.
+    /// TCP connections to the server, with a start-up.
     Iwarp,
     /// The server connects to the node, which does not answer the Request.
     Listen,
-    /// The same, and the node answers it.
+    /// The server connects to the node, which answers the Request.
     Accept,
-    /// Frame number so and so.
+    /// Single frames; the function makes the frame with a given number.
     Frames(fn(&mut fastrand::Rng, u32) -> Vec<u8>),
 }
 
-/// A kind of siege.
+/// A kind of attack.
 #[derive(Clone, Copy)]
 pub struct Kind {
     pub name: &'static str,
     pub by: By,
     /// Options of the SYN.
     pub options: &'static [u8],
-    /// What a peer does once it is connected or started up, and ...
+    /// Called for a peer once it is connected or started up, and ...
     pub does: fn(&mut Peer),
-    /// ... how often.
+    /// ... how often; `None`: once.
     pub every: Option<Duration>,
-    /// What it does with what arrives.
+    /// Called when data arrives at a peer.
     pub hears: fn(&mut Peer, &Heard<'_>),
-    /// After the end of a connection the next one comes so much later.
+    /// Time between the end of a connection and the next one; `None`: there is no next one.
     pub again: Option<Duration>,
-    /// Addresses of the peers.
+    /// Number of addresses of the peers.
     pub sources: u32,
-    /// The peers do not take their leave.
+    /// Whether the peers leave without a word.
     pub vanishes: bool,
-    /// A few of them use up what one source may have.
+    /// Whether a few of the peers use up what one source may have.
     pub crowds: bool,
 }
 
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Whether it has many frames in a short time.
+    /// Whether it sends many frames in a short time.
     pub fn is_quick(&self) -> bool {
         let often = self.every.is_some_and(|every| every < LATER / 5);
         matches!(self.by, By::Frames(_)) || often || self.again.is_some_and(|again| again < LATER)
@@ -125,34 +125,34 @@ impl Kind {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Connects when its time comes.
+    /// Waits for its time to connect.
     Away,
     Connecting,
-    /// The Request or the Reply is out, or awaited.
+    /// The Request or the Reply has been sent, or is awaited.
     Starting,
     Busy,
 }
 
-/// One connection after another.
+/// A peer, which makes one connection after another.
 pub struct Peer {
     pub number: u32,
     /// The server's memory that peers may read: STag and first octet.
     pub hall: (u32, u64),
-    /// The number of what is said next, and of what is heard next.
+    /// The next sequence number to send, and the next one expected.
     pub next: u32,
     pub expected: u32,
-    /// What is left of what it has said, and the right edge of the server's window.
+    /// Octets that it has still to send, and the right edge of the server's window.
     unsaid: VecDeque<u8>,
     edge: u32,
-    /// What the peer's segments say.
+    /// The window that the peer's segments announce.
     pub window: u16,
     pub options: Vec<u8>,
-    /// Octets in order are taken.
+    /// Whether it takes octets that arrive in order.
     pub takes: bool,
-    /// How often it has done on this connection what it does, and on how many connections.
+    /// How often it has acted on this connection, and on how many connections it has acted.
     pub round: u32,
     pub begun: u32,
-    /// The first octets that it has heard.
+    /// The first octets that it has received.
     heard: Vec<u8>,
     finished: bool,
     who: Place,
@@ -186,7 +186,7 @@ impl Peer {
         }
     }
 
-    /// A segment as TCP would have it, of these flags.
+    /// Returns a regular segment with these flags.
     pub fn plain(&self, flags: u8) -> Segment<'static> {
         let (number, acknowledges, window) = (self.next, self.expected, self.window);
         Segment { number, acknowledges, flags, window, ..Segment::default() }
@@ -205,13 +205,13 @@ impl Peer {
         self.segment(&self.plain(ACK));
     }
 
-    /// Says octets in order, as the server's window allows.
+    /// Sends octets in order, as far as the server's window allows.
     pub fn say(&mut self, octets: &[u8]) {
         self.unsaid.extend(octets);
         self.go_on();
     }
 
-    /// Nothing waits to be said.
+    /// Returns whether nothing waits to be sent.
     pub fn has_said_all(&self) -> bool {
         self.unsaid.is_empty()
     }
@@ -230,19 +230,19 @@ impl Peer {
         }
     }
 
-    /// Ends what it says.
+    /// Sends a FIN.
     pub fn finish(&mut self) {
         self.segment(&self.plain(FIN | ACK));
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Ends the connection.
+    /// Resets the connection.
     pub fn reset(&mut self) {
         self.segment(&self.plain(RST | ACK));
         self.state = State::Away;
     }
 
-    /// Forgets the connection.
+    /// Forgets the connection, without a word.
     pub fn vanish(&mut self) {
         self.state = State::Away;
     }
@@ -258,11 +258,11 @@ impl Peer {
         self.segment(&Segment { options: kind.options, ..self.plain(SYN) });
         self.next += 1;
         self.state = State::Connecting;
-        // Again if nothing comes of it.
+        // Tries again if this fails.
         self.at = Some(now + Duration::from_secs(3));
     }
 
-    /// A connection of the server's.
+    /// The server opens a connection to the peer.
     fn admit(&mut self, kind: &Kind, heard: &Heard<'_>) {
         *self = Peer { who: heard.to, to: heard.from, next: 77, ..Peer::new(self.number, self.hall) };
         self.expected = heard.number.wrapping_add(1);
@@ -286,7 +286,7 @@ impl Peer {
         };
     }
 
-    /// A segment for the peer.
+    /// Handles a segment for the peer.
     fn hear(&mut self, kind: &Kind, heard: &Heard<'_>, now: Duration) {
         if heard.flags & RST != 0 {
             self.state = State::Away;
@@ -301,7 +301,7 @@ impl Peer {
             State::Connecting if heard.flags & (SYN | ACK) == SYN | ACK => {
                 self.expected = heard.number.wrapping_add(1);
                 self.at = None;
-                // Time stamps that were offered are in every segment.
+                // Time stamps, if offered, must be in every segment.
                 if kind.options.get(6) == Some(&8) {
                     self.options = kind.options[4..].to_vec();
                 }
@@ -342,7 +342,7 @@ impl Peer {
         }
         self.go_on();
         if self.finished && kind.again.is_some() && self.state == State::Busy {
-            // The server has said its last; so does a kind that comes again.
+            // The server has sent its FIN. A kind that connects again answers with a reset.
             self.reset();
             self.at = kind.again.map(|pause| now + pause);
         }
@@ -355,22 +355,22 @@ pub struct Camp {
     hall: (u32, u64),
     peers: Vec<Peer>,
     by_place: HashMap<Place, usize>,
-    /// When peers want a turn, by number.
+    /// When peers want a turn, with their numbers.
     turns: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// Frames so far, when the next one comes, and after which time another.
+    /// Number of frames so far, time of the next frame, and interval between frames.
     frames: u32,
     next: Duration,
     every: Duration,
     random: fastrand::Rng,
     now: Duration,
-    /// Connections and frames of this attack.
+    /// Number of connections and frames of this attack.
     pub opened: usize,
     pub sent: usize,
-    /// All go at the next turn, and nothing is heard any more.
+    /// Whether all peers leave at the next turn, and nothing is received from then on.
     pub leaves: bool,
 }
 
-/// A node for a simulation, and the test's handle to it.
+/// Makes a node for a simulation, and the test's handle to it.
 pub fn camp() -> (Rc<RefCell<Camp>>, Box<dyn Host>) {
     let camp = Rc::new(RefCell::new(Camp {
         kind: None,
@@ -391,14 +391,14 @@ pub fn camp() -> (Rc<RefCell<Camp>>, Box<dyn Host>) {
 }
 
 impl Camp {
-    /// `count` peers begin; a flood has 50 frames a second for each.
+    /// Starts an attack by `count` peers. A flood sends 50 frames a second for each of them.
     pub fn attack(&mut self, kind: Kind, count: u32, hall: (u32, u64)) {
         (self.kind, self.hall) = (Some(kind), hall);
         (self.opened, self.sent) = (0, 0);
         self.every = Duration::from_millis(20) / count;
         self.next = self.now;
         if matches!(kind.by, By::Tcp | By::Iwarp) {
-            // Requests of one source, all in one moment, would be more than a backlog takes.
+            // Requests of one source, all at the same moment, would exceed a backlog.
             let at = |number| self.now + number * APART;
             let peer = |number| Peer { at: Some(at(number)), ..Peer::new(number, hall) };
             self.peers = (0..count).map(peer).collect();
@@ -406,7 +406,7 @@ impl Camp {
         }
     }
 
-    /// How many peers have got as far as their kind wants.
+    /// Returns how many peers have reached the stage of their kind.
     pub fn begun(&self) -> usize {
         self.peers.iter().filter(|peer| peer.begun > 0).count()
     }
@@ -462,7 +462,7 @@ impl Camp {
         send.extend(arp_answer(frame, mac, ours));
         let (Some(kind), Some(heard)) = (self.kind, heard(frame)) else { return };
         let listens = matches!(kind.by, By::Listen | By::Accept);
-        // The server's connections differ in their ports.
+        // The server's connections differ only in their ports.
         let place = if listens { (LISTENER.0, heard.from.1) } else { heard.to };
         let i = match self.by_place.get(&place) {
             Some(&i) => i,

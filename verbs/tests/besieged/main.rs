@@ -1,5 +1,5 @@
-//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them feels nothing but the
-//! network. `scripts/siege` does this in real time, with peers that share no code with this either.
+//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them notices only
+//! the network. `scripts/siege` does this in real time, with peers that share no code with this test either.
 
 #[path = "../common/allocated.rs"]
 mod allocated;
@@ -20,23 +20,23 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation};
 use urnic::*;
 
-/// The nodes.
+/// Numbers of the nodes.
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const THEIRS: usize = 2;
-/// Send buffers of each device: fewer than peers.
+/// Number of send buffers of each device: fewer than there are peers.
 const BUFFERS: usize = 1536;
-/// Octets that all may read.
+/// Octets that all peers may read.
 const HALL: usize = 1 << 20;
-/// What an honest client moves.
+/// Octets that an honest client transfers.
 const LONG: usize = 100_000;
-/// Steps of a run, more than any has.
+/// Maximum number of steps of a run; no run needs as many.
 const STEPS: u32 = 3_000_000;
-/// Buffers of a program's connections.
+/// Size and number of the buffers of a program's connections.
 const SLOT: usize = 128;
 const SLOTS: u32 = 8192;
 
-/// The server's program: accepts whoever comes, and echoes.
+/// The server's program: accepts every connection, and echoes.
 struct Door {
     pd: Pd,
     cq: Cq,
@@ -46,7 +46,7 @@ struct Door {
     inbox: Mr,
     qps: Vec<Option<Qp>>,
     open: usize,
-    /// Connections of its own that it wants to have.
+    /// Number of connections that the program itself wants to open.
     dials: usize,
     dialled: usize,
 }
@@ -109,7 +109,7 @@ impl Door {
         while self.dialled < self.dials {
             let qp = self.qp();
             let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-            // The connections may be used up for the moment.
+            // There may be no free connection for the moment.
             let to = std::net::SocketAddr::new(LISTENER.0.into(), LISTENER.1);
             if self.events.connect(&qp, to, &param).is_ok() {
                 self.keep(qp);
@@ -120,7 +120,7 @@ impl Door {
             match event {
                 CmEvent::ConnectRequest(request) => {
                     let qp = self.qp();
-                    // It may be gone already.
+                    // The peer may have left already.
                     if request.accept(&qp, &ConnParam::default()).is_ok() {
                         self.keep(qp);
                     }
@@ -155,7 +155,7 @@ impl Door {
     }
 }
 
-/// How long the honest client waits: for an echo, a Write and a Read, and a connect.
+/// How long the honest client waits: for an echo, a Write, a Read, and a connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Waits([Duration; 4]);
 
@@ -165,7 +165,7 @@ impl Waits {
     }
 }
 
-/// A server, an honest client, and the camp of the peers.
+/// A server, an honest client, and the camp of hostile peers.
 struct Field {
     simulation: Simulation,
     camp: Rc<RefCell<Camp>>,
@@ -188,7 +188,7 @@ impl Field {
         Field { simulation, camp, server, client, memory, door }
     }
 
-    /// The server goes on for `time`, or until `done`.
+    /// Lets the server work for `time`, or until `done`.
     fn run(&mut self, time: Duration, mut done: impl FnMut(&End, &End) -> bool) -> bool {
         let limit = self.simulation.now() + time;
         let Field { simulation, door, server, client, .. } = self;
@@ -201,7 +201,7 @@ impl Field {
         })
     }
 
-    /// Runs until both ends, or one of them, have another completion; gives how long that took.
+    /// Runs until both ends, or the client, have another completion. Returns how long that took.
     fn completes(&mut self, both: bool) -> Duration {
         let before = self.simulation.now();
         let mut found = [None, None];
@@ -219,7 +219,7 @@ impl Field {
         self.simulation.now() - before
     }
 
-    /// The old connection works, and so does a new one; gives how long each took.
+    /// Checks that the old connection works, and a new one. Returns how long each operation took.
     fn honest(&mut self, round: usize) -> Waits {
         let text = pattern(LONG, round);
         self.memory[1].write_at(0, &text).unwrap();
@@ -231,7 +231,7 @@ impl Field {
         let all = [Sge::of(&self.memory[1], 0, LONG as u32)];
         self.client.post(3, SendOp::Write { addr: place.0, rkey: place.1 }, &all);
         let write = self.completes(false);
-        // What a Read brings is what was written: it comes behind it.
+        // A Read returns what was written, because it follows the Write.
         self.client.post(4, SendOp::Read { addr: place.0, rkey: place.1 }, &all);
         self.memory[1].write_at(LONG as u64 - 1, &[!text[LONG - 1]]).unwrap();
         let read = self.completes(false);
@@ -253,7 +253,7 @@ impl Field {
         Waits([send, write, read, took])
     }
 
-    /// The longest waits of some rounds, the first at once.
+    /// Returns the longest waits of some rounds, the first of which is at once.
     fn rounds(&mut self, pauses: &[u64]) -> Waits {
         let mut longest = Waits::default();
         for (round, pause) in pauses.iter().enumerate() {
@@ -263,7 +263,7 @@ impl Field {
         longest
     }
 
-    /// What the server holds.
+    /// Returns what the server holds.
     fn held(&self) -> [(&'static str, u64); 5] {
         let device = self.simulation.device(SERVER);
         let counters = device.attributes().unwrap().counters;
@@ -272,13 +272,13 @@ impl Field {
             ("connections", device.connections().unwrap().len() as u64),
             ("queue pairs of the program", self.door.open as u64),
             ("octets of incomplete FPDUs", count("incomplete_octets")),
-            // An engine has two at hand.
+            // An engine always holds two.
             ("send buffers in use", (BUFFERS as u64 - count("send_buffers_free")).saturating_sub(2)),
             ("connections that wait for buffers", count("waiting_for_buffers")),
         ]
     }
 
-    /// `count` peers of a kind come, and go again.
+    /// Lets `count` peers of a kind come, and leave again.
     fn besiege(&mut self, kind: Kind, count: u32, pauses: &[u64]) -> Waits {
         let hall = (self.door.hall.rkey(), self.door.hall.addr());
         self.camp.borrow_mut().attack(kind, count, hall);
@@ -304,19 +304,19 @@ impl Field {
     }
 }
 
-/// After these pauses, in microseconds, the honest client does a round: from the first moment on.
+/// Pauses before each round of the honest client, in microseconds. The first round is at once.
 const PAUSES: [u64; 7] = [0, 100, 1000, 10_000, 100_000, 1_000_000, 6_000_000];
-/// What floods have, and connections that come again and again.
+/// Pauses for floods, and for connections that come again and again.
 const SHORT: [u64; 6] = [0, 100, 1000, 10_000, 30_000, 100_000];
 
-/// What thousands of peers have.
+/// Pauses for thousands of peers.
 const MOMENTS: [u64; 4] = [0, 100, 1000, 20_000];
-/// How often each attack comes: the server may need more memory for the first ones than for the last.
+/// Number of attacks of each kind. The server may need more memory for the first ones than for the last.
 const ATTACKS: usize = 3;
-/// What it may keep of one attack more: neighbours stay known, as long as nobody else needs their places.
+/// Octets that the server may keep after one more attack: neighbours stay known until others need their places.
 const CACHED: isize = 50_000;
 
-/// What is wrong with a siege by so many of a kind.
+/// Returns what is wrong with an attack by `count` peers of a kind.
 fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<String> {
     let name = format!("{count} of {}", kind.name);
     let mut findings = Vec::new();
@@ -330,7 +330,7 @@ fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<Stri
         if war.longest(peace) != peace {
             findings.push(format!("{name}: {war:?} instead of {peace:?}"));
         }
-        // What keep-alive and the user timeout need to find out.
+        // Time for keep-alive and the user timeout to find dead peers.
         field.run(Duration::from_secs(60), |_, _| false);
         if field.held() != start {
             findings.push(format!("{name}: {:?} stay", field.held()));
@@ -354,7 +354,7 @@ fn siege(kinds: &[Kind]) {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// Thousands of each kind of which so many can do more harm than a hundred, and for as long as a test may take.
+/// Thousands of peers of each kind that can do more harm than a hundred, for as long as a test may take.
 #[test]
 fn thousands() {
     let all = [

@@ -1,4 +1,4 @@
-//! TCP that no kernel would speak: windows, gaps, acknowledgements and options.
+//! TCP that no kernel would speak: odd windows, gaps, acknowledgements and options.
 
 use crate::common::frames::{ACK, FIN, PSH, SYN, Segment};
 use crate::host::{By, Kind, Peer};
@@ -86,7 +86,7 @@ pub const STRANGE: [Kind; 16] = [
         let at = p.expected;
         blocks(p, (at.wrapping_add(1448), at.wrapping_add(8 * 1448)));
         p.acknowledge();
-        // A little goes on, so that there is always something to take back.
+        // Some octets are still taken, so that there is always something to take back.
         p.expected = p.expected.wrapping_add(1);
         p.acknowledge();
     })
@@ -144,7 +144,7 @@ pub const STRANGE: [Kind; 16] = [
     iwarp("no-flags", |p| p.segment(&p.plain(0))).every(20),
 ];
 
-/// From now on nothing is acknowledged of what was asked for.
+/// Acknowledges nothing of the answers from now on.
 fn only_once(p: &mut Peer) {
     if p.round == 0 {
         p.takes = false;
@@ -157,7 +157,7 @@ fn blocks(p: &mut Peer, (left, right): (u32, u32)) {
     p.segment(&Segment { options: &options, ..p.plain(ACK) });
 }
 
-/// The FPDU of a Write of nothing: 20 octets.
+/// Returns the FPDU of a zero-length Write: 20 octets.
 fn nothing() -> Vec<u8> {
     fpdu(&tagged(0xC1, 0x40, 0, 0, &[]))
 }

@@ -1,4 +1,4 @@
-//! Streams that do not get anywhere, that never end, that lie, that want too much, and whose answers nobody takes.
+//! Streams that make no progress, that never end, that lie, that want too much, and whose answers are not taken.
 
 use crate::HALL;
 use crate::common::frames::{ACK, Heard, PSH, Segment, URG};
@@ -17,7 +17,7 @@ const fn greedy(name: &'static str, does: fn(&mut Peer)) -> Kind {
     iwarp(name, does).crowds()
 }
 
-/// The server is the one that connects.
+/// Kinds in which the server connects.
 pub const LISTENERS: [Kind; 6] = [
     Kind::new("listen-silent", By::Listen),
     Kind::new("listen-drip", By::Listen).does(|p| drip(p, REPLY)).every(200),
@@ -246,27 +246,27 @@ pub const ANSWERS: [Kind; 7] = [
     .sources(8),
 ];
 
-/// Reads of all of the hall, as many as are allowed at once.
+/// Asks for Reads of the whole hall, as many as are allowed at once.
 pub fn ask(p: &mut Peer) {
     let reads = (1..=4).flat_map(|msn| fpdu(&read(msn, HALL as u32, p.hall.0, p.hall.1)));
     p.say(&reads.collect::<Vec<u8>>());
 }
 
-/// An octet of these, in its turn.
+/// Sends the next one of these octets.
 fn drip(p: &mut Peer, octets: &[u8]) {
     if let Some(octet) = octets.get(p.round as usize) {
         p.say(&[*octet]);
     }
 }
 
-/// What is in the server's buffers is nobody's business.
+/// Checks that the server sends nothing of its buffers.
 fn no_echo(p: &mut Peer, heard: &Heard<'_>) {
     let opcode = heard.payload.get(3).map(|octet| octet & 15);
     assert!(!matches!(opcode, Some(3..=6)), "peer {}: an echo of {:02x?}", p.number, heard.payload);
     p.acknowledge();
 }
 
-/// An FPDU of 65,018 octets.
+/// Returns an FPDU of 65,018 octets.
 fn long() -> Vec<u8> {
     thread_local! {
         static LONG: Vec<u8> = fpdu(&write(1, 0, 65_004));

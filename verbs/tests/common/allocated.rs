@@ -1,4 +1,5 @@
-//! How much memory the calling thread has allocated. A simulation runs in one thread, so tests can run side by side.
+//! Counts the memory that the calling thread has allocated. A simulation runs in one thread, so tests can run side
+//! by side.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,33 +11,33 @@ thread_local! {
 struct Counting;
 
 fn count(by: isize) {
-    // A thread that ends may free more; nobody asks it any more.
+    // A thread that is ending may still free memory; its count no longer matters.
     let _ = LIVE.try_with(|live| live.set(live.get() + by));
 }
 
-// SAFETY: as the system's allocator; the count allocates nothing.
+// SAFETY: behaves as the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         count(new as isize - layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the same contract.
         unsafe { System.realloc(ptr, layout, new) }
     }
 }
@@ -44,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Octets that this thread has allocated and not freed.
+/// Returns how many octets this thread has allocated and not freed.
 pub fn live() -> isize {
     LIVE.get()
 }

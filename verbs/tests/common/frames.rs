@@ -1,4 +1,4 @@
-//! Frames octet by octet, from code that the stack does not share.
+//! Frames octet by octet, made by code that the stack does not share.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,14 +26,14 @@ pub fn ethernet(to: &[u8], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> 
     [to, &from, &kind.to_be_bytes(), payload].concat()
 }
 
-/// `request`: who has `to`? Otherwise it is the answer to `to`.
+/// Makes an ARP message: with `request`, it asks who has the address of `to`; otherwise it is an answer to `to`.
 pub fn arp(request: bool, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     let operation = if request { 1 } else { 2 };
     let head = [0, 1, 8, 0, 6, 4, 0, operation];
     [&head[..], &from.0, &from.1.octets(), &to.0, &to.1.octets()].concat()
 }
 
-/// `fragment`: the field of flags and offset.
+/// Makes an IPv4 packet. `fragment` is the field of flags and offset.
 pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let length = 20 + payload.len() as u16;
     let mut packet = [&[0x45, 0][..], &length.to_be_bytes(), &[0, 0], &fragment.to_be_bytes()].concat();
@@ -45,7 +45,7 @@ pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, fragment: u16, payload: 
     packet
 }
 
-/// A TCP segment; the rest is as a peer in good order has it.
+/// A TCP segment. All other fields are those of a well-behaved peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub number: u32,
@@ -53,12 +53,12 @@ pub struct Segment<'a> {
     pub flags: u8,
     pub window: u16,
     pub urgent: u16,
-    /// Padded with zeros.
+    /// Padded with zeroes.
     pub options: &'a [u8],
     pub payload: &'a [u8],
 }
 
-/// A packet with that segment.
+/// Makes a packet with that segment.
 pub fn tcp(from: Place, to: Place, segment: &Segment<'_>) -> Vec<u8> {
     let mut options = segment.options.to_vec();
     options.resize(options.len().next_multiple_of(4).min(40), 0);
@@ -88,7 +88,7 @@ pub fn ipv6(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: &[u8]) -> Vec<u
     [&[0x60, 0, 0, 0][..], &length, &[protocol, 255], &from.octets(), &to.octets(), payload].concat()
 }
 
-/// An ICMPv6 message; its length is even.
+/// Makes an ICMPv6 message. Its length must be even.
 pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0][..], payload].concat();
     let length = (message.len() as u32).to_be_bytes();
@@ -98,13 +98,13 @@ pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, payload: &[u8]) -> Vec<u8> 
     message
 }
 
-/// Puts the checksum of all of it at `at`.
+/// Puts the checksum of all octets at `at`.
 fn seal(octets: &mut [u8], at: usize) {
     let sum = !urnic_crc::sum(octets);
     octets[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a node must know of an IPv4 segment.
+/// The parts of a received IPv4 segment that a node needs.
 pub struct Heard<'a> {
     pub from: Place,
     pub to: Place,
@@ -115,7 +115,7 @@ pub struct Heard<'a> {
     pub payload: &'a [u8],
 }
 
-/// The TCP segment in a frame, if there is one.
+/// Returns the TCP segment in a frame; `None` if there is none.
 pub fn heard(frame: &[u8]) -> Option<Heard<'_>> {
     let packet = &frame[14..];
     if frame[12..14] != IPV4.to_be_bytes() || packet[9] != TCP {
@@ -135,7 +135,7 @@ pub fn heard(frame: &[u8]) -> Option<Heard<'_>> {
     })
 }
 
-/// The answer to an ARP request for an address that `has` says is ours.
+/// Returns the answer to an ARP request for an address that is ours according to `has`; `None` for other frames.
 pub fn arp_answer(frame: &[u8], mac: [u8; 6], has: impl Fn(Ipv4Addr) -> bool) -> Option<Vec<u8>> {
     if frame[12..14] != ARP.to_be_bytes() || frame[21] != 1 {
         return None;

@@ -1,7 +1,7 @@
 //! Streams in memory, between engines of one process: for tests of the engine alone.
 //!
-//! Nothing is lost and nothing but the octets takes time, but they arrive in pieces whose borders have nothing to do with the
-//! records that they were sent in, as TCP's may.
+//! Nothing is lost, and only the octets take time. They arrive in pieces whose borders have nothing to do with the
+//! records in which they were sent, as with TCP.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -14,16 +14,16 @@ use urnic::transport::*;
 use urnic::{Device, Progress, TcpState};
 
 thread_local! {
-    /// What joins the devices of the simulation that this thread makes.
+    /// Connects the devices of the simulation that this thread makes.
     static MEDIUM: RefCell<Medium> = RefCell::default();
 }
 
-/// Device number `index` of a simulation, with its settings as far as they are not about TCP.
+/// Makes device number `index` of a simulation, with those of its settings that do not concern TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_over(options, index, clock, |end| end)
 }
 
-/// Makes that device on what `wrap` makes of its end of the medium.
+/// Makes that device on `wrap` of its end of the medium.
 pub fn device_over<T: Transport + 'static>(
     options: &Options,
     index: usize,
@@ -47,31 +47,31 @@ pub fn device_over<T: Transport + 'static>(
     Device::over(wrap(end), clock.clone(), &config)
 }
 
-/// Octets that may be under way on a stream, one way.
+/// Maximum octets under way on a stream, in each direction.
 const WINDOW: usize = 64 << 10;
 /// Octets of a segment, and of a record.
 const SEGMENT: usize = 1448;
-/// Nanoseconds that an octet takes: a gigabit per second for all that an end receives.
+/// Nanoseconds for each octet: a gigabit per second for everything that an end receives.
 const PER_OCTET: u64 = 8;
-/// First port of ends that connect.
+/// First port of connecting ends.
 const EPHEMERAL: u16 = 32_768;
-/// News that one pass takes.
+/// Number of news items that one pass takes.
 const NEWS_PER_PASS: usize = 32;
-/// Octets that data which is held may pin.
+/// Octets that held data may pin.
 const PINNABLE: usize = 2 << 20;
 
-/// What joins the ends.
+/// The medium: what connects the ends.
 #[derive(Clone, Default)]
 pub struct Medium(Arc<Mutex<Vec<End>>>);
 
-/// What the medium knows of an end.
+/// An end, as the medium knows it.
 struct End {
     addresses: Vec<Address>,
     bound: HashMap<BindId, Reserved>,
     generation: u32,
     last_port: u16,
     halves: Vec<Option<Half>>,
-    /// What it hears, and when.
+    /// What it will be told, and when.
     news: VecDeque<(Time, News)>,
     /// When the last of that will have arrived.
     busy: Time,
@@ -91,27 +91,27 @@ struct Half {
     tag: u64,
     local: SocketAddr,
     peer: SocketAddr,
-    /// This end has asked for the stream.
+    /// Whether this end has opened the stream.
     asked: bool,
-    /// Where the other half is; `None` if nobody was there.
+    /// The other half; `None` if there was no listener.
     other: Option<(usize, ConnId)>,
-    /// Records that were not sent yet.
+    /// Records that have not been sent yet.
     queued: VecDeque<Vec<u8>>,
-    /// Octets queued or sent that the other end has not taken.
+    /// Number of queued or sent octets that the other end has not taken.
     unacked: usize,
-    /// What has arrived and the engine could not take.
+    /// Octets that have arrived, and that the engine could not take.
     waiting: VecDeque<Octets>,
-    /// It waits for `resume`.
+    /// Whether it waits for `resume`.
     stopped: bool,
-    /// The end of the stream has been asked for, has been sent, has been heard by the other engine.
+    /// Whether the end of the stream has been requested, has been sent, and has been reported to the other engine.
     close: bool,
     closed: bool,
     acknowledged: bool,
-    /// The other end's end waits behind what waits.
+    /// Whether the other end's FIN waits behind the waiting octets.
     end_waits: bool,
 }
 
-/// What an end hears next.
+/// What an end will be told.
 enum News {
     Incoming(BindId, ConnId),
     Connected(ConnId),
@@ -120,12 +120,12 @@ enum News {
     Finished(ConnId),
     /// The other half was aborted.
     Reset(ConnId),
-    /// A half that is gone already.
+    /// A half that no longer exists.
     Closed(ConnId, u64, CloseReason),
 }
 
 impl Medium {
-    /// An end that has these addresses.
+    /// Makes an end with these addresses.
     pub fn end(&self, addresses: Vec<Address>) -> Memory {
         let mut ends = self.lock();
         ends.push(End {
@@ -147,13 +147,13 @@ impl Medium {
 }
 
 impl End {
-    /// Who listens at an address of this end.
+    /// Returns the listener at an address of this end; `None` if there is none.
     fn listener_at(&self, at: SocketAddr) -> Option<BindId> {
         let listens = |r: &Reserved| r.listens && r.port == at.port() && r.scope.covers(at.ip());
         self.bound.iter().find(|(_, reserved)| listens(reserved)).map(|(id, _)| *id)
     }
 
-    /// Whether a stream that this end has asked for comes from the port.
+    /// Whether a stream that this end has opened comes from the port.
     fn uses(&self, port: u16) -> bool {
         let mut halves = self.halves.iter().flatten();
         halves.any(|half| half.asked && half.local.port() == port)
@@ -191,19 +191,19 @@ impl End {
         conn
     }
 
-    /// The half that `conn` names, if it is there still.
+    /// Returns the half that `conn` names; `None` if it no longer exists.
     fn half(&mut self, conn: ConnId) -> Option<&mut Half> {
         self.halves.get_mut(conn.index() as usize)?.as_mut().filter(|half| half.conn == conn)
     }
 
-    /// The engine will hear of this, behind what it hears before.
+    /// Tells the engine, after all earlier news.
     fn tell(&mut self, now: Time, news: News) {
         let octets = if let News::Data(_, piece) = &news { piece.bytes().len() as u64 } else { 0 };
         self.busy = Time(self.busy.max(now).0 + PER_OCTET * octets);
         self.news.push_back((self.busy, news));
     }
 
-    /// Takes a half away; the engine hears of it.
+    /// Removes a half, and tells the engine.
     fn end(&mut self, now: Time, conn: ConnId, reason: CloseReason) {
         if let Some(half) = self.half(conn) {
             let tag = half.tag;
@@ -217,12 +217,12 @@ impl End {
 pub struct Memory {
     medium: Medium,
     me: usize,
-    /// Pieces cut so far.
+    /// Number of pieces cut so far.
     pieces: usize,
 }
 
 impl Memory {
-    /// Calls `f` with what the medium knows of this end.
+    /// Calls `f` with this end, as the medium knows it.
     fn with<R>(&self, f: impl FnOnce(&mut End) -> R) -> R {
         f(&mut self.medium.lock()[self.me])
     }
@@ -232,12 +232,12 @@ impl Memory {
         self.with(|end| end.half(conn).map(f)).unwrap_or_default()
     }
 
-    /// The tag of a half that is there.
+    /// Returns the tag of a half; `None` if it no longer exists.
     fn tag(&self, conn: ConnId) -> Option<u64> {
         self.of(conn, |half| Some(half.tag))
     }
 
-    /// Gives a piece to the engine, and acknowledges what it takes. False: not all of it.
+    /// Gives a piece to the engine, and acknowledges what the engine takes. Returns whether it took all.
     fn deliver(&self, now: Time, conn: ConnId, piece: Octets, events: &mut impl Events<Octets>) -> bool {
         let Some(tag) = self.tag(conn) else { return true };
         let mut taken = piece.bytes().len();
@@ -260,7 +260,7 @@ impl Memory {
         all
     }
 
-    /// The engine hears that the peer has ended its half.
+    /// Tells the engine that the peer has ended its half.
     fn finish_half(&self, now: Time, conn: ConnId, events: &mut impl Events<Octets>) {
         let Some(tag) = self.tag(conn) else { return };
         events.finished(conn, tag);
@@ -273,7 +273,7 @@ impl Memory {
         self.settle(now, conn);
     }
 
-    /// Ends a stream both halves of which have ended.
+    /// Ends a stream if both halves have ended.
     fn settle(&self, now: Time, conn: ConnId) {
         let mut ends = self.medium.lock();
         let Some(other) = ends[self.me].half(conn).and_then(|half| half.other) else { return };
@@ -505,7 +505,7 @@ impl Transport for Memory {
         let mut at = 0;
         while at < octets.bytes().len() {
             self.pieces += 1;
-            // Some of one octet, some that cut every header in two.
+            // Some of these pieces have one octet, some cut every header in two.
             let n = [SEGMENT, 1, 700, 17, 2 * SEGMENT, 3][self.pieces % 6].min(octets.bytes().len() - at);
             let piece = octets.part(at..at + n);
             ends[other].tell(now, News::Data(there, piece));

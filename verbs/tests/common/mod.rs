@@ -19,11 +19,11 @@ pub const PORT: u16 = 7000;
 pub const LIMIT: Duration = Duration::from_secs(3600);
 
 thread_local! {
-    /// Completion queues made.
+    /// Number of completion queues made.
     static QUEUES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A completion queue, whose home is another engine each time if there are several.
+/// Makes a completion queue. If there are several engines, its home is a different one each time.
 pub fn next_cq(device: &Device) -> Cq {
     let vector = QUEUES.replace(QUEUES.get() + 1) % device.attributes().unwrap().engines;
     device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: false, vector }).unwrap()
@@ -51,14 +51,14 @@ impl End {
         End { pd, cq, qp, events, connection: None }
     }
 
-    /// Another end of the same protection domain.
+    /// Makes another end in the same protection domain.
     pub fn sibling(&self, device: &Device) -> End {
         let (pd, cq) = (self.pd.clone(), next_cq(device));
         let qp = create_qp(&pd, &cq);
         End { pd, cq, qp, events: device.create_event_channel().unwrap(), connection: None }
     }
 
-    /// The next completion.
+    /// Returns the next completion.
     pub fn next(&self, simulation: &mut Simulation) -> Wc {
         let mut wc = [Wc::default()];
         let limit = simulation.now() + LIMIT;
@@ -66,7 +66,7 @@ impl End {
         wc[0]
     }
 
-    /// All completions that are there.
+    /// Returns all completions that have come.
     pub fn completions(&self) -> Vec<Wc> {
         let mut all = Vec::new();
         let mut wc = [Wc::default(); 16];
@@ -78,7 +78,7 @@ impl End {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn event(&self, simulation: &mut Simulation) -> CmEvent {
         let mut event = None;
         let limit = simulation.now() + LIMIT;
@@ -90,7 +90,7 @@ impl End {
         event.unwrap()
     }
 
-    /// The next event, which must tell of the end.
+    /// Returns the reason in the next event, which must report the end.
     pub fn end(&self, simulation: &mut Simulation) -> DisconnectReason {
         match self.event(simulation) {
             CmEvent::Disconnected { qpn, reason } if qpn == self.qp.qpn() => reason,
@@ -130,17 +130,17 @@ pub fn address(node: usize) -> SocketAddr {
     SocketAddr::new(Simulation::address(node).into(), PORT)
 }
 
-/// Terms of a connection whose Sends do not wait for receives.
+/// Returns connection parameters with which Sends do not wait for receives.
 pub fn strict() -> ConnParam {
     ConnParam { rnr_retry: 0, ..ConnParam::default() }
 }
 
-/// Connects `client`, on whatever device, to `server` on device 0, which listens meanwhile.
+/// Connects `client`, on any device, to `server` on device 0, which listens meanwhile.
 pub fn connect(simulation: &mut Simulation, server: &mut End, client: &mut End) {
     connect_with(simulation, server, client, &strict());
 }
 
-/// The same; the server has terms of its own.
+/// Connects the two as [`connect`] does; the server uses `param`.
 pub fn connect_with(simulation: &mut Simulation, server: &mut End, client: &mut End, param: &ConnParam) {
     let listener = server.events.listen(PORT, 16).unwrap();
     let connection = client.events.connect(&client.qp, address(0), &strict());
@@ -167,7 +167,7 @@ pub fn connect_with(simulation: &mut Simulation, server: &mut End, client: &mut 
     drop(listener);
 }
 
-/// Two devices with a connected queue pair each: the one that listened and the one that connected.
+/// Makes two devices with a connected queue pair each: the one that listened and the one that connected.
 pub fn connected(options: &Options) -> (Simulation, End, End) {
     let mut simulation = Simulation::new(options).unwrap();
     let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
@@ -175,7 +175,7 @@ pub fn connected(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// A little time on the wire, nothing else.
+/// Returns the default options: a little time on the wire, and nothing else.
 pub fn options() -> Options {
     let (engines, steering) = queues();
     Options {
@@ -187,8 +187,8 @@ pub fn options() -> Options {
     }
 }
 
-/// The engines of the devices, and which of them frames reach: `tests/over_queues.rs` is made of tests that have files of their
-/// own, too.
+/// Returns the numbers of engines of the devices, and which of them frames reach. `tests/over_queues.rs` consists
+/// of tests that also have files of their own.
 fn queues() -> (Vec<usize>, Steering) {
     match env!("CARGO_CRATE_NAME") {
         "over_queues" => (vec![3, 2], Steering::Random),
@@ -196,8 +196,8 @@ fn queues() -> (Vec<usize>, Steering) {
     }
 }
 
-/// What carries streams in these tests, and in those of the files that `tests/over_memory.rs`, `tests/over_kernel.rs` and
-/// `tests/over_engines.rs` are made of.
+/// Returns what carries the streams in these tests. The tests in `tests/over_memory.rs`, `tests/over_kernel.rs` and
+/// `tests/over_engines.rs` also have files of their own.
 fn carrier() -> Option<Carrier> {
     match env!("CARGO_CRATE_NAME") {
         "over_memory" => Some(medium::device),
@@ -207,7 +207,7 @@ fn carrier() -> Option<Carrier> {
     }
 }
 
-/// The same, with the configuration's idea of when a peer is dead.
+/// Returns options with the configuration's time limits for dead peers.
 pub fn defaults() -> Options {
     let config = urnic_config::TcpConfig::default();
     let idle = config.keepalive_idle.expect("on by default");
@@ -221,7 +221,7 @@ pub fn defaults() -> Options {
     Options { tcp, ..options() }
 }
 
-/// Shows that a connection works, both ways; the side that connected speaks first (MPA-70).
+/// Checks that a connection works, both ways. The side that connected sends first (MPA-70).
 pub fn works(simulation: &mut Simulation, server: &End, client: &End) {
     for (from, to) in [(client, server), (server, client)] {
         let source = from.pd.alloc_mr(100, Access::empty()).unwrap();

@@ -1,18 +1,18 @@
-//! Memory of the application's own, in whole pages.
+//! The application's own memory, in whole pages.
 
 use urnic::{Access, Mr, Pd};
 
-/// A private mapping; unmapped when dropped, so that whoever touches it later ends the process.
+/// A private mapping. It is unmapped when dropped, so that a later touch ends the process.
 pub struct Pages {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: a mapping belongs to no thread, and is accessed by raw copies only.
+// SAFETY: a mapping belongs to no thread, and is accessed only by raw copies.
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// At least `len` octets, zero.
+    /// Maps at least `len` zeroed octets.
     pub fn new(len: usize) -> Pages {
         let len = len.next_multiple_of(4096);
         let (protection, flags) =
@@ -31,16 +31,16 @@ impl Pages {
         self.len
     }
 
-    /// All of it, registered. The caller sees to it that the region goes first.
+    /// Registers all of it. The caller ensures that the region is dropped first.
     pub fn register(&self, pd: &Pd, access: Access) -> Mr {
-        // SAFETY: mapped, and nobody has references to it; it stays until the caller drops it, behind the region.
+        // SAFETY: mapped, without references to it; the caller drops it after the region.
         unsafe { pd.reg_mr(self.base, self.len, access) }.unwrap()
     }
 
-    /// What is there now.
+    /// Returns the present content.
     pub fn content(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        // SAFETY: both are `len` octets; those copied are initialized.
+        // SAFETY: both have `len` octets; those copied are initialized.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base, bytes.as_mut_ptr(), self.len);
             bytes.set_len(self.len);
@@ -48,24 +48,24 @@ impl Pages {
         bytes
     }
 
-    /// From now on whoever touches it ends the process (SIGSEGV), and the addresses stay taken: as after `munmap`, but no
-    /// other mapping can come to lie there and hide the touch.
+    /// Makes every later touch end the process (SIGSEGV), but keeps the addresses taken. This is like `munmap`,
+    /// except that no other mapping can come to lie there and hide the touch.
     pub fn take_away(&self) {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is ours.
         assert_eq!(unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_NONE) }, 0);
     }
 
     /// Writes as the application.
     pub fn fill(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
-        // SAFETY: in bounds.
+        // SAFETY: within bounds.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base, bytes.len()) };
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is ours.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

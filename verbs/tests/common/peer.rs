@@ -1,4 +1,4 @@
-//! A peer that says what the test has it say to an RNIC, segment by segment, and hears what is said.
+//! A peer that sends to an RNIC what the test tells it to, segment by segment, and notes what it receives.
 #![allow(dead_code)]
 
 #[path = "../../../iwarp/tests/support/mod.rs"]
@@ -14,20 +14,20 @@ use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::{CloseReason, ConnId};
 
-/// Reads and Atomics that the RNIC serves at once.
+/// Number of Reads and Atomics that the RNIC serves at once.
 pub const IRD: u16 = 2;
 /// Octets of a start-up frame.
 pub const REPLY: usize = 20;
 
-/// An RNIC, and a peer that has connected to it and said its first FPDU.
+/// An RNIC, and a peer that has connected to it and sent its first FPDU.
 pub struct Scene {
     pub simulation: Simulation,
     pub raw: Rc<RefCell<Raw>>,
     pub conn: ConnId,
     pub end: End,
-    /// Where the queue pair takes its receives from, if that is not its own queue.
+    /// The source of the queue pair's receives, if that is not its own queue.
     pub srq: Option<Srq>,
-    /// With all rights.
+    /// A region with all rights.
     pub all: Mr,
     pub readable: Mr,
     pub foreign: Mr,
@@ -42,12 +42,12 @@ pub fn scene_with(options: &Options) -> Scene {
     scene_of(options, |end| (end, None), true)
 }
 
-/// The same before the peer has said anything, so that the RNIC must be silent (MPA-70).
+/// Makes a scene in which the peer has sent nothing yet, so that the RNIC must be silent (MPA-70).
 pub fn silent_scene() -> Scene {
     scene_of(&options(), |end| (end, None), false)
 }
 
-/// The same, with a queue pair that takes its receives from a shared queue.
+/// Makes a scene with a queue pair that uses a shared receive queue.
 pub fn scene_with_shared_queue() -> Scene {
     let shared = |mut end: End| {
         let srq = end.pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
@@ -82,19 +82,19 @@ fn scene_of(options: &Options, queues: impl FnOnce(End) -> (End, Option<Srq>), s
     Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox }
 }
 
-/// Connects the raw node to `end`, and says its first FPDU.
+/// Connects the raw node to `end`, and sends its first FPDU.
 pub fn establish(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let conn = start_up(simulation, raw, end);
     raw.borrow_mut().send(conn, &first_words());
     conn
 }
 
-/// A Write of nothing.
+/// Returns a zero-length Write.
 fn first_words() -> Vec<u8> {
     fpdu(&tagged(0xC1, 0x40, 0, 0, &[]))
 }
 
-/// Connects the raw node to `end`, which is in RDMA mode then.
+/// Connects the raw node to `end`, which is then in RDMA mode.
 fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let _listener = end.events.listen(PORT, 1).unwrap();
     let conn = raw.borrow_mut().connect(address(0));
@@ -110,7 +110,7 @@ fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) 
 }
 
 impl Scene {
-    /// The peer says these segments, in right FPDUs.
+    /// The peer sends these segments, in correct FPDUs.
     pub fn say(&mut self, ulpdus: &[Vec<u8>]) {
         let octets: Vec<u8> = ulpdus.iter().flat_map(|u| fpdu(u)).collect();
         self.raw.borrow_mut().send(self.conn, &octets);
@@ -124,12 +124,12 @@ impl Scene {
         }
     }
 
-    /// What the peer has heard behind the reply.
+    /// Returns what the peer has received after the Reply.
     pub fn heard(&self) -> Vec<u8> {
         self.raw.borrow().heard(self.conn)[REPLY..].to_vec()
     }
 
-    /// Until the peer has heard `octets` more.
+    /// Runs until the peer has received `octets` more. Returns them.
     pub fn hears(&mut self, octets: usize) -> Vec<u8> {
         let limit = self.simulation.now() + LIMIT;
         let Scene { simulation, raw, conn, .. } = self;
@@ -138,8 +138,8 @@ impl Scene {
         self.heard()
     }
 
-    /// The RNIC ends the connection: FIN, no RST, and `said` is all it says; then the peer closes, too, and nothing
-    /// else comes (DDP-8, RDMAP-51, 67, 74, 85).
+    /// Checks that the RNIC ends the connection by a FIN, not an RST, and that it has sent exactly `said`. The peer
+    /// then closes, too, and nothing else comes (DDP-8, RDMAP-51, 67, 74, 85).
     #[track_caller]
     pub fn ends(&mut self, said: &[u8], reason: DisconnectReason) {
         let limit = self.simulation.now() + LIMIT;
@@ -147,7 +147,7 @@ impl Scene {
         let finished = simulation.run(limit, || raw.borrow().seen.finished.contains(conn));
         assert!(finished, "no FIN: {:?}", raw.borrow().seen.closed);
         assert_eq!(self.heard(), said, "{:02x?}", self.heard());
-        // The other half is open: what comes is acknowledged and ignored.
+        // The other half is still open: what the peer sends is acknowledged and ignored.
         self.say(&[untagged(0x41, 0x43, 0, 1, 0, &[9; 8])]);
         let soon = self.simulation.now() + std::time::Duration::from_millis(50);
         assert!(!self.simulation.run(soon, || false));
@@ -162,13 +162,13 @@ impl Scene {
         assert!(self.end.events.poll().is_none(), "told once");
     }
 
-    /// The status of every request, in order of completion.
+    /// Returns the status of every request, in order of completion.
     pub fn statuses(&self) -> Vec<(u64, WcStatus)> {
         self.end.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect()
     }
 }
 
-/// The FPDU of a Terminate that blames `ulpdu`, with the header fields that `codes` asks for.
+/// Returns the FPDU of a Terminate that blames `ulpdu`, with the header fields that `codes` requires.
 pub fn terminate(codes: [u8; 3], ulpdu: &[u8]) -> Vec<u8> {
     let mut content = vec![codes[0], codes[1], codes[2], 0];
     if codes[2] & 0x40 != 0 {
@@ -185,7 +185,7 @@ pub fn flushed(wr_id: u64) -> (u64, WcStatus) {
     (wr_id, WcStatus::Flushed)
 }
 
-/// The ULPDUs of a stream of FPDUs.
+/// Returns the ULPDUs of a stream of FPDUs.
 pub fn ulpdus(octets: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = octets;
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! A node that speaks TCP and whatever the test has it say.
+//! A node that speaks TCP, and on it whatever the test tells it to.
 
 use super::{End, LIMIT, address, frames};
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ impl Payload for Octets {
     }
 }
 
-/// Frames on their way out.
+/// Frames to be sent.
 #[derive(Default)]
 pub struct Out(Vec<Vec<u8>>);
 
@@ -65,11 +65,11 @@ pub struct Seen {
     pub finished: Vec<ConnId>,
     pub closed: Vec<(ConnId, CloseReason)>,
     pub data: HashMap<ConnId, Vec<u8>>,
-    /// Lengths of the pieces that it came in: those of the segments, if none was lost.
+    /// Lengths of the pieces in which data came in: those of the segments, if none was lost.
     pub pieces: HashMap<ConnId, Vec<usize>>,
-    /// The pieces of all connections: whose, and how long.
+    /// The pieces of all connections: the connection and the length of each.
     pub order: Vec<(ConnId, usize)>,
-    /// Nothing is taken, which shuts the windows.
+    /// Whether nothing is taken, which shuts the windows.
     pub full: bool,
 }
 
@@ -117,15 +117,15 @@ pub struct Raw {
     out: Out,
     now: Time,
     listener: Option<BindId>,
-    /// When time is to stand still next, although nothing happens.
+    /// A time at which the simulation must stop, even if nothing happens then.
     pub wake: Option<Duration>,
-    /// Nothing reaches the node.
+    /// Whether nothing reaches the node.
     pub deaf: bool,
-    /// Segments that only acknowledge are not sent.
+    /// Whether segments that only acknowledge are held back.
     pub keeps_acks: bool,
 }
 
-/// A node for a simulation, and the test's handle to it. `node` is its number.
+/// Makes node number `node` of a simulation, and the test's handle to it.
 pub fn node(node: usize) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
     node_of_mtu(node, 1500)
 }
@@ -147,7 +147,7 @@ fn node_of_mtu(node: usize, mtu: u16) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
     (raw.clone(), Box::new(Shared(raw)))
 }
 
-/// One device, number 0, and a node that speaks TCP, number 1.
+/// Makes a simulation of one device, number 0, and a node that speaks TCP, number 1.
 pub fn with_raw(options: &Options) -> (Simulation, End, Rc<RefCell<Raw>>) {
     let (raw, host) = node_of_mtu(1, options.mtu);
     let simulation = Simulation::with_hosts(&Options { devices: 1, ..options.clone() }, vec![host]).unwrap();
@@ -155,17 +155,17 @@ pub fn with_raw(options: &Options) -> (Simulation, End, Rc<RefCell<Raw>>) {
     (simulation, end, raw)
 }
 
-/// The way to the raw node.
+/// The path to the raw node.
 pub struct Path {
-    /// The largest packet that it carries.
+    /// The largest packet that it carries, in octets.
     pub mtu: Cell<usize>,
-    /// Who sends larger ones is told.
+    /// Whether the sender of a larger packet is told.
     pub tells: bool,
-    /// How many were too large.
+    /// Number of packets that were too large.
     pub refused: Cell<usize>,
 }
 
-/// As `with_raw`; what is sent to the raw node takes the path.
+/// Makes a simulation as `with_raw` does. What is sent to the raw node takes the path.
 pub fn with_path(options: &Options, tells: bool) -> (Simulation, End, Rc<RefCell<Raw>>, Rc<Path>) {
     let (raw, host) = node_of_mtu(1, options.mtu);
     let path = Rc::new(Path { mtu: Cell::new(usize::MAX), tells, refused: Cell::new(0) });
@@ -197,12 +197,12 @@ impl Host for Behind {
     }
 }
 
-/// Whether a frame is a TCP segment over IPv4 with nothing but an acknowledgement.
+/// Whether a frame is a TCP segment over IPv4 that only acknowledges.
 fn only_acknowledges(frame: &[u8]) -> bool {
     frames::heard(frame).is_some_and(|heard| heard.flags == frames::ACK && heard.payload.is_empty())
 }
 
-/// What a router says of an IPv4 packet that it cannot forward (RFC 1191 §4).
+/// Makes a router's message about an IPv4 packet that it cannot forward (RFC 1191 §4).
 fn too_big(frame: &[u8], mtu: u16) -> Vec<u8> {
     let packet = &frame[14..];
     let message = frames::icmp(3, 4, mtu.into(), &packet[..28]);
@@ -211,13 +211,13 @@ fn too_big(frame: &[u8], mtu: u16) -> Vec<u8> {
     frames::ethernet(&frame[6..12], frame[..6].try_into().unwrap(), frames::IPV4, &answer)
 }
 
-/// Steps until `done`.
+/// Runs until `done`.
 pub fn until(simulation: &mut Simulation, what: &str, done: impl FnMut() -> bool) {
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, done), "{what}: not within {LIMIT:?}");
 }
 
-/// A TCP connection from the raw node to the device.
+/// Makes a TCP connection from the raw node to the device.
 pub fn raw_connection(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>) -> ConnId {
     let conn = raw.borrow_mut().connect(address(0));
     until(simulation, "TCP handshake", || raw.borrow().seen.connected.contains(&conn));
@@ -252,7 +252,7 @@ impl Raw {
         self.stack.output(self.now, conn, &mut self.out);
     }
 
-    /// Sends `octets` and closes, with one segment if they fit.
+    /// Sends `octets` and closes, in one segment if they fit.
     pub fn send_last(&mut self, conn: ConnId, octets: &[u8]) {
         self.stack.send(conn, Octets(octets.into())).unwrap();
         self.close(conn);
@@ -274,7 +274,7 @@ impl Raw {
         }
     }
 
-    /// What has come in on `conn`.
+    /// Returns what has come in on `conn`.
     pub fn heard(&self, conn: ConnId) -> Vec<u8> {
         self.seen.data.get(&conn).cloned().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Kernel sockets under the engines of a simulation: the octets take real ways, at which the virtual clock looks every few
-//! microseconds of its own.
+//! Kernel sockets under the engines of a simulation. The octets take real paths, and the virtual clock advances a
+//! few microseconds at a time to look for them.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,17 +14,18 @@ use urnic::simulation::{Options, SimClock, Simulation};
 use urnic::transport::*;
 use urnic::{Device, Patience, Progress};
 
-/// How far the clock moves while nothing happens: ever farther, as tests wait for hours, too.
+/// How far the clock advances while nothing happens: ever farther, because tests may wait for hours.
 const TICK: Duration = Duration::from_micros(20);
 const LONGEST_TICK: Duration = Duration::from_secs(1);
-/// Nanoseconds that a pass takes which has received something.
+/// Nanoseconds of a pass that has received something.
 const PER_PASS: u64 = 20_000;
-/// Octets read at once: tests want to be in the middle of a message now and then.
+/// Octets of one read; few, because tests want to be in the middle of a message now and then.
 const READ: usize = 2 << 10;
-/// Passes after which it moves twice as far.
+/// Number of passes after which the clock advances twice as far.
 const TICKS: u32 = 64;
 
-/// Ports that tests name. Other programs may listen on the same ones at all addresses, so they are others in truth.
+/// Ports that tests name. Other programs may listen on these at all addresses, so the real ports are different
+/// ones.
 const FIXED: std::ops::Range<u16> = 1..10_000;
 const SHIFT: u16 = 20_000;
 
@@ -33,7 +34,7 @@ const SHIFT: u16 = 20_000;
 struct Net([u8; 2]);
 
 impl Net {
-    /// One that no other test has, of this process or another, for as long as the socket is open.
+    /// Returns a network that no other test has, of this process or another, as long as the socket is open.
     fn new() -> (Self, UdpSocket) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let first = std::process::id().wrapping_mul(97);
@@ -46,7 +47,7 @@ impl Net {
         taken.expect("a network that nobody has taken")
     }
 
-    /// The loopback's address that stands for one of a device.
+    /// Returns the loopback address that stands for an address of a device.
     fn real(self, at: SocketAddr) -> SocketAddr {
         let first = Simulation::address(0).to_bits() - 1;
         match at.ip() {
@@ -59,7 +60,7 @@ impl Net {
         }
     }
 
-    /// The device's address that an address of the loopback stands for.
+    /// Returns the device address that a loopback address stands for.
     fn shown(self, at: SocketAddr) -> SocketAddr {
         match at.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => {
@@ -74,16 +75,16 @@ impl Net {
 }
 
 thread_local! {
-    /// That of the simulation that this thread makes.
+    /// The network of the simulation that this thread makes.
     static NET: RefCell<(Net, UdpSocket)> = RefCell::new(Net::new());
 }
 
-/// Device number `index` of a simulation, with its settings as far as they are not about TCP.
+/// Makes device number `index` of a simulation, with those of its settings that do not concern TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 1)
 }
 
-/// The same with several engines, of which each device has another number.
+/// Makes that device with several engines. Each device has a different number of them.
 pub fn device_of_engines(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 4 - index % 3)
 }
@@ -118,11 +119,11 @@ struct Sockets {
     net: Net,
     own: Address,
     clock: SimClock,
-    /// Passes since something arrived.
+    /// Number of passes since something arrived.
     idle: u32,
 }
 
-/// Tells an engine of its peers by the addresses that it knows.
+/// Tells an engine of its peers, by the addresses that it knows.
 struct Shown<'a, E>(&'a mut E, Net);
 
 impl<D, E: Events<D>> Events<D> for Shown<'_, E> {
@@ -164,7 +165,7 @@ impl Transport for Sockets {
     type Draft = <OverKernel as Transport>::Draft;
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        // "Any" is the device's own.
+        // "Any" means the device's own address.
         let own = if address.ip().is_unspecified() { self.own.ip } else { address.ip() };
         let bound = self.inner.bind(self.net.real((own, address.port()).into()), v6only);
         let bound = bound.map_err(|e| match e {
@@ -247,7 +248,7 @@ impl Transport for Sockets {
         self.inner.advance(now, &mut Shown(events, self.net));
     }
 
-    /// Something may arrive at any time.
+    /// Data may arrive at any time.
     fn next_deadline(&self) -> Option<Time> {
         let tick = TICK.saturating_mul(1 << (self.idle / TICKS).min(16)).min(LONGEST_TICK);
         let soon = Time(self.clock.now()) + tick;
@@ -299,7 +300,7 @@ impl Transport for Sockets {
     }
 
     unsafe fn lend(&mut self, record: &mut Self::Draft, at: *const u8, len: usize, ours: bool) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps the same contract.
         unsafe { self.inner.lend(record, at, len, ours) }
     }
 

@@ -1,5 +1,5 @@
-//! Any number of hosts at one node, which shares no code with the RNIC: each opens a connection, says something, and keeps
-//! it.
+//! Any number of hosts at one node, which shares no code with the RNIC. Each host opens a connection, sends
+//! something, and keeps the connection open.
 
 use super::PORT;
 use super::frames::{self, ACK, FIN, Place, RST, SYN, Segment, arp_answer, ethernet};
@@ -12,26 +12,26 @@ use urnic::simulation::{Host, Simulation};
 /// What the strangers do, and what they have seen.
 pub struct Strangers {
     mac: [u8; 6],
-    /// Place they are, by their number.
+    /// Returns the address of a stranger, by its number.
     pub who: fn(u32) -> Place,
-    /// What each says once it is connected.
+    /// What each stranger sends once it is connected.
     pub say: Vec<u8>,
-    /// Each resets its connection when it has said that.
+    /// Whether each stranger resets its connection after that.
     pub hang_up: bool,
-    /// Time from one to the next.
+    /// Time between two strangers.
     pub every: Duration,
-    /// How many there are to come, and how many have come.
+    /// Number of strangers still to come, and number that have come.
     pub left: u32,
     pub begun: u32,
     next: Duration,
-    /// Connections that are open: the number that we send next.
+    /// Open connections, each with the next sequence number to send.
     pub open: HashMap<Place, u32>,
     pub connected: usize,
     pub reset: usize,
     pub finished: usize,
 }
 
-/// Strangers at a node, for a simulation, and the test's handle to them.
+/// Makes strangers at a node for a simulation, and the test's handle to them.
 pub fn node(node: usize, who: fn(u32) -> Place) -> (Rc<RefCell<Strangers>>, Box<dyn Host>) {
     let strangers = Rc::new(RefCell::new(Strangers {
         mac: Simulation::mac(node),
@@ -51,7 +51,7 @@ pub fn node(node: usize, who: fn(u32) -> Place) -> (Rc<RefCell<Strangers>>, Box<
 }
 
 impl Strangers {
-    /// A segment of `who` to the first device.
+    /// Makes a segment from `who` to the first device.
     fn segment(&self, who: Place, (number, acknowledges): (u32, u32), flags: u8, payload: &[u8]) -> Vec<u8> {
         let to = (Simulation::address(0), PORT);
         let segment = Segment { number, acknowledges, flags, window: 0x4000, payload, ..Segment::default() };
@@ -59,7 +59,7 @@ impl Strangers {
     }
 
     fn take(&mut self, frame: &[u8], send: &mut Vec<Vec<u8>>) {
-        // An ARP request for any of us.
+        // Answers an ARP request for any stranger.
         send.extend(arp_answer(frame, self.mac, |ip| (0..2).all(|device| Simulation::address(device) != ip)));
         let Some(heard) = frames::heard(frame) else { return };
         let (who, seq, ack) = (heard.to, heard.number, heard.acknowledges);

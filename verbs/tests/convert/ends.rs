@@ -1,4 +1,4 @@
-//! What the tests share: ends of TCP connections, devices, and golden octets.
+//! Shared by the tests: ends of TCP connections, devices, and golden octets.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use urnic::*;
 
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A start-up without a ready-to-receive indication, with four Reads each way.
+/// Returns the parameters of a start-up without a ready-to-receive indication, with four Reads each way.
 pub fn plain() -> ConnParam {
     ConnParam { ird: 4, ord: 4, rtr: Some(RtrChoice::Off), ..ConnParam::default() }
 }
@@ -18,17 +18,17 @@ pub fn impatient() -> ConnParam {
     ConnParam { timeout: Duration::from_millis(50), ..plain() }
 }
 
-/// Start-up frames (RFC 5044 §7.1.1, RFC 6581 §6), CRC and enhanced: a Request of no private data for four Reads each way, the
-/// Reply to it, one that rejects, and a peer-to-peer Request with "hi" for 16 and 8.
+/// Start-up frames (RFC 5044 §7.1.1, RFC 6581 §6), with CRC and enhanced: a Request without private data for four
+/// Reads each way, the Reply to it, a rejecting Reply, and a peer-to-peer Request with "hi" for 16 and 8 Reads.
 pub const REQUEST: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x04\x00\x04\x00\x04";
 pub const REPLY: &[u8] = b"MPA ID Rep Frame\x50\x02\x00\x04\x00\x04\x00\x04";
 pub const REJECTION: &[u8] = b"MPA ID Rep Frame\x70\x02\x00\x06\x00\x00\x00\x00no";
 pub const REQUEST_P2P: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x06\xc0\x10\xc0\x08hi";
-/// FPDUs of nothing: a Write, and a Send.
+/// FPDUs of a zero-length Write and a zero-length Send.
 pub const WRITE: &[u8] = b"\x00\x0e\xc1\x40\0\0\0\0\0\0\0\0\0\0\0\0\xa3\x05\x72\xab";
 pub const SEND: &[u8] = b"\x00\x12\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\x58\x7b\xe8\xc4";
 
-/// What a program has of a device.
+/// A device and a program's objects of it.
 pub struct Node {
     pub device: Device,
     pub pd: Pd,
@@ -63,7 +63,7 @@ impl Node {
         self.events.wait(PATIENCE).expect("an event")
     }
 
-    /// The private data of the peer.
+    /// Waits until the connection is established. Returns the private data of the peer.
     pub fn established(&self) -> Vec<u8> {
         match self.event() {
             CmEvent::Established { qpn, private_data, .. } if qpn == self.qp.qpn() => private_data,
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Posts a Send of nothing.
+    /// Posts a zero-length Send.
     pub fn send_nothing(&self) {
         let wr = SendWr { wr_id: 1, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
         self.qp.post_send(&wr).unwrap();
@@ -109,7 +109,7 @@ pub fn qp(pd: &Pd, cq: &Cq) -> Qp {
     .unwrap()
 }
 
-/// Two ends of a TCP connection over the loopback.
+/// Makes two ends of a TCP connection over the loopback.
 pub fn wire() -> (TcpStream, TcpStream) {
     wire_at((Ipv4Addr::LOCALHOST, 0).into())
 }
@@ -125,14 +125,14 @@ pub fn wire_at(at: SocketAddr) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// The next octets that a plain peer hears.
+/// Returns the next octets that a plain peer receives.
 pub fn heard(peer: &mut TcpStream, n: usize) -> Vec<u8> {
     let mut octets = vec![0; n];
     peer.read_exact(&mut octets).unwrap();
     octets
 }
 
-/// How the connection ends for a plain peer, which hears nothing else.
+/// Returns how the connection ends for a plain peer, which must receive nothing else.
 pub fn end(peer: &mut TcpStream) -> Option<ErrorKind> {
     let mut octets = Vec::new();
     let end = peer.read_to_end(&mut octets);
@@ -144,7 +144,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// A Write and a Read, larger than whatever carries them.
+/// Checks a Write and a Read, both larger than the units of any carrier.
 pub fn works(here: &Node, there: &Node) {
     const LEN: usize = 300_003;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

@@ -1,4 +1,4 @@
-//! Start-ups that come to nothing.
+//! Start-ups that fail.
 
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use urnic::*;
 
 use crate::ends::*;
 
-/// MPA-66: the peer does not want it. The connection ends, and the queue pair may try another one.
+/// MPA-66: the peer rejects. The connection ends, and the queue pair may try another one.
 #[test]
 fn a_rejection_is_told() {
     let node = Node::new();
@@ -28,7 +28,8 @@ fn a_rejection_is_told() {
     assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
 }
 
-/// MPA-52, MPA-53, MPA-64, MPA-74: what comes is no start-up frame, or that of the wrong role; the program has read it, or not.
+/// MPA-52, MPA-53, MPA-64, MPA-74: the peer sends no start-up frame, or one of the wrong role. The program may have
+/// read it.
 #[test]
 fn strange_octets_end_the_startup() {
     for (role, words) in [
@@ -59,7 +60,7 @@ fn roles_that_do_not_fit_are_told() {
     let (ours, theirs) = wire();
     one.convert(ours, Role::Initiator, &[], &plain());
     other.convert(theirs, Role::Initiator, &[], &plain());
-    // The first to hear the other's Request ends the connection; that may be all that the other one hears.
+    // The first side that receives the other's Request ends the connection. The other side may see only that end.
     let failures = [one.failure(), other.failure()];
     assert!(failures.contains(&ConnectFailure::NotIwarp), "{failures:?}");
     let (ours, theirs) = wire();
@@ -69,7 +70,7 @@ fn roles_that_do_not_fit_are_told() {
     assert_eq!(other.failure(), ConnectFailure::Reset);
 }
 
-/// MPA-76: with a peer that says nothing, or not all.
+/// MPA-76: the peer sends nothing, or not all of its frame.
 #[test]
 fn a_startup_takes_no_longer_than_it_may() {
     for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
@@ -83,7 +84,7 @@ fn a_startup_takes_no_longer_than_it_may() {
                 assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
             }
             assert_eq!(end(&mut peer), Some(ErrorKind::ConnectionReset));
-            // The queue pair is as it was.
+            // The queue pair is unchanged.
             let (again, mut peer) = wire();
             peer.write_all(frame).unwrap();
             node.convert(again, role, &[], &plain());
@@ -92,8 +93,8 @@ fn a_startup_takes_no_longer_than_it_may() {
     }
 }
 
-/// MPA-79 code 1: before the conversion or after it, by an end or a reset. There is no second try with an older revision (MPAE-9), as
-/// there is no second socket.
+/// MPA-79 code 1: the peer goes before the conversion or after it, by a FIN or a reset. There is no second try with
+/// an older revision (MPAE-9), because there is no second socket.
 #[test]
 fn a_peer_that_goes_is_told() {
     for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
@@ -129,8 +130,8 @@ fn a_peer_that_goes_is_told() {
     }
 }
 
-/// MPAE-8, MPAE-9: a peer that knows revision 1 only closes the connection. The older revision is not tried on another one, as that
-/// would not be the program's.
+/// MPAE-8, MPAE-9: a peer that knows only revision 1 closes the connection. The older revision is not tried on
+/// another connection, because that would not be the program's.
 #[test]
 fn there_is_no_second_connection() {
     let node = Node::new();
@@ -145,8 +146,8 @@ fn there_is_no_second_connection() {
     assert_eq!(listener.accept().map_err(|e| e.kind()).err(), Some(ErrorKind::WouldBlock));
 }
 
-/// A Request of revision 1 has its whole private data for the program; a Reply to an enhanced one has room for less of it. What
-/// does not fit is a rejection (MPA-65), told at both ends.
+/// A Reply to a Request of revision 1 may use all of the private data; a Reply to an enhanced Request has room for
+/// less. An answer that does not fit becomes a rejection (MPA-65), reported at both ends.
 #[test]
 fn an_answer_that_does_not_fit_rejects() {
     let words: Vec<u8> = pattern(512);
@@ -166,7 +167,8 @@ fn an_answer_that_does_not_fit_rejects() {
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
 }
 
-/// The program changes its mind: by the connection, the queue pair's state, its end, or that of the device.
+/// The program changes its mind: by the connection, the queue pair's state, or the end of the queue pair or the
+/// device.
 #[test]
 fn a_conversion_can_be_given_up() {
     for role in [Role::Responder, Role::Initiator] {
@@ -197,7 +199,7 @@ fn a_conversion_can_be_given_up() {
                     assert_eq!(qp.state(), QpState::Error);
                     qp.to_idle().unwrap();
                 }
-                // Whether the peer accepts decides what it is told (MPAE-31).
+                // What the peer is told depends on whether it accepts (MPAE-31).
                 (1, Role::Initiator) => {
                     qp.to_error();
                     drop((peer, qp, events, cq, pd, device));

@@ -1,5 +1,5 @@
-//! Sockets of the program's that become connections, after it has spoken its own protocol on them (RFC 5044 §7.1): over the
-//! loopback, in real time. Peers are other such sockets, and plain ones that speak golden octets.
+//! Sockets of the program that become connections, after it has spoken its own protocol on them (RFC 5044 §7.1):
+//! over the loopback, in real time. The peers are other such sockets, and plain sockets that send golden octets.
 
 mod ends;
 mod failures;
@@ -13,8 +13,8 @@ use ends::*;
 use proptest::prelude::*;
 use urnic::*;
 
-/// RFC 5044 §7.1: streaming data first, then MPA on the same connection. Either end may be the one that has connected. MPA-61: both
-/// hear the other's private data.
+/// RFC 5044 §7.1: streaming data first, then MPA on the same connection. Either end may have opened the TCP
+/// connection. MPA-61: both ends get the other's private data.
 #[test]
 fn sockets_become_connections_after_a_protocol_of_the_program() {
     let addresses: [SocketAddr; 2] = [(Ipv4Addr::LOCALHOST, 0).into(), (Ipv6Addr::LOCALHOST, 0).into()];
@@ -63,8 +63,8 @@ fn both_ends_may_be_one_device() {
     works(&node, &other);
 }
 
-/// The peer need not have converted: it listens, or connects, as ever. Thus a connection can come through a proxy, or be accepted
-/// by a program's own listener.
+/// The peer need not have converted: it may listen or connect as usual. A connection can thus come through a proxy,
+/// or be accepted by a program's own listener.
 #[test]
 fn the_peer_may_be_any() {
     for role in [Role::Initiator, Role::Responder] {
@@ -90,7 +90,7 @@ fn the_peer_may_be_any() {
     }
 }
 
-/// Whoever drives the device; many at once; and nothing is left of them.
+/// Whichever thread drives the device, many sockets are converted at once, and nothing of them remains.
 #[test]
 fn many_are_converted_at_once() {
     const PAIRS: usize = 50;
@@ -103,7 +103,7 @@ fn many_are_converted_at_once() {
             let (one, other) = wire();
             let (asks, answers) = (qp(&asking.pd, &asking.cq), qp(&answering.pd, &answering.cq));
             let name = ConnParam { private_data: vec![i as u8], ..plain() };
-            // The Request may be there before the responder is, or come after.
+            // The Request may come before the responder's conversion, or after it.
             let responder =
                 || answering.events.convert(&answers, other, Role::Responder, &[], &name).unwrap();
             let initiator = || asking.events.convert(&asks, one, Role::Initiator, &[], &name).unwrap();
@@ -150,7 +150,8 @@ fn many_are_converted_at_once() {
     }
 }
 
-/// Against the standard's octets instead of our own other end. MPA-62, MPAE-3: the Request; MPA-70: the first FPDU is the initiator's.
+/// The other end sends and expects the octets of the standard; it is not urnic. MPA-62, MPAE-3: the Request;
+/// MPA-70: the initiator sends the first FPDU.
 #[test]
 fn an_initiator_speaks_the_standard() {
     let node = Node::new();
@@ -171,7 +172,7 @@ fn an_initiator_speaks_the_standard() {
     let op = SendOp::Write { addr: 0, rkey: 0 };
     let sges = [Sge::of(&words, 0, 10_000)];
     node.qp.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
-    // Where the peer's Send was slow to come, Writes of nothing have asked for it.
+    // If the peer's Send was slow to come, zero-length Writes have asked for it.
     let mut length = heard(&mut peer, 2);
     while length == WRITE[..2] {
         assert!(heard(&mut peer, WRITE.len() - 2).starts_with(&WRITE[2..4]));
@@ -206,8 +207,8 @@ fn a_responder_speaks_the_standard() {
     assert_eq!(heard(&mut peer, SEND.len()), SEND);
 }
 
-/// Who has read how much of the start-up makes no difference: the program, into its buffer, or the device, in pieces as they
-/// come.
+/// It makes no difference whether the program has read a part of the start-up into its buffer, or the device reads
+/// it, in pieces as they come.
 fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let node = Node::new();
     let (ours, mut peer) = wire();
@@ -217,7 +218,7 @@ fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let mut socket = ours;
     assert_eq!(heard(&mut socket, 8), b"by RDMA\n");
     let buffered = heard(&mut socket, read.len());
-    // Some of what the program has not read is there already.
+    // Some of what the program has not read has already arrived.
     let mut pieces = pieces.iter().copied();
     let mut piece = |rest: &mut &[u8], peer: &mut TcpStream| {
         let n = pieces.next().unwrap_or(usize::MAX).min(rest.len());
@@ -243,7 +244,7 @@ fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     assert_eq!(node.completion().wr_id, 1);
 }
 
-/// MPA-77: no octet behind the program's own is lost, or taken for its own.
+/// MPA-77: no octet after the program's own is lost, or taken for the program's.
 #[test]
 fn octets_that_were_read_already_count() {
     for (role, frame) in [(Role::Responder, REQUEST_P2P), (Role::Initiator, REPLY)] {

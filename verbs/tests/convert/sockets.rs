@@ -1,4 +1,4 @@
-//! The sockets: which can be converted, and what becomes of them.
+//! The sockets: which can be converted, and what happens to them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use urnic::*;
 
 use crate::ends::*;
 
-/// What is no connected TCP socket is given back, and is what it was.
+/// A descriptor that is not a connected TCP socket is given back unchanged.
 #[test]
 fn what_cannot_be_converted_is_given_back() {
     let node = Node::new();
@@ -48,7 +48,7 @@ fn what_cannot_be_converted_is_given_back() {
     assert_eq!(node.qp.state(), QpState::Idle);
 }
 
-/// The socket is given back also where it is not to blame, and can be used, or converted, after that.
+/// The socket is also given back if it is not to blame. It can then be used, or converted.
 #[test]
 fn what_is_refused_goes_on() {
     let (ours, mut peer) = wire();
@@ -62,10 +62,10 @@ fn what_is_refused_goes_on() {
         assert_eq!(socket.as_raw_fd(), number);
         (error, socket)
     };
-    // A device with a TCP of its own has no sockets.
+    // A device with a TCP of its own cannot take over sockets.
     let (error, socket) = refuse(&simulated, ours.into(), &plain());
     assert!(matches!(error, Error::NoConversion), "{error}");
-    // One that keeps to an address has none of another.
+    // A device that is limited to one address refuses a socket of another.
     let mut elsewhere = Config::default();
     elsewhere.port.kernel = KernelAddresses::One(Ipv4Addr::new(127, 0, 0, 9).into());
     let elsewhere = Node::of(&Device::open(&elsewhere).unwrap());
@@ -75,14 +75,14 @@ fn what_is_refused_goes_on() {
     let talkative = ConnParam { private_data: vec![0; 513], ..plain() };
     let (error, socket) = refuse(&node, socket, &talkative);
     assert!(matches!(error, Error::Invalid(_)), "{error}");
-    // A queue pair that has a connection.
+    // A queue pair that already has a connection.
     let (busy, mut other) = wire();
     node.convert(busy, Role::Initiator, REPLY, &plain());
     node.established();
     let (error, socket) = refuse(&node, socket, &plain());
     assert!(matches!(error, Error::QpState { .. }), "{error}");
     assert_eq!(heard(&mut other, REQUEST.len()), REQUEST);
-    // Nothing was said, and no option was changed.
+    // Nothing was sent, and no option was changed.
     let mut socket = TcpStream::from(socket);
     assert_eq!(SockRef::from(&socket).linger().unwrap(), Some(Duration::from_secs(3)));
     socket.write_all(b"still here").unwrap();
@@ -93,8 +93,8 @@ fn what_is_refused_goes_on() {
     node.established();
 }
 
-/// Whatever the program has set on its socket, the connection is as any other: its calls do not wait, its small messages do not
-/// either, and its end is no reset.
+/// Whatever options the program has set on its socket, the connection behaves as any other: its calls do not wait,
+/// its small messages leave at once, and it does not end by a reset.
 #[test]
 fn options_of_the_socket_are_not_in_the_way() {
     for nonblocking in [false, true] {
@@ -108,7 +108,7 @@ fn options_of_the_socket_are_not_in_the_way() {
             options.set_tcp_user_timeout(Some(Duration::from_millis(1))).unwrap();
             options.set_nonblocking(nonblocking).unwrap();
             let many: libc::c_int = 100_000;
-            // SAFETY: one number, of the length that we say.
+            // SAFETY: one number, of the stated length.
             let status = unsafe {
                 libc::setsockopt(
                     socket.as_raw_fd(),
@@ -120,13 +120,13 @@ fn options_of_the_socket_are_not_in_the_way() {
             };
             assert_eq!(status, 0);
         }
-        // Duplicates, as a forked child has them, keep no connection open. They show the options.
+        // Duplicates, such as a forked child has, do not keep a connection open. Here they show the options.
         let duplicates = [&ours, &theirs].map(|socket| socket.try_clone().unwrap());
         other.convert(theirs, Role::Responder, &[], &plain());
         let connection = one.convert(ours, Role::Initiator, &[], &plain());
         for socket in &duplicates {
             let options = SockRef::from(socket);
-            // At zero what is unsent when the connection ends is lost, above it `close` waits.
+            // With zero, unsent data is lost when the connection ends; with more, `close` waits.
             assert_eq!(options.linger().unwrap(), None);
             assert!(options.tcp_nodelay().unwrap() && !options.tcp_cork().unwrap());
             assert_eq!(options.tcp_user_timeout().unwrap(), None);
@@ -144,15 +144,15 @@ fn options_of_the_socket_are_not_in_the_way() {
     }
 }
 
-/// The descriptors of this process that are of the same socket as `socket` is.
+/// Returns this process's descriptors of the same socket as `socket`.
 fn descriptors(inode: &std::path::Path) -> Vec<i32> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let same = all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == inode));
     same.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The device has one descriptor, out of the program's way, which `exec` closes; none is left in the end. A duplicate of the
-/// program's keeps no connection.
+/// The device has one descriptor, with a number that programs do not use, and `exec` closes it. None is left in the
+/// end. A duplicate of the program's does not keep the connection open.
 #[test]
 fn a_socket_is_the_devices() {
     for (role, resets) in [(Role::Responder, true), (Role::Initiator, false)] {
@@ -188,8 +188,8 @@ fn a_socket_is_the_devices() {
 /// Set in the process that has few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 
-/// In a process of its own, as the limit is the process's: the device needs a descriptor of its own, and takes the socket when there
-/// is one.
+/// Runs in a process of its own, because the limit belongs to the process. The device needs a descriptor of its
+/// own, and takes the socket once there is one.
 #[test]
 fn without_a_descriptor_the_socket_is_given_back() {
     if std::env::var_os(FEW).is_none() {
@@ -212,7 +212,8 @@ fn without_a_descriptor_the_socket_is_given_back() {
     assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
 }
 
-/// What the program has written goes before the Request though the kernel has not sent it yet: the peer does not read.
+/// What the program has written goes before the Request, even if the kernel has not sent it yet because the peer
+/// does not read.
 #[test]
 fn what_is_unsent_goes_first() {
     let node = Node::new();

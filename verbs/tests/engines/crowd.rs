@@ -5,7 +5,7 @@ use std::thread;
 use super::parties::{serve, visit};
 use super::*;
 
-/// `servers` and `clients`: engines of either end.
+/// `servers` and `clients` are the numbers of engines at either end.
 fn all_to_all(servers: usize, clients: usize, progress: Progress) {
     let limit = Limit::new();
     let (there, here) = (device(servers, progress), device(clients, progress));
@@ -37,7 +37,7 @@ fn engines_are_driven_by_their_own_threads_alone() {
     all_to_all(2, 2, Progress::Dedicated);
 }
 
-/// Each time with another queue pair of another engine; at the end nothing of them is left.
+/// Each connection uses another queue pair of another engine. At the end nothing of them is left.
 #[test]
 fn connections_come_and_go() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));

@@ -1,4 +1,4 @@
-//! Ends in the middle of everything: of queue pairs, listeners and devices, and of descriptors.
+//! Ends in the middle of work: of queue pairs, listeners and devices, and of descriptors.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -8,7 +8,7 @@ use std::thread;
 use super::memory::pairs;
 use super::*;
 
-/// Descriptors of this process that are sockets or sets of descriptors, with what they are.
+/// Returns this process's descriptors that are sockets or epoll sets, each with its kind.
 fn descriptors() -> Vec<(RawFd, String)> {
     let listed = fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
     let named = |entry: fs::DirEntry| {
@@ -18,8 +18,8 @@ fn descriptors() -> Vec<(RawFd, String)> {
     listed.filter_map(named).collect()
 }
 
-/// While all queue pairs of all engines are at work, one by one goes into the error state, is destroyed or is disconnected,
-/// some of them by a second thread at the same time, and at the end a device is dropped.
+/// While all queue pairs of all engines are at work, one after the other goes into the error state, is destroyed or
+/// is disconnected, sometimes by a second thread at the same time. At the end a device is dropped.
 #[test]
 fn queue_pairs_end_in_the_middle_of_their_work() {
     let limit = Limit::new();
@@ -84,7 +84,7 @@ fn queue_pairs_end_in_the_middle_of_their_work() {
     }
 }
 
-/// Listeners and channels go while requests come in and move; each client hears of an end.
+/// Listeners and channels are dropped while requests come in and move. Each client is told of an end.
 #[test]
 fn listeners_end_while_requests_come_in() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));
@@ -105,7 +105,7 @@ fn listeners_end_while_requests_come_in() {
                 for _ in 0..round % 7 {
                     match events.wait(Duration::from_secs(1)) {
                         Some(CmEvent::ConnectRequest(request)) => {
-                            // The listener may be gone.
+                            // The listener may have been dropped.
                             let _ = request.accept(next.next().unwrap(), &ConnParam::default());
                         }
                         _ => break,
@@ -128,7 +128,7 @@ fn listeners_end_while_requests_come_in() {
             }
         }
         drop((clients, servers));
-        // Ends of those that were established.
+        // The ends of connections that were established.
         while own.poll().is_some() {}
     }
     assert!(established > 10, "{established}");
@@ -141,10 +141,10 @@ fn listeners_end_while_requests_come_in() {
     }
 }
 
-/// Nothing of a device stays: no descriptor, no thread.
+/// Nothing of a device remains: no descriptor, no thread.
 #[test]
 fn a_device_of_several_engines_leaves_nothing_behind() {
-    // In a process of its own, because other tests open descriptors, too.
+    // Runs in a process of its own, because other tests open descriptors, too.
     if std::env::var_os("URNIC_ALONE").is_none() {
         let test = "ends::a_device_of_several_engines_leaves_nothing_behind";
         let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -171,7 +171,7 @@ fn a_device_of_several_engines_leaves_nothing_behind() {
     }
 }
 
-/// Sets of descriptors refuse a socket that is to move: the peer hears of it, and nothing is left of the connection.
+/// epoll sets refuse a socket that is to move: the peer is told, and nothing is left of the connection.
 #[test]
 fn a_socket_that_the_other_engine_cannot_watch_is_closed() {
     if std::env::var_os("URNIC_ALONE").is_none() {
@@ -200,16 +200,16 @@ fn a_socket_that_the_other_engine_cannot_watch_is_closed() {
         let CmEvent::ConnectRequest(request) = event(&events, "the request") else { panic!() };
         let peer = request.peer();
         let moved = descriptors().into_iter().map(|(fd, _)| fd).find(|fd| {
-            // SAFETY: open at this moment, as it was listed, and nobody closes it.
+            // SAFETY: the descriptor was just listed as open, and is not closed meanwhile.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             let there = socket2::SockRef::from(&fd).peer_addr().ok();
             there.and_then(|there| there.as_socket()).is_some_and(|there| there.port() == peer.port())
         });
         let moved = moved.expect("the accepted socket");
-        // Each set that does not watch it yet does from now on: a second time is refused.
+        // Each set that does not watch the socket does so from now on, and refuses it a second time.
         for set in &sets {
             let mut event = libc::epoll_event { events: 0, u64: u64::MAX };
-            // SAFETY: descriptors that are open, and an event that is copied.
+            // SAFETY: the descriptors are open, and the event is copied.
             unsafe { libc::epoll_ctl(*set, libc::EPOLL_CTL_ADD, moved.as_raw_fd(), &raw mut event) };
         }
         let qp = pd.create_qp(&init(&queues[round % 2])).unwrap();

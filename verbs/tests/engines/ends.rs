@@ -1,13 +1,13 @@
-//! What ends of tests with several engines are made of.
+//! The parts of tests with several engines.
 
 use std::time::{Duration, Instant};
 
 use urnic::*;
 
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A completion queue whose home is the engine `vector`, or that of the same rest if there are fewer.
+/// Makes a completion queue whose home is the engine `vector`, modulo the number of engines.
 pub(crate) fn queue(device: &Device, vector: usize) -> Cq {
     let vector = vector as u32 % device.attributes().unwrap().engines;
     device.create_cq_with(&CqInit { depth: 4096, channel: None, timestamps: false, vector }).unwrap()
@@ -26,7 +26,7 @@ pub(crate) fn init(cq: &Cq) -> QpInit<'_> {
     }
 }
 
-/// Ends a test that stands still.
+/// Ends a test that makes no progress.
 pub(crate) struct Limit(Instant);
 
 impl Limit {
@@ -39,7 +39,7 @@ impl Limit {
     }
 }
 
-/// The next completion, which must be a success.
+/// Returns the next completion, which must be a success.
 pub(crate) fn next(cq: &Cq, limit: &Limit, what: &str) -> Wc {
     let mut wc = [Wc::default()];
     while cq.poll(&mut wc) == 0 {
@@ -49,7 +49,7 @@ pub(crate) fn next(cq: &Cq, limit: &Limit, what: &str) -> Wc {
     wc[0]
 }
 
-/// The next event of a channel.
+/// Returns the next event of a channel.
 pub(crate) fn event(events: &EventChannel, what: &str) -> CmEvent {
     events.wait(PATIENCE).unwrap_or_else(|| panic!("{what} did not happen"))
 }

@@ -1,4 +1,4 @@
-//! Processes with devices of several engines that end or fork in the middle of their work.
+//! Processes with devices of several engines that end or fork in the middle of work.
 
 use std::env;
 use std::process::Command;
@@ -13,7 +13,7 @@ const SENDS: u64 = 40;
 const QPS: usize = 5;
 const LEN: usize = 3000;
 
-/// The entry of child processes; nothing by itself.
+/// The entry of child processes. By itself it does nothing.
 #[test]
 #[ignore = "run by the other tests, as their child process"]
 fn child() {
@@ -50,7 +50,7 @@ fn child() {
         }
     }
     if env::var_os("URNIC_CHILD_FORKS").is_some() {
-        // SAFETY: the child calls nothing but the device's verbs, which refuse, and `_exit`.
+        // SAFETY: the child calls only the device's verbs, which refuse, and `_exit`.
         match unsafe { libc::fork() } {
             0 => {
                 let refused = matches!(ends[0].0.to_idle(), Err(Error::Forked))
@@ -61,13 +61,13 @@ fn child() {
             }
             forked => {
                 let mut status = 0;
-                // SAFETY: a word of our own.
+                // SAFETY: the word is ours.
                 assert_eq!(unsafe { libc::waitpid(forked, &raw mut status, 0) }, forked);
                 assert_eq!(status, 0, "the forked child");
             }
         }
     }
-    // The last messages may still be on their way: they arrive all the same.
+    // The last messages may still be on their way. They must arrive all the same.
     std::process::exit(0);
 }
 
@@ -131,7 +131,7 @@ fn a_forked_child_leaves_all_engines_alone() {
     all_arrive("adaptive", true);
 }
 
-/// One thread drives all engines of both ends, and none of them has a thread.
+/// One thread drives all engines of both ends; no engine has a thread.
 #[test]
 fn one_thread_drives_all_engines() {
     let limit = Limit::new();
@@ -162,7 +162,7 @@ fn one_thread_drives_all_engines() {
     }
 }
 
-/// An engine that completes to no queue that the only thread polls has things to do all the same.
+/// An engine that completes to no queue of the only polling thread still has work to do.
 #[test]
 fn a_poller_looks_after_engines_that_have_no_part_in_its_queue() {
     let limit = Limit::new();
@@ -170,7 +170,7 @@ fn a_poller_looks_after_engines_that_have_no_part_in_its_queue() {
     let cq = queue(&device, 3);
     let done = Arc::new(AtomicBool::new(false));
     let own = done.clone();
-    // It is up to the first engine.
+    // This is the first engine's task.
     device.after(Duration::from_millis(1), move || own.store(true, Ordering::SeqCst)).unwrap();
     while !done.load(Ordering::SeqCst) {
         limit.check("what was to be done later");

@@ -1,6 +1,6 @@
-//! What a program does while one of the device's engines is held by its own thread, as in a signal handler that has
-//! interrupted a pass: at other engines all goes well, at that one nothing waits. (A sink is called within a pass. It must
-//! not use the device; here it does, as a handler might.)
+//! Calls of a program while its own thread holds one of the device's engines, as in a signal handler that has
+//! interrupted a pass: at other engines everything works, and at that engine no call waits. (A sink is called
+//! within a pass. It must not use the device; here it does, as a signal handler might.)
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,9 +9,10 @@ use std::thread;
 use super::memory::pairs;
 use super::*;
 
-/// Does something in the middle of a pass of each engine of `device`, and returns what came of it.
+/// Calls `deed` in the middle of a pass of each engine of `device`, and returns the results.
 ///
-/// A queue pair whose home the engine is connects to nobody; the engine tells of that in a pass.
+/// For each engine, a queue pair whose home it is connects to a port without a listener. The engine reports that in
+/// a pass.
 fn within_passes<R: Send + 'static>(
     device: &Device,
     deed: impl Fn(usize) -> R + Send + Sync + 'static,
@@ -47,7 +48,7 @@ fn within_passes<R: Send + 'static>(
         .collect()
 }
 
-/// Requests are posted to all engines, also to the one whose pass goes on, and memory is registered.
+/// Requests are posted to all engines, also to the one whose pass is under way, and memory is registered.
 #[test]
 fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
     for progress in [Progress::Inline, Progress::Adaptive] {
@@ -63,7 +64,7 @@ fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
                 let flags = SendFlags::INLINE;
                 let wr = SendWr { wr_id: number as u64, op: SendOp::Send, sges: &[], flags };
                 qp.post_send_inline(&wr, &[]).unwrap();
-                // Whoever polls here finds what there is, or nothing.
+                // A poll here takes completions if there are any.
                 let mut wc = [Wc::default()];
                 let taken = cq.poll(&mut wc);
                 wc[..taken].iter().for_each(|wc| assert_eq!(wc.status, WcStatus::Success));
@@ -87,7 +88,7 @@ fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
     }
 }
 
-/// What would have to wait for the very pass is refused at once.
+/// A call that would have to wait for this very pass is refused at once.
 #[test]
 fn what_would_wait_for_the_pass_that_goes_on_is_refused() {
     let here = device(3, Progress::Adaptive);
@@ -111,15 +112,15 @@ fn what_would_wait_for_the_pass_that_goes_on_is_refused() {
         let others = Vec::from_iter((0..3).map(|other| other != number));
         assert_eq!((resized, idle), (others.clone(), others));
     }
-    // Afterwards all is as ever.
+    // Afterwards everything works as usual.
     let (regions, queues, qps) = &*all;
     regions.iter().for_each(|region| region.revoke().unwrap());
     queues.iter().for_each(|cq| cq.resize(100).unwrap());
     qps.iter().for_each(|qp| qp.to_idle().unwrap());
 }
 
-/// A connection that cannot go to the queue pair's engine goes back to its own, and its peer hears that it is rejected; the
-/// queue pair serves the next one.
+/// A connection that cannot move to the queue pair's engine goes back to its own engine, and its peer is rejected.
+/// The queue pair serves the next connection.
 #[test]
 fn a_request_is_rejected_if_its_connection_cannot_move() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));
@@ -158,7 +159,8 @@ fn a_request_is_rejected_if_its_connection_cannot_move() {
             assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
         }
         for _ in &theirs {
-            // Rejecting waits for the engine, too: where that goes on with its pass, the peer hears when the listener ends.
+            // Rejecting waits for the engine, too. If that is still in its pass, the peer is told when the listener
+            // ends.
             match own.wait(Duration::from_secs(2)) {
                 Some(CmEvent::Rejected { .. }) => rejected += 1,
                 Some(other) => panic!("{other:?}"),
@@ -167,7 +169,7 @@ fn a_request_is_rejected_if_its_connection_cannot_move() {
         }
         drop(theirs);
         while own.poll().is_some() {}
-        // The queue pairs are as they were.
+        // The queue pairs are unchanged.
         for (_, qp) in qps.get().unwrap() {
             let (theirs, request) = ask();
             request.accept(qp, &ConnParam::default()).unwrap();

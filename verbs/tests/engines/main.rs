@@ -1,4 +1,4 @@
-//! Devices of several engines over the kernel's sockets, in real time: threads of one process at both ends.
+//! Devices of several engines over the kernel's sockets, in real time, with threads of one process at both ends.
 
 mod crowd;
 mod endings;
@@ -18,7 +18,7 @@ use urnic::*;
 
 pub(crate) use ends::*;
 
-/// A device on the loopback with so many engines.
+/// Opens a device on the loopback with `engines` engines.
 pub(crate) fn device(engines: usize, progress: Progress) -> Device {
     let mut config = Config::default();
     config.port.kernel = KernelAddresses::One(Ipv4Addr::LOCALHOST.into());
@@ -29,7 +29,7 @@ pub(crate) fn device(engines: usize, progress: Progress) -> Device {
     device
 }
 
-/// Connects `qp` to what listens on `port`; the other end accepts by itself.
+/// Connects `qp` to the listener on `port`. The other end accepts by itself.
 pub(crate) fn connect(events: &EventChannel, qp: &Qp, port: u16) -> Connection {
     let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     let param = ConnParam { rtr: Some(RtrChoice::Any), ..ConnParam::default() };

@@ -1,4 +1,4 @@
-//! Memory that one engine serves and another thread, or engine, takes back.
+//! Memory that one engine serves, and another thread or engine takes back.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use super::*;
 /// Octets of a region, and of each Write to it.
 const LEN: usize = 64 << 10;
 
-/// Memory of its own mapping, which a test can take away.
+/// A mapping of its own, which a test can take away.
 struct Pages(*mut u8);
 
 impl Pages {
     fn new() -> Self {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a mapping wherever there is room.
+        // SAFETY: a new mapping at any address.
         let at = unsafe { libc::mmap(ptr::null_mut(), LEN, protection, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Self(at.cast())
@@ -25,19 +25,20 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody uses it any more: that is what the tests are about.
+        // SAFETY: mapped by `new`, and no longer used: that is what the tests check.
         unsafe { libc::munmap(self.0.cast(), LEN) };
     }
 }
 
-/// Connected queue pairs of two devices, all of whose engines have some.
+/// Connected queue pairs of two devices; every engine has some.
 pub(super) struct Pairs {
     pub(super) _events: [EventChannel; 2],
     pub(super) far: Vec<(Qp, Cq)>,
     pub(super) near: Vec<(Qp, Cq)>,
 }
 
-/// Connects `count` of them. Receives of the far ones complete to `receives`, or where their requests do.
+/// Connects `count` pairs. Receives of the far queue pairs complete to `receives`, or to the queue of their
+/// requests.
 pub(super) fn pairs(
     there: &Device,
     here: &Device,
@@ -51,7 +52,7 @@ pub(super) fn pairs(
     })
 }
 
-/// The same with far ones that `create` makes.
+/// Connects pairs whose far queue pairs `create` makes.
 pub(super) fn pairs_with(
     there: &Device,
     here: &Device,
@@ -82,8 +83,8 @@ pub(super) fn pairs_with(
     pairs
 }
 
-/// While peers write by all engines, memory is deregistered and unmapped at once: whatever was written after that would
-/// end the process.
+/// While peers write through all engines, memory is deregistered and unmapped at once. A later write would end the
+/// process.
 #[test]
 fn what_was_deregistered_is_not_touched_by_any_engine() {
     let limit = Limit::new();
@@ -110,7 +111,7 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
                         flags: SendFlags::SIGNALED,
                     };
                     let (mut posted, mut wc) = (0, [Wc::default(); 8]);
-                    // Until the peer refuses one, and all have completed somehow.
+                    // Until the peer refuses a request, and all have completed.
                     while qp.state() == QpState::Rts || posted > 0 {
                         limit.check("the refusal");
                         if posted < 8 && qp.state() == QpState::Rts && qp.post_send(&wr).is_ok() {
@@ -135,8 +136,8 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
     assert!(written > 60 * 20);
 }
 
-/// The program of one end invalidates, by a work request of one engine, what peers write to by another. When that has
-/// completed, nothing is written any longer, and the memory can be registered anew for other use.
+/// The program of one end invalidates, by a work request of one engine, what peers write to through another engine.
+/// When that has completed, nothing is written any longer, and the memory can be registered anew for another use.
 #[test]
 fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
     let limit = Limit::new();
@@ -180,7 +181,7 @@ fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
             qp.post_send(&SendWr { wr_id: 5, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
             let wc = next(cq, &limit, "the invalidation");
             assert_eq!(wc.wr_id, 5);
-            // From now on it is ours alone.
+            // From now on the memory is ours alone.
             region.write_at(0, &[0x11; LEN]).unwrap();
             for _ in 0..200 {
                 let mut octets = vec![0; LEN];

@@ -1,5 +1,5 @@
-//! Two parties: many queue pairs at many threads, which share one completion queue, one shared receive queue and one region at
-//! the server.
+//! Two parties: many queue pairs in many threads, which share one completion queue, one shared receive queue and
+//! one region at the server.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use std::thread;
 use super::ends::*;
 use urnic::*;
 
-/// Octets that each queue pair of the clients writes and reads at the server, beyond what one segment or one read takes.
+/// Octets that each queue pair of the clients writes and reads at the server, more than one segment or one read
+/// takes.
 const SLICE: usize = 150_000;
 const ROUNDS: usize = 12;
 const THREADS: usize = 4;
@@ -27,7 +28,7 @@ struct Server {
     notes: Mr,
     qps: Mutex<HashMap<u32, Qp>>,
     done: AtomicBool,
-    /// Notes that were answered.
+    /// Number of notes that were answered.
     answered: AtomicUsize,
 }
 
@@ -56,7 +57,8 @@ impl Server {
         self.srq.post_recv(&RecvWr { wr_id: slot, sges: &[sge] }).unwrap();
     }
 
-    /// Accepts all clients, each with a queue pair whose send queue has another home, and tells each where its slice is.
+    /// Accepts all clients, each with a queue pair whose send queue has another home, and tells each where its
+    /// slice is.
     fn accept(&self, device: &Device, events: &EventChannel) {
         let pd = self.srq.pd();
         let mut accepted = 0;
@@ -64,14 +66,14 @@ impl Server {
         while established < CLIENTS {
             match event(events, "the clients' requests") {
                 CmEvent::ConnectRequest(request) => {
-                    // Receives of all complete to one queue, requests to one of their engine.
+                    // All receives complete to one queue, requests to a queue of their engine.
                     let sends = queue(device, accepted);
                     let init = QpInit { send_cq: &sends, recv_cq: &self.cq, ..init(&sends) };
                     let qp = pd.create_qp_with_srq(&init, &self.srq).unwrap();
                     let place = self.region.addr() + (accepted * SLICE) as u64;
                     let private_data =
                         [place.to_be_bytes(), u64::from(self.region.rkey()).to_be_bytes()].concat();
-                    // Its first note may arrive before this thread goes on.
+                    // The first note may arrive before this thread continues.
                     let mut qps = self.qps.lock().unwrap();
                     request.accept(&qp, &ConnParam { private_data, ..ConnParam::default() }).unwrap();
                     qps.insert(qp.qpn(), qp);
@@ -83,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Answers each note by the same octets.
+    /// Answers each note with the same octets.
     fn serve(&self, limit: &Limit) {
         let mut wc = [Wc::default(); 8];
         while !self.done.load(Ordering::Relaxed) {
@@ -107,14 +109,14 @@ impl Server {
     }
 }
 
-/// A queue pair of a client's.
+/// A queue pair of a client.
 struct Client {
     number: usize,
     qp: Qp,
-    /// Hears of the end.
+    /// Receives the event of the end.
     _events: EventChannel,
     buffer: Mr,
-    /// Where its slice is at the server.
+    /// The client's slice at the server.
     addr: u64,
     rkey: u32,
 }
@@ -139,7 +141,7 @@ impl Client {
         self.qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED }).unwrap();
     }
 
-    /// A round: Write, note, Read; what comes back is what went.
+    /// Begins a round: Write, note, Read. The Read must return what was written.
     fn begin(&self, round: usize) {
         let answer = Sge::of(&self.buffer, 2 * SLICE as u64, NOTE as u32);
         self.qp.post_recv(&RecvWr { wr_id: 9, sges: &[answer] }).unwrap();
@@ -170,7 +172,7 @@ fn client_thread(device: &Device, thread: usize, to: SocketAddr, limit: &Limit) 
         (first..first + QPS_PER_THREAD).map(|n| Client::connected(device, &pd, &cq, n, to)).collect();
     for round in 0..ROUNDS {
         clients.iter().for_each(|client| client.begin(round));
-        // Of each queue pair the requests complete in their order, and the answer at some time.
+        // Of each queue pair, the requests complete in order, and the answer comes at any time.
         let mut sent: HashMap<u32, u64> = HashMap::new();
         for _ in 0..4 * QPS_PER_THREAD {
             let wc = next(&cq, limit, "a round");
@@ -194,7 +196,7 @@ pub(crate) fn visit(here: &Device, to: SocketAddr, limit: &Limit) {
     });
 }
 
-/// Serves all clients of a listener until `visits`, which runs beside it, has ended.
+/// Serves all clients of a listener until `visits`, which runs in parallel, has ended.
 pub(crate) fn serve(there: &Device, events: &EventChannel, limit: &Limit, visits: impl FnOnce() + Send) {
     let server = Server::new(there);
     thread::scope(|scope| {

@@ -6,14 +6,14 @@ use std::thread;
 use super::memory::pairs;
 use super::*;
 
-/// A queue pair each for so many threads of the peer.
+/// Number of threads of the peer, each with a queue pair.
 const SENDERS: usize = 3;
 const MESSAGES: u64 = 400;
 /// How long the sleeper waits for a completion that must come.
 const WAKES_WITHIN: Duration = Duration::from_secs(30);
 
-/// One queue with a channel gets the receives of queue pairs of all engines, while its size changes: whenever something has
-/// completed, whoever armed it and found nothing is woken.
+/// One queue with a channel gets the receives of queue pairs of all engines, while its size changes. Whenever
+/// something has completed, a thread that armed the queue and found nothing is woken.
 fn all_wake_ups_come(engines: usize, progress: Progress, seed: u64) {
     println!("{engines} engines, {progress:?}, seed {seed}");
     let limit = Limit::new();
@@ -103,7 +103,8 @@ fn no_wake_up_is_lost_among_engines() {
     }
 }
 
-/// Whenever a shared queue holds fewer receives than its limit, whichever engines took them, there is one event.
+/// Whenever a shared queue holds fewer receives than its limit, there is one event, whichever engines took the
+/// receives.
 #[test]
 fn each_limit_of_a_shared_queue_is_told_of_once() {
     let limit = Limit::new();

@@ -1,4 +1,4 @@
-//! Registrations without end beside traffic, and requests of several engines about the same STags.
+//! Endless registrations beside traffic, and requests of several engines that concern the same STags.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,14 +10,14 @@ use super::*;
 const LEN: usize = 8 << 10;
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
-/// Posts a request and waits for its success.
+/// Posts a request, and waits for its success.
 fn done(qp: &Qp, cq: &Cq, op: SendOp, limit: &Limit) {
     qp.post_send(&SendWr { wr_id: 7, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
     assert_eq!(next(cq, limit, "a request about memory").wr_id, 7);
 }
 
-/// Threads register, change and give up memory and windows, as fast as they can, while peers write to and read from other
-/// regions by all engines.
+/// Threads register, change and give up memory and windows as fast as they can, while peers write to and read from
+/// other regions through all engines.
 #[test]
 fn registrations_and_traffic_do_not_hinder_each_other() {
     let limit = Limit::new();
@@ -46,7 +46,7 @@ fn registrations_and_traffic_do_not_hinder_each_other() {
                                     access: Some(REMOTE | Access::LOCAL_WRITE),
                                     ..Rereg::default()
                                 };
-                                // SAFETY: the memory is the device's own, and nobody has references to it.
+                                // SAFETY: the memory is the device's own, and there are no references to it.
                                 unsafe { mr.rereg(&change) }.unwrap();
                             }
                             _ => {}
@@ -102,8 +102,8 @@ fn registrations_and_traffic_do_not_hinder_each_other() {
     assert!(registered > 500 && rounds >= 60);
 }
 
-/// Queue pairs of all engines bind the same windows and invalidate the same region at once; in between one registers it
-/// anew, peers use it, and one of them takes it back by a Send.
+/// Queue pairs of all engines bind the same windows and invalidate the same region at once. In between, one
+/// registers the region anew, peers use it, and one of them invalidates it by a Send.
 #[test]
 fn engines_change_the_same_stags_at_once() {
     const ENGINES: usize = 3;
@@ -125,7 +125,7 @@ fn engines_change_the_same_stags_at_once() {
             let (near_qp, near_cq) = &pairs.near[i];
             scope.spawn(move || {
                 for round in 0..150 {
-                    // Valid, by the key of this round.
+                    // The region is valid, under the key of this round.
                     barrier.wait();
                     let read = SendOp::Read { addr: region.as_ptr() as u64, rkey: key(round) };
                     let sges = [Sge::of(source, 0, 64)];
@@ -142,7 +142,7 @@ fn engines_change_the_same_stags_at_once() {
                             .unwrap();
                     }
                     if round % 3 > 0 {
-                        // All at once: that it is invalid already is no fault.
+                        // All at once. It is no fault if the region is invalid already.
                         done_behind(qp, cq, SendOp::LocalInv(key(round)), windows.len(), limit);
                     } else {
                         for _ in windows.iter() {
@@ -173,7 +173,7 @@ fn engines_change_the_same_stags_at_once() {
     }
 }
 
-/// The same behind so many bindings.
+/// Posts a request and waits for its success, after this many bindings.
 fn done_behind(qp: &Qp, cq: &Cq, op: SendOp, bindings: usize, limit: &Limit) {
     qp.post_send(&SendWr { wr_id: 7, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
     for _ in 0..bindings {

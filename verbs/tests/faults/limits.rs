@@ -1,4 +1,4 @@
-//! Descriptors, ports and addresses that are not there, or no longer.
+//! Descriptors, ports and addresses that are not available, or no longer.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,8 @@ fn hoard() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
-/// `n` peers that have connected and sent a Request, while this process has no descriptor left to take them by.
+/// Returns `n` peers that have connected and sent a Request, while this process has no descriptor left to accept
+/// them.
 fn waiting(n: usize, port: u16) -> (Vec<TcpStream>, Vec<File>) {
     let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let sockets: Vec<_> = (0..n).map(|_| socket()).collect();
@@ -36,7 +37,8 @@ fn waiting(n: usize, port: u16) -> (Vec<TcpStream>, Vec<File>) {
     (sockets.into_iter().map(connect).collect(), hoard)
 }
 
-/// EMFILE where a connection comes in: it waits in the kernel's queue, nothing spins, and one line of the log says what to do.
+/// EMFILE on accepting: the connection waits in the kernel's queue, nothing spins, and one line of the log tells
+/// the user what to do.
 #[test]
 fn connections_wait_for_descriptors() {
     alone("limits::connections_wait_for_descriptors", false, || {
@@ -68,7 +70,7 @@ fn connections_wait_for_descriptors() {
     });
 }
 
-/// The same of peers that go while they wait.
+/// The same for peers that go while they wait.
 #[test]
 fn peers_that_go_while_they_wait_for_descriptors_are_forgotten() {
     alone("limits::peers_that_go_while_they_wait_for_descriptors_are_forgotten", false, || {
@@ -95,8 +97,8 @@ fn peers_that_go_while_they_wait_for_descriptors_are_forgotten() {
     });
 }
 
-/// EMFILE where the program asks for something: an error says what to raise, and nothing is left of the attempt. The device
-/// has the addresses that it had.
+/// EMFILE on a call of the program: the error states which limit to raise, and nothing is left of the attempt. The
+/// device keeps the addresses that it had.
 #[test]
 fn without_descriptors_errors_say_what_to_raise() {
     alone("limits::without_descriptors_errors_say_what_to_raise", false, || {
@@ -154,7 +156,7 @@ fn a_port_that_is_in_use_is_said() {
                 assert!(error.unwrap().to_string().contains("share ports"));
             }
         }
-        // Two connections from one port to one listener cannot be.
+        // There cannot be two connections from one port to one listener.
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.port()));
         let from = other.device.bind((LOOPBACK, 0), false).unwrap();
         other.events.connect_from(&from, &other.qp, to, &plain()).unwrap();
@@ -181,7 +183,7 @@ fn ip(arguments: &str) {
 
 const HOME: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
-/// Two devices, and a connection from `from` to the second of them over an address that may go.
+/// Makes two devices, and a connection from `from` to the second of them over an address that may disappear.
 fn connected(config: &Config) -> (Node, Node, Listener) {
     let [server, client] = [(); 2].map(|()| Node::of(&Device::open(config).unwrap()));
     let bound = server.device.bind((HOME, 0), false).unwrap();
@@ -199,8 +201,9 @@ fn connect(server: &Node, requests: &EventChannel, client: &Node, port: u16) {
     works(client, server);
 }
 
-/// The address goes under a listener and a connection: both ends hear that the other does not answer, whether they had said
-/// something or not; the listener hears again when the address is back. RFC 9293 §3.9.2.2: no route is not the end.
+/// The address of a listener and a connection disappears. Both ends are told that the other does not answer,
+/// whether or not they had sent something. The listener works again when the address is back. RFC 9293 §3.9.2.2: a
+/// missing route is not the end.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_an_address_may_go() {
@@ -247,7 +250,8 @@ fn needs_root_an_address_may_go() {
     });
 }
 
-/// Addresses that no route leads to, and those that the host forbids, are told apart, and the words are about the host.
+/// Addresses without a route, and addresses that the host forbids, are distinguished, and the messages speak of the
+/// host.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_no_way_to_an_address() {
@@ -276,7 +280,7 @@ fn needs_root_no_way_to_an_address() {
                 assert!(matches!(error, Some(Error::Forbidden(to)) if to == there.ip()), "{error:?}");
             }
         }
-        // The address of all hosts of a network is none that one can connect to.
+        // One cannot connect to a broadcast address.
         ip("link add one type veth peer name other");
         ip("address add 10.8.0.1/24 dev one");
         ip("link set one up");
@@ -289,7 +293,7 @@ fn needs_root_no_way_to_an_address() {
     });
 }
 
-/// It comes back before anybody has lost patience: nothing is lost.
+/// The address returns before a time limit has passed: nothing is lost.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_an_address_may_go_for_a_while() {

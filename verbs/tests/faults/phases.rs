@@ -1,4 +1,4 @@
-//! Peers that reset the connection, or end it, in each of its phases; and peers that keep silent in one.
+//! Peers that reset or end the connection in each of its phases, and peers that fall silent in one.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,18 +22,18 @@ enum Way {
 impl Way {
     fn take(self, peer: &TcpStream) {
         match self {
-            // RFC 9293 §3.10.4: with unread data or without, it is a reset.
+            // RFC 9293 §3.10.4: it is a reset, with unread data or without.
             Way::Reset => reset(peer),
             Way::End => peer.shutdown(Shutdown::Write).unwrap(),
         }
     }
 }
 
-/// Ends a connection by a reset, though other descriptors of it may be open.
+/// Ends a connection by a reset, even if other descriptors of it are open.
 fn reset(peer: &TcpStream) {
     use std::os::fd::AsRawFd;
     let _ = SockRef::from(peer).set_linger(Some(Duration::ZERO));
-    // SAFETY: zeros are values of all members, and the family that asks for the end of a connection is one.
+    // SAFETY: all members may be zero, and that family asks for the end of a connection.
     unsafe {
         let nowhere: libc::sockaddr = std::mem::zeroed();
         libc::connect(peer.as_raw_fd(), &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t);
@@ -44,7 +44,7 @@ fn post_receive(node: &Node, memory: &Mr) {
     node.qp.post_recv(&RecvWr { wr_id: 9, sges: &[Sge::of(memory, 0, 64)] }).unwrap();
 }
 
-/// The completions of `n` requests, as ids and statuses.
+/// Returns the completions of `n` requests, as ids and statuses.
 #[track_caller]
 pub fn completions(node: &Node, n: usize) -> Vec<(u64, WcStatus)> {
     let mut all = Vec::new();
@@ -76,7 +76,7 @@ fn connect_to(port: u16) -> TcpStream {
     peer
 }
 
-/// A device that listens, and how many descriptors it has.
+/// A device that listens, and the number of descriptors of the process.
 struct Host {
     device: Device,
     events: EventChannel,
@@ -89,7 +89,7 @@ impl Host {
         let device = Device::open(config).unwrap();
         let events = device.create_event_channel().unwrap();
         let listener = events.listen(0, 16).unwrap();
-        // What a program first uses of each kind may stay.
+        // The first use of each kind of object may leave descriptors open.
         drop(Node::of(&device));
         let before = descriptors();
         Self { device, events, listener, before }
@@ -102,7 +102,7 @@ impl Host {
         }
     }
 
-    /// A connection that a plain peer has asked for, and its events, which come where the requests do.
+    /// Accepts a connection from a plain peer. Its events come to the same channel as the requests.
     fn accepted(&self, says: &[u8]) -> (Node, TcpStream) {
         let node = Node::of(&self.device);
         let mut peer = connect_to(self.listener.port());
@@ -114,7 +114,7 @@ impl Host {
         (node, peer)
     }
 
-    /// Two devices of this program work on.
+    /// Checks that two devices of this program still work.
     fn serves(&self) {
         let (one, other) = (Node::of(&self.device), Node::of(&self.device));
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener.port()));
@@ -174,7 +174,7 @@ fn a_peer_may_go_before_it_has_answered() {
                 println!("{way:?} after {said:?} octets of the Reply");
                 let node = Node::of(&host.device);
                 node.events.connect(&node.qp, to, &plain()).unwrap();
-                // A peer that goes without a word may know revision 1 only, and is asked once more (RFC 6581 §9).
+                // A peer that goes without a word may know only revision 1, and is asked once more (RFC 6581 §9).
                 let tries = if said.unwrap_or(0) == 0 { 1..=2 } else { 1..=1 };
                 for _ in tries.clone() {
                     let (mut peer, _) = server.accept().unwrap();
@@ -196,7 +196,7 @@ fn a_peer_may_go_before_it_has_answered() {
                     }
                 }
                 assert!(node.events.poll().is_none());
-                // It may be connected again.
+                // The queue pair may be connected again.
                 node.events.connect(&node.qp, to, &plain()).unwrap();
                 let (mut peer, _) = server.accept().unwrap();
                 peer.write_all(REPLY).unwrap();
@@ -216,7 +216,8 @@ fn a_peer_may_go_before_it_has_answered() {
     });
 }
 
-/// DDP-60, RDMAP-85: what was posted ends as flushed; the reason says what the peer did, and where (RFC 5044 §8, code 1).
+/// DDP-60, RDMAP-85: posted work ends as flushed. The reason tells what the peer did, and where (RFC 5044 §8, code
+/// 1).
 #[test]
 fn a_peer_may_go_in_the_middle() {
     alone("phases::a_peer_may_go_in_the_middle", false, || {
@@ -251,7 +252,8 @@ fn a_peer_may_go_in_the_middle() {
     });
 }
 
-/// ECONNRESET while Writes wait for a peer that does not read: every request ends once, in order, and its memory is free.
+/// ECONNRESET while Writes wait for a peer that does not read: every request ends once, in order, and its memory is
+/// free.
 #[test]
 fn a_peer_may_go_while_writes_wait() {
     alone("phases::a_peer_may_go_while_writes_wait", false, || {
@@ -267,7 +269,7 @@ fn a_peer_may_go_while_writes_wait() {
                 let op = SendOp::Write { addr: 0, rkey: 0x0a0b_0c0d };
                 node.qp.post_send(&SendWr { wr_id, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
             }
-            // It has begun, and has not got far.
+            // The Write has begun, and has not got far.
             heard(&mut peer, 1000);
             way.take(&peer);
             let expected =
@@ -292,7 +294,8 @@ fn a_peer_may_go_while_writes_wait() {
     });
 }
 
-/// Half-open: a peer that connects and says nothing, or an octet now and then, is sent away in time; others come and go.
+/// Half-open: a peer that connects and sends nothing, or an octet now and then, is cut off in time. Other peers
+/// come and go.
 #[test]
 fn slow_starters_are_sent_away() {
     alone("phases::slow_starters_are_sent_away", false, || {
@@ -304,7 +307,7 @@ fn slow_starters_are_sent_away() {
             peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             let start = Instant::now();
             host.serves();
-            // The Request would be whole after 1.4 s.
+            // The Request would be complete after 1.4 s.
             let gone = |e: &std::io::Error| {
                 !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
             };
@@ -331,7 +334,7 @@ fn slow_starters_are_sent_away() {
     });
 }
 
-/// The same of a peer that is asked: the program hears of it in the time that it has given.
+/// The same for a peer that is asked: the program is told within the time that it has given.
 #[test]
 fn slow_answers_are_not_waited_for() {
     alone("phases::slow_answers_are_not_waited_for", false, || {

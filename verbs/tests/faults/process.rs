@@ -1,4 +1,4 @@
-//! A process of a test's own, and what it uses.
+//! Processes for single tests, and the resources that they use.
 
 use std::io::Write;
 use std::process::Command;
@@ -14,8 +14,8 @@ use crate::ends::PATIENCE;
 /// Names the test that a process runs.
 const TEST: &str = "URNIC_TEST_ALONE";
 
-/// Runs the body of a test, a file of this binary and a name, in a process of its own; in a network namespace of its own if
-/// `namespace`.
+/// Runs the body of a test in a process of its own, and with `namespace` in a network namespace of its own. `test`
+/// is a file of this binary and a name.
 pub fn alone(test: &str, namespace: bool, body: fn()) {
     if std::env::var_os(TEST).is_some_and(|of| of == test) {
         return body();
@@ -42,19 +42,19 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The descriptors that this process has, without the one that tells.
+/// Returns the number of descriptors of this process, except the one used to count.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count() - 1
 }
 
-/// Waits until nothing of connections is left, whose descriptors were `before`.
+/// Waits until nothing of connections is left, and the number of descriptors is `before`.
 #[track_caller]
 pub fn nothing_left(device: &Device, before: usize) {
     until("no connection is left", || device.connections().unwrap().is_empty());
     until("no descriptor is left", || descriptors() == before);
 }
 
-/// The share of a processor that this process has used in `time`, while the test slept.
+/// Returns the share of a processor that this process uses during `time`, while the test sleeps.
 pub fn idles(time: Duration) -> f64 {
     let used = || {
         let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
@@ -68,7 +68,7 @@ pub fn idles(time: Duration) -> f64 {
     (used() - before) / start.elapsed().as_secs_f64()
 }
 
-/// At most a tenth of a processor: what spins takes a whole one.
+/// Checks for at most a tenth of a processor: a spinning thread takes a whole one.
 #[track_caller]
 pub fn is_idle(time: Duration) {
     let share = idles(time);
@@ -76,14 +76,14 @@ pub fn is_idle(time: Duration) {
     assert!(share < 0.1, "{share}");
 }
 
-/// Octets of memory that this process has.
+/// Returns the octets of memory that this process has.
 pub fn memory() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
     pages << 12
 }
 
-/// What is logged as a warning from now on.
+/// Collects what is logged as a warning from now on.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! Peers that do not read for long, longer than any time-out: their windows are shut, and they are alive.
+//! Peers that do not read for longer than any time-out: their windows are shut, and they are alive.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,12 +13,12 @@ use crate::phases::completions;
 use crate::process::*;
 
 const LEN: usize = 4 << 20;
-/// Requests that wait: far more than the kernel takes.
+/// Number of requests that wait: far more than the kernel takes.
 const WRITES: usize = 12;
-/// Memory that a stalled connection may take: what it queues, and some of the allocator's.
+/// Maximum memory of a stalled connection, in octets: what it queues, and some overhead of the allocator.
 const BOUND: usize = 8 << 20;
 
-/// Time-outs that are much shorter than the stall. The kernel counts its own in seconds.
+/// Returns a configuration with time-outs much shorter than the stall. The kernel counts its own in seconds.
 fn impatient_config() -> Config {
     let mut config = Config::default();
     config.tcp.user_timeout = Some(Duration::from_millis(500));
@@ -29,7 +29,7 @@ fn impatient_config() -> Config {
     config
 }
 
-/// A peer with a small buffer, which asks for a connection.
+/// Makes a peer with a small buffer, which asks for a connection.
 fn small(port: u16) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(8 << 10).unwrap();
@@ -40,7 +40,7 @@ fn small(port: u16) -> TcpStream {
     peer
 }
 
-/// A peer with a small buffer has asked for a connection, and has it.
+/// Makes a peer with a small buffer, and accepts its connection.
 fn accepted(events: &EventChannel, node: &Node, port: u16) -> (TcpStream, Connection) {
     let mut peer = small(port);
     let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else { panic!("no request") };
@@ -57,7 +57,7 @@ fn write(node: &Node, memory: &Mr, wr_id: u64, len: usize) {
     node.qp.post_send(&SendWr { wr_id, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
 }
 
-/// Reads the FPDUs of a Write and checks every octet of it.
+/// Reads the FPDUs of a Write, and checks every octet of it.
 fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
     let mut at = 0;
     while at < len {
@@ -74,8 +74,8 @@ fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
     }
 }
 
-/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. What waits arrives whole when it
-/// reads again; meanwhile nothing spins, memory is bounded, and other connections go on.
+/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. What waits arrives whole
+/// when the peer reads again. Meanwhile nothing spins, memory is bounded, and other connections go on.
 fn goes_on_after(stall: Duration) {
     let device = Device::open(&impatient_config()).unwrap();
     let events = device.create_event_channel().unwrap();
@@ -138,8 +138,8 @@ fn long_a_peer_that_stops_reading_for_a_minute_is_waited_for() {
     });
 }
 
-/// The same with small messages, each of which takes far more of the peer's memory than of its window: a peer that has no
-/// memory for what it has offered a window for drops it, and says so or not.
+/// The same with small messages, each of which takes far more of the peer's memory than of its window. A peer
+/// without memory for the window that it has offered drops segments, and may or may not say so.
 #[test]
 fn a_peer_that_stops_reading_small_messages_is_waited_for() {
     alone("stalls::a_peer_that_stops_reading_small_messages_is_waited_for", false, || {
@@ -195,13 +195,13 @@ fn a_peer_that_stops_reading_small_messages_is_waited_for() {
 /// How a program leaves a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
-    /// It closes in good order and waits for the end.
+    /// It disconnects, and waits for the end.
     Disconnects,
-    /// It destroys the queue pair as well, and hears of the end at once.
+    /// It also destroys the queue pair, and is told of the end at once.
     Destroys,
 }
 
-/// Posts Writes until no more are completed. Returns how many were, and how many were posted.
+/// Posts Writes until no more are completed. Returns how many were completed, and how many were posted.
 fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
     const DEPTH: u64 = 15;
     let (mut posted, mut done) = (0, 0);
@@ -222,10 +222,10 @@ fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
     (done, posted)
 }
 
-/// DDP-43, RFC 9293 §3.8.6.1: what was completed, or was posted before the disconnect, arrives when the peer reads again, however
-/// long its window was shut; then comes the end, and no reset.
+/// DDP-43, RFC 9293 §3.8.6.1: what was completed, or was posted before the disconnect, arrives when the peer reads
+/// again, however long its window was shut. Then comes a FIN, and no reset.
 fn arrives_after(leaves: Leaves) {
-    // Longer than a connection has for its end when the peer is silent.
+    // Longer than a connection has for its end if the peer is silent.
     const STALL: Duration = Duration::from_secs(8);
     const EACH: usize = 64 << 10;
     let device = Device::open(&impatient_config()).unwrap();
@@ -293,8 +293,8 @@ fn what_was_completed_waits_for_the_peer_without_its_queue_pair() {
 /// Set in the process that ends.
 const LEAVER: &str = "URNIC_TEST_LEAVER";
 
-/// The device has five seconds for its goodbye, and the peer's window is shut for longer. What was completed is the kernel's by
-/// then, which delivers it without the process.
+/// The device has five seconds for its goodbye, and the peer's window is shut for longer. By then the kernel has
+/// the data of completed requests, and delivers it without the process.
 #[test]
 fn what_was_completed_arrives_although_the_process_ends() {
     const EACH: usize = 3000;

@@ -1,4 +1,4 @@
-//! Two hosts on the kernel's sockets, and a cable between them that is cut: for a moment, and for good.
+//! Two hosts on the kernel's sockets, and a cable between them that is cut, for a moment or for good.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use super::node::{ALL, CLIENT, Node, PORT, Place, SERVER, Wait, pattern, receive
 
 const LEN: usize = 4 << 20;
 const REQUESTS: u64 = 32;
-/// Shorter than by default: a peer that says nothing for 3 s is dead, and one that does not acknowledge for 4 s.
+/// Shorter than the defaults: a peer that is silent for 3 s is dead, and one that does not acknowledge for 4 s.
 const PATIENCE: &str = "[tcp]\nkeepalive_idle = \"2s\"\nkeepalive_interval = \"250ms\"\nkeepalive_count = 4\nuser_timeout = \"4s\"\n";
-/// Nobody is given up sooner.
+/// No peer is given up sooner.
 const AT_LEAST: Duration = Duration::from_secs(2);
-/// And nobody later, on a busy machine.
+/// No peer is given up later, even on a busy machine.
 const AT_MOST: Duration = Duration::from_secs(20);
 
-/// The server has memory and waits. The client does what it is told.
+/// An end's program. The server has memory and waits. The client does the work that its argument names.
 pub fn run() {
     let (end, work) = (child::arg::<String>(0), child::arg::<String>(1));
     let mut node = Node::open(Wait::Fd);
@@ -44,7 +44,7 @@ pub fn run() {
     if work == "nothing" {
         return ends(&mut node, 0);
     }
-    // Always as many, until it is enough; whenever it is asked, it says when the next is done.
+    // Keeps the same number under way until told to stop. When asked, it reports the next completion.
     let orders = child::orders();
     (0..REQUESTS).for_each(post);
     let (mut under_way, mut enough, mut failed) = (REQUESTS, false, false);
@@ -67,7 +67,7 @@ pub fn run() {
     if failed {
         return ends(&mut node, under_way);
     }
-    // All is as it was sent.
+    // All data is as it was sent.
     let op = if work == "writes" { SendOp::Read { addr: there, rkey } } else { SendOp::Read { addr, rkey } };
     send(&qp, 0, op, Sge::of(&memory, LEN as u64, LEN as u32));
     success(&node.completions("the last Read")[0]);
@@ -77,7 +77,7 @@ pub fn run() {
     child::say("intact");
 }
 
-/// The peer is given up, and what is posted is flushed.
+/// Waits until the peer is given up, and checks that posted work is flushed.
 fn ends(node: &mut Node, mut posted: u64) {
     match node.event("the end") {
         CmEvent::Disconnected { reason, .. } => child::say(&format!("{reason:?}")),
@@ -92,19 +92,19 @@ fn ends(node: &mut Node, mut posted: u64) {
     child::say("flushed");
 }
 
-/// Drops all that comes in by an interface, or no more. Its carrier stays, and its routes.
+/// Drops everything that comes in by an interface, or no longer does. The interface's carrier and routes stay.
 fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     let filter = ["filter", if deaf { "add" } else { "del" }, "dev", interface, "ingress", "prio", "1"];
     let mut tc = namespace.program("tc");
     tc.args(filter);
     if deaf {
-        // A program of one instruction: answers TC_ACT_SHOT.
+        // A program of one instruction, which returns TC_ACT_SHOT.
         tc.args(["protocol", "all", "bpf", "da", "bytecode", "1,6 0 0 2"]);
     }
     assert!(tc.stdout(Stdio::null()).status().expect("tc runs").success());
 }
 
-/// Two hosts, and a connection between them; a client that does `work`.
+/// Two hosts and a connection between them, with a client that does `work`.
 struct Hosts {
     veth: Veth,
     server: Child,
@@ -141,7 +141,8 @@ impl Hosts {
     }
 }
 
-/// Each end finds out: by keep-alive if nothing is under way, else as nothing is acknowledged, or as a Read is not answered.
+/// Each end finds out: by keep-alive if nothing is under way, otherwise by the lack of acknowledgements, or of the
+/// answer to a Read.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_a_cut_cable_is_noticed_over_the_kernels_sockets() {
@@ -161,7 +162,7 @@ fn needs_root_a_cut_cable_is_noticed_over_the_kernels_sockets() {
     }
 }
 
-/// A cable that is cut for less than the ends' patience costs nothing but time.
+/// A cable that is cut for less than the ends' time limits costs only time.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_a_cable_that_is_mended_costs_nothing_over_the_kernels_sockets() {

@@ -1,4 +1,4 @@
-//! IPv6 beside the kernel's: its router advertisements, and its and our duplicate address detection.
+//! IPv6 beside the kernel: its router advertisements, and the duplicate address detection of both.
 
 use std::io;
 use std::mem;
@@ -12,12 +12,12 @@ use super::{KERNEL6, OURS6, exchange, kernel};
 
 /// A network behind the router, and the kernel's address in it.
 const BEYOND: &str = "fd0b::2";
-/// The prefix that the router offers, and what makes 02:76:fd:09:00:01 of it.
+/// The prefix that the router offers, and the address that 02:76:fd:09:00:01 makes of it.
 const PREFIX: &str = "fd0a::";
 const OFFERED: &str = "fd0a::76:fdff:fe09:1";
 
-/// Advertises a router on `va` twice a second, as a router's daemon does, until told to end: the prefix is on the link
-/// and for addresses, and everything else goes through the router.
+/// Advertises a router on `va` twice a second, as a router's daemon does, until told to end: the prefix is on the
+/// link and for addresses, and everything else goes through the router.
 fn advertise(end: &AtomicBool) {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
@@ -29,7 +29,7 @@ fn advertise(end: &AtomicBool) {
     let mut to: libc::sockaddr_in6 = unsafe { mem::zeroed() };
     to.sin6_family = libc::AF_INET6 as u16;
     to.sin6_addr.s6_addr = "ff02::1".parse::<std::net::Ipv6Addr>().expect("an address").octets();
-    // SAFETY: the name ends with a zero; the option has the size stated.
+    // SAFETY: the name ends with a zero, and the option has the stated size.
     unsafe {
         to.sin6_scope_id = libc::if_nametoindex(c"va".as_ptr());
         let hops: libc::c_int = 255;
@@ -37,17 +37,17 @@ fn advertise(end: &AtomicBool) {
         libc::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, (&raw const hops).cast(), size);
     }
     while !end.load(Ordering::Relaxed) {
-        // SAFETY: the buffer and the address have the lengths stated.
+        // SAFETY: the buffer and the address have the stated lengths.
         let sent = unsafe {
             let size = mem::size_of_val(&to) as u32;
             libc::sendto(fd, message.as_ptr().cast(), message.len(), 0, (&raw const to).cast(), size)
         };
-        // The kernel fills in the checksum. Its own address of the link may not be ready yet.
+        // The kernel fills in the checksum. Its own link-local address may not be ready yet.
         let said = io::Error::last_os_error();
         assert!(sent == message.len() as isize || said.raw_os_error() == Some(libc::EADDRNOTAVAIL), "{said}");
         std::thread::sleep(Duration::from_millis(500));
     }
-    // SAFETY: ours, and not used any more.
+    // SAFETY: the descriptor is ours, and no longer used.
     unsafe { libc::close(fd) };
 }
 
@@ -57,7 +57,7 @@ fn set(ns: &Namespace, setting: &str) {
 }
 
 /// RFC 4861 §6.3, RFC 4862 §5.5: the engine takes an address of the prefix that a router offers, answers there, and
-/// reaches through the router what is behind it, with the kernel as the router.
+/// reaches through the router what is behind it. The kernel is the router.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_as_a_router() {
@@ -88,7 +88,7 @@ fn needs_root_kernel_as_a_router() {
     router.join().expect("the router");
 }
 
-/// RFC 4862 §5.4: an address that the kernel has is not used; one that the engine has the kernel does not use.
+/// RFC 4862 §5.4: the engine does not use an address that the kernel has, nor the kernel one that the engine has.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_addresses_of_ipv6_are_not_shared_with_a_kernel() {
@@ -109,7 +109,7 @@ fn needs_root_addresses_of_ipv6_are_not_shared_with_a_kernel() {
         std::thread::sleep(Duration::from_millis(20));
     }
     ours.finish();
-    // Now the kernel has it, without asking.
+    // Now the kernel takes the address without asking.
     veth.a.ip(&["address", "del", &format!("{OURS6}/64"), "dev", "va"]);
     veth.a.ip(&["address", "add", &format!("{OURS6}/64"), "dev", "va", "nodad"]);
     let mut other = engine();

@@ -1,4 +1,4 @@
-//! The kernel's end: its TCP by ordinary sockets, and ping.
+//! The kernel's end: its TCP through ordinary sockets, and ping.
 
 use std::io::{Read, Write};
 use std::mem;
@@ -12,7 +12,7 @@ use super::netns::Namespace;
 use super::stack::{CLIENT_PORT, Content, SERVER_PORT};
 use super::{OURS, child};
 
-/// What the kernel's end has seen of an exchange.
+/// An exchange, as the kernel's end has seen it.
 pub struct Exchange {
     sent: u32,
     received: u32,
@@ -20,7 +20,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// What the other end says if all went well.
+    /// Returns what the other end says if all went well.
     pub fn seen_from_the_other_end(&self, bytes: u64) -> String {
         assert_eq!(self.bytes, bytes, "the kernel received them");
         format!("closed by both ends: {bytes} bytes, sent {:08x}, received {:08x}", self.received, self.sent)
@@ -35,7 +35,7 @@ pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> Join
     })
 }
 
-/// Waits for the engine, sends and receives. The first part of the answer says when it listens.
+/// Waits for the engine, sends and receives. The first part of the result tells when it listens.
 pub fn serve(
     ns: &Namespace,
     at: IpAddr,
@@ -51,7 +51,7 @@ pub fn serve(
     (listening, thread)
 }
 
-/// The next connection, within [`child::PATIENCE`].
+/// Returns the next connection, within [`child::PATIENCE`].
 pub fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).expect("an option");
     let start = std::time::Instant::now();
@@ -99,12 +99,12 @@ fn exchange(mut stream: TcpStream, bytes: u64, stops_every: u64) -> Exchange {
     Exchange { sent: sender.join().expect("the sender"), received: content.hash(), bytes: content.at }
 }
 
-/// Waits until what can be read has not grown for half a second: the window is shut, or all is here.
+/// Waits until the readable data has not grown for half a second: the window is shut, or all data is here.
 fn wait_until_nothing_comes(stream: &TcpStream) {
     let (mut before, mut unchanged) = (-1, 0);
     while unchanged < 10 {
         let mut unread: libc::c_int = 0;
-        // SAFETY: the descriptor is open; the kernel writes an int.
+        // SAFETY: the descriptor is open, and the kernel writes an int.
         let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         unchanged = if unread == before { unchanged + 1 } else { 0 };
@@ -113,7 +113,7 @@ fn wait_until_nothing_comes(stream: &TcpStream) {
     }
 }
 
-/// Pings the engine `times` times with `largest` bytes and fewer; every one is answered, as it was.
+/// Pings the engine `times` times, with up to `largest` bytes. Every ping must be answered with the same bytes.
 pub fn ping(ns: &Namespace, times: u16, largest: usize) {
     let done = ns.run(move || {
         // SAFETY: a system call without pointers.
@@ -124,7 +124,7 @@ pub fn ping(ns: &Namespace, times: u16, largest: usize) {
         let mut to: libc::sockaddr_in = unsafe { mem::zeroed() };
         to.sin_family = libc::AF_INET as u16;
         to.sin_addr.s_addr = u32::from(OURS.parse::<std::net::Ipv4Addr>().expect("an address")).to_be();
-        // SAFETY: the option and the address have the sizes stated.
+        // SAFETY: the option and the address have the stated sizes.
         unsafe {
             let size = mem::size_of_val(&limit) as u32;
             libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const limit).cast(), size);
@@ -144,22 +144,22 @@ pub fn ping(ns: &Namespace, times: u16, largest: usize) {
                 packet
             };
             let request = message(8);
-            // SAFETY: the buffer has the length stated.
+            // SAFETY: the buffer has the stated length.
             let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
             assert_eq!(sent, request.len() as isize, "{}", std::io::Error::last_os_error());
             let mut answer = vec![0u8; 10_000];
-            // SAFETY: the buffer has the length stated.
+            // SAFETY: the buffer has the stated length.
             let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
             assert!(got >= 28, "ping {n} is not answered: {}", std::io::Error::last_os_error());
             assert_eq!(answer[20..got as usize], message(0), "the answer to ping {n}");
         }
-        // SAFETY: ours, and not used any more.
+        // SAFETY: the descriptor is ours, and no longer used.
         unsafe { libc::close(fd) };
     });
     done.join().expect("pings");
 }
 
-/// The same by IPv6, on the interface `link`.
+/// Pings over IPv6, on the interface `link`.
 pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usize) {
     let link = std::ffi::CString::new(link).expect("a name");
     let done = ns.run(move || {
@@ -171,7 +171,7 @@ pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usiz
         let mut address: libc::sockaddr_in6 = unsafe { mem::zeroed() };
         address.sin6_family = libc::AF_INET6 as u16;
         address.sin6_addr.s6_addr = to.octets();
-        // SAFETY: the name ends with a zero; the option and the address have the sizes stated.
+        // SAFETY: the name ends with a zero, and the option and the address have the stated sizes.
         unsafe {
             address.sin6_scope_id = libc::if_nametoindex(link.as_ptr());
             let size = mem::size_of_val(&limit) as u32;
@@ -184,23 +184,23 @@ pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usiz
             let [k, l] = n.to_be_bytes();
             // The kernel fills in the checksum.
             let request = [&[128, 0, 0, 0, 0, 7, k, l][..], &body].concat();
-            // SAFETY: the buffer has the length stated.
+            // SAFETY: the buffer has the stated length.
             let sent = unsafe { libc::send(fd, request.as_ptr().cast(), request.len(), 0) };
             assert_eq!(sent, request.len() as isize, "{}", std::io::Error::last_os_error());
             let answer = loop {
                 let mut answer = vec![0u8; 10_000];
-                // SAFETY: the buffer has the length stated.
+                // SAFETY: the buffer has the stated length.
                 let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
                 assert!(got >= 8, "ping {n} is not answered: {}", std::io::Error::last_os_error());
                 answer.truncate(got as usize);
-                // The socket hears of neighbours, too.
+                // The socket also receives messages of neighbours.
                 if answer[0] == 129 {
                     break answer;
                 }
             };
             assert_eq!(answer[4..], request[4..], "the answer to ping {n}");
         }
-        // SAFETY: ours, and not used any more.
+        // SAFETY: the descriptor is ours, and no longer used.
         unsafe { libc::close(fd) };
     });
     done.join().expect("pings");

@@ -1,7 +1,8 @@
-//! urnic on network interfaces, with the kernel as the peer: its TCP, its ARP and ping, and programs on its sockets.
+//! urnic on network interfaces, with the kernel as the peer: its TCP, its ARP and ping, and programs on its
+//! sockets.
 //!
-//! Each test makes network namespaces of its own. As EAL can be started once per process, the urnic end is a child
-//! process; the kernel's end is a thread of the test, inside the namespace.
+//! Each test makes network namespaces of its own. EAL can be started only once per process, so the urnic end is a
+//! child process. The kernel's end is a thread of the test, inside the namespace.
 
 #[path = "../processes/child.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
@@ -26,7 +27,7 @@ mod support;
 use child::Child;
 use netns::{Namespace, Veth};
 
-/// The entry of the child processes; nothing by itself.
+/// The entry of the child processes. By itself it does nothing.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -45,18 +46,18 @@ fn child() {
 /// The kernel's address, and ours.
 const KERNEL: &str = "10.9.0.2";
 const OURS: &str = "10.9.0.1";
-/// The same of IPv6.
+/// The same for IPv6.
 const KERNEL6: &str = "fd09::2";
 const OURS6: &str = "fd09::1";
-/// The address of our link that belongs to the Ethernet address of [`OURS6`], 02:76:fd:09:00:01.
+/// Our link-local address, which belongs to the Ethernet address of [`OURS6`], 02:76:fd:09:00:01.
 const LINK_LOCAL: &str = "fe80::76:fdff:fe09:1";
 
-/// Kernel TCP and the engine's exchange `bytes` in both directions at once, each side being the client once.
+/// Kernel TCP and the engine's exchange `bytes` in both directions at once. Each side is the client once.
 fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: u64) {
     exchange_with_stops(ns, engine, addresses, bytes, 0);
 }
 
-/// The same with readers that stop at every `stops_every`-th octet (0: never).
+/// Exchanges with readers that stop at every `stops_every`-th octet (0: never).
 fn exchange_with_stops(
     ns: &Namespace,
     engine: &mut Child,
@@ -133,8 +134,8 @@ fn needs_root_kernel_tcp_over_af_packet() {
     over_af_packet(9000, 64 << 20);
 }
 
-/// Readers that stop at both ends: the kernel's window and ours shut, are probed, and reopen; nothing is lost (RFC 9293
-/// §3.8.6.1).
+/// Readers that stop, at both ends: the kernel's window and ours shut, are probed, and reopen. Nothing is lost (RFC
+/// 9293 §3.8.6.1).
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_with_readers_that_stop() {

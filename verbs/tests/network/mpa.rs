@@ -1,4 +1,4 @@
-//! The peer of an RNIC, on the kernel's TCP: MPA, DDP and RDMAP by an ordinary program.
+//! The peer of an RNIC on the kernel's TCP: MPA, DDP and RDMAP in an ordinary program.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use super::{child, kernel};
 const STAG: u32 = 0x1234_5678;
 /// Tagged offsets need not be addresses.
 const BASE: u64 = 0xffff_0000_0000;
-/// Not what fits our segments: FPDUs are spread over them as it comes.
+/// Does not match our segments, so that FPDUs are spread over them at random.
 const MULPDU: usize = 3000;
 
 const OURS: Place = Place { addr: BASE, rkey: STAG };
@@ -109,7 +109,7 @@ impl Peer {
         }
     }
 
-    /// The other half of what `rdma` does.
+    /// Does the other half of what `rdma` does.
     fn exchange(mut self, theirs: Place, first: &[&[u8]]) {
         self.until("the first word", |node| node.memory.received.len() >= first.len());
         self.node

@@ -1,4 +1,4 @@
-//! Network namespaces of a test.
+//! Network namespaces for tests.
 
 use std::fs::File;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use nix::sched::{CloneFlags, setns};
 
-/// A network namespace; deleted, with all interfaces inside, when this goes.
+/// A network namespace. Dropping it deletes it, with all interfaces inside.
 pub struct Namespace {
     name: String,
     pub file: File,
@@ -28,18 +28,18 @@ impl Namespace {
         Self { name, file }
     }
 
-    /// Runs `ip` in it.
+    /// Runs `ip` inside.
     pub fn ip(&self, args: &[&str]) {
         command("ip", &[&["-n", &self.name][..], args].concat());
     }
 
-    /// What `ip netns` knows it by.
+    /// Returns the name by which `ip netns` knows it.
     #[allow(dead_code)] // every test binary uses a part
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A program inside.
+    /// Returns a command that runs a program inside.
     #[allow(dead_code)] // every test binary uses a part
     pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
@@ -76,7 +76,7 @@ impl Veth {
         a.ip(&["link", "add", "va", "type", "veth", "peer", "name", "vb", "netns", &b.name]);
         for (ns, link) in [(&a, "va"), (&b, "vb")] {
             ns.ip(&["link", "set", link, "mtu", &mtu.to_string(), "up"]);
-            // A cable in memory would carry unfilled checksums and unsegmented data.
+            // Otherwise a cable in memory would carry unfilled checksums and unsegmented data.
             command("ip", &["netns", "exec", &ns.name, "ethtool", "-K", link, "tx", "off"]);
         }
         Self { a, b }

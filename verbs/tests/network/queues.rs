@@ -1,11 +1,11 @@
-//! Devices with several engines on a network interface, each engine with a queue of its own.
+//! Devices with several engines on a network interface. Each engine has a queue of its own.
 
 use super::child::{Child, PATIENCE, alone};
 use super::crowd::Report;
 use super::netns::{Namespace, Veth};
 use super::{mpa, node};
 
-/// All to all between two urnics at the ends of a cable; `port` names the port on an interface.
+/// Runs all-to-all traffic between two urnics at the ends of a cable. `port` names the port on an interface.
 fn meet(veth: &Veth, port: impl Fn(&str) -> String, there: usize, here: usize) {
     let config = |interface, ip, engines| {
         format!(
@@ -35,7 +35,7 @@ fn needs_root_engines_on_af_packet() {
     }
 }
 
-/// A device of two engines, whose peer is the kernel: several connections, each owned by either engine.
+/// A device of two engines, with the kernel as the peer: several connections, each owned by either engine.
 fn meet_sockets(urnic: &Namespace, peer: &Namespace, port: &str, begin: impl Fn()) {
     for _ in 0..4 {
         let config =

@@ -1,22 +1,22 @@
-//! An RNIC in a child process, whose peer is a program on ordinary sockets.
+//! An RNIC in a child process, with a program on ordinary sockets as its peer.
 
 use urnic::*;
 
 use super::child;
 use super::node::{ALL, Node, PORT, Place, Wait, pattern, receive, send, success};
 
-/// Bytes of each transfer: many FPDUs, and not whole words.
+/// Bytes of each transfer: many FPDUs, and not a multiple of the word size.
 pub const LEN: usize = 300_001;
 
-/// What the ends do: the peer writes at 0 and says so; we write at its 0, read its second part into our third, and say
-/// so; the peer reads our first part, says so and leaves.
+/// The exchange: the peer writes at our 0 and sends a message; we write at its 0, read its second part into our
+/// third, and send a message; the peer reads our first part, sends a message and leaves.
 pub fn run() {
     let server = child::arg::<String>(0) == "server";
     let mut node = Node::open(Wait::Channel);
     let mr = node.pd.alloc_mr(4 * LEN, ALL).expect("memory");
     let qp = node.qp();
     let words = 3 * LEN as u64;
-    // As many as the peer sends: the next would be flushed when it leaves.
+    // As many receives as the peer sends: another one would be flushed when the peer leaves.
     for n in 0..2 + u64::from(server) {
         receive(&qp, n, Sge::of(&mr, words + 64 * n, 64));
     }
@@ -43,7 +43,7 @@ pub fn run() {
         mr.write_at(words + 512, text).expect("our memory");
         Sge::of(&mr, words + 512, text.len() as u32)
     };
-    // Who opened the connection speaks first (RFC 5044 §7.1.2).
+    // The side that opened the connection sends first (RFC 5044 §7.1.2).
     let (mut words_heard, mut ops) = (u64::from(server), 0);
     if !server {
         send(&qp, 10, SendOp::Send, word(b"go"));

@@ -1,4 +1,4 @@
-//! The engine's TCP on a port, without RDMA: in a child process.
+//! The engine's TCP on a port, without RDMA, in a child process.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -15,11 +15,11 @@ use urnic_tcp::{
 
 use super::child;
 
-/// Where the engine listens, and where the kernel does.
+/// The ports on which the engine and the kernel listen.
 pub const SERVER_PORT: u16 = 5001;
 pub const CLIENT_PORT: u16 = 5002;
 
-/// A stream's content: known at every offset, and its hash so far.
+/// The content of a stream: known at every offset, with its hash so far.
 pub struct Content {
     block: Vec<u8>,
     pub at: u64,
@@ -27,14 +27,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes after which it repeats itself: no multiple of anything in between.
+    /// Bytes after which the content repeats. No multiple of any other size here.
     const PERIOD: usize = 1_000_003;
 
     pub fn new(seed: u64) -> Self {
         Self { block: super::node::pattern(seed, Self::PERIOD), at: 0, crc: urnic_crc::INIT }
     }
 
-    /// The next bytes, up to `end` and `most`.
+    /// Returns the next bytes, up to offset `end`, at most `most`.
     pub fn next(&mut self, end: u64, most: usize) -> Vec<u8> {
         let from = (self.at % Self::PERIOD as u64) as usize;
         let len = (end - self.at).min(most as u64).min((Self::PERIOD - from) as u64) as usize;
@@ -43,7 +43,7 @@ impl Content {
         bytes
     }
 
-    /// Checks that `bytes` are the next.
+    /// Checks that `bytes` are the next ones.
     pub fn check(&mut self, bytes: &[u8]) {
         for (i, byte) in bytes.iter().enumerate() {
             let at = ((self.at + i as u64) % Self::PERIOD as u64) as usize;
@@ -109,7 +109,7 @@ impl Transmit<Octets> for Wire {
         for piece in emit.payload {
             frame.extend_from_slice(&piece.payload.0[piece.range.clone()]);
         }
-        // Without a buffer it is lost, as on a wire.
+        // Without a buffer the frame is lost, as on a wire.
         if let Some(frame) = self.port.frame(&frame, &[], false) {
             let _ = self.queue.push(frame);
         }
@@ -122,7 +122,7 @@ struct Seen {
     conn: Option<ConnId>,
     content: Option<Content>,
     closed: Option<CloseReason>,
-    /// It takes no octets beyond this one for now.
+    /// Takes no octets beyond this offset for now; `None`: takes all.
     takes_until: Option<u64>,
 }
 
@@ -159,13 +159,13 @@ impl Handler<Received> for Seen {
     }
 }
 
-/// Serves connections one after the other, and makes one when told; sends and receives on each. Our address may be
-/// `autoconf`: what routers say.
+/// Serves connections one after the other, and opens one when told. Sends and receives on each. Our address may be
+/// `autoconf`: the address that routers offer.
 pub fn run() {
     let spec: PortSpec = child::arg(0);
     let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
     let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
-    // Every so many octets it stops reading until the kernel has probed the shut window; 0: never.
+    // Stops reading at every so many octets, until the kernel has probed the shut window; 0: never.
     let stops_every: u64 = child::arg(6);
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
@@ -197,7 +197,7 @@ pub fn run() {
     loop {
         let now = Time(clock.now());
         match stack.claim() {
-            // Besides the address of the link, one that a router has offered.
+            // Beside the link-local address, one that a router has offered.
             Claim::Held if !claimed && (!autoconf || stack.addresses().len() > 1) => {
                 claimed = true;
                 let ours: Vec<String> = stack.addresses().iter().map(|a| a.ip.to_string()).collect();

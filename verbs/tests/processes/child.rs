@@ -1,4 +1,4 @@
-//! An end of a link: a child process, from both sides.
+//! An end of a link: a child process, as the test and as the child see it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,21 +17,21 @@ use urnic_config::Config;
 #[path = "../../../dataplane/tests/ends/program.rs"]
 mod program;
 
-// Not `URNIC_*`: those are settings.
+// Not `URNIC_*`, because those are settings.
 const ROLE: &str = "_URNIC_TEST_ROLE";
 const ARGS: &str = "_URNIC_TEST_ARGS";
 const CONFIG: &str = "_URNIC_TEST_CONFIG";
 
-/// How long an end may take for a step. A bound, not a measurement: the machine may be busy.
+/// How long an end may take for a step. A bound, not a measurement, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The right to run ends. One test has it at a time.
+/// Takes the right to run ends. Only one test has it at a time.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child process, as the test sees it. Killed, if it still runs when this goes.
+/// A child process, as the test sees it. Dropping this kills it if it still runs.
 pub struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
@@ -68,9 +68,9 @@ impl Child {
         }
         let parent = std::process::id();
         let netns = netns.map(AsRawFd::as_raw_fd);
-        // SAFETY: between fork and exec only system calls are made.
+        // SAFETY: only system calls are made between fork and exec.
         unsafe {
-            // Nothing that polls may outlive us, however we end.
+            // No polling process may outlive us, however we end.
             command.pre_exec(move || {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != parent
                 {
@@ -98,12 +98,12 @@ impl Child {
         }
     }
 
-    /// The next line that the end says.
+    /// Returns the next line that the end writes.
     pub fn line(&mut self) -> String {
         self.line_within(PATIENCE)
     }
 
-    /// The same, of an end that has a lot to do before.
+    /// Returns the next line of an end that has much to do first.
     pub fn line_within(&mut self, patience: Duration) -> String {
         match self.lines.recv_timeout(patience) {
             Ok(line) => line,
@@ -116,7 +116,7 @@ impl Child {
         assert_eq!(line, what, "{}", self.name);
     }
 
-    /// The rest of the next line, which starts with `what`.
+    /// Returns the rest of the next line, which must start with `what`.
     pub fn expect_start(&mut self, what: &str) -> String {
         let line = self.line();
         match line.strip_prefix(what) {
@@ -130,7 +130,7 @@ impl Child {
         self.process.wait().expect("a child of ours");
     }
 
-    /// How it ends by itself.
+    /// Waits until it ends by itself. Returns its exit status.
     pub fn status(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -142,7 +142,7 @@ impl Child {
         }
     }
 
-    /// Tells the end something.
+    /// Writes an order to the end.
     #[allow(dead_code)] // every test binary uses a part
     pub fn order(&mut self, what: &str) {
         let stdin = self.process.stdin.as_mut().expect("a pipe");
@@ -154,14 +154,14 @@ impl Child {
         drop(self.process.stdin.take());
     }
 
-    /// Tells the end to stop, and expects that it does, well.
+    /// Tells the end to stop, and checks that it exits successfully.
     pub fn finish(&mut self) {
         self.stop();
         let status = self.status();
         assert!(status.success(), "{}: {status}", self.name);
     }
 
-    /// What it said on stderr; it must have ended.
+    /// Returns what it wrote to stderr. It must have ended.
     pub fn complaints(&self) -> Vec<String> {
         self.stderr.iter().collect()
     }
@@ -177,7 +177,7 @@ impl Drop for Child {
     }
 }
 
-/// The lines of a pipe, as `pick` wants them.
+/// Returns the lines of a pipe, as `pick` changes or drops them.
 fn lines(
     pipe: impl std::io::Read + Send + 'static,
     pick: impl Fn(String) -> Option<String> + Send + 'static,
@@ -195,35 +195,35 @@ fn lines(
     lines
 }
 
-/// The role of this process, if it is a child of a test.
+/// Returns the role of this process; `None` if it is not a child of a test.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// The `n`th argument of this child.
+/// Returns argument `n` of this child, from 0.
 pub fn arg<T: std::str::FromStr>(n: usize) -> T {
     let args = std::env::var(ARGS).expect("arguments");
     let word = args.split_whitespace().nth(n).expect("enough arguments");
     word.parse().ok().expect("an argument of the right type")
 }
 
-/// The configuration of this child.
+/// Returns the configuration of this child.
 pub fn config() -> Config {
     Config::parse(Path::new("test"), &std::env::var(CONFIG).expect("a configuration")).expect("a valid one")
 }
 
-/// Logs warnings, for [`Child::complaints`].
+/// Logs warnings to stderr, for [`Child::complaints`].
 pub fn log_warnings() {
     let warnings = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
     warnings.with_writer(std::io::stderr).with_ansi(false).init();
 }
 
-/// Says a line to the test.
+/// Writes a line to the test.
 pub fn say(line: &str) {
     println!("> {line}");
 }
 
-/// Lines from the test; disconnected when it wants an end.
+/// Returns the lines from the test. The channel is disconnected when the test wants this child to end.
 pub fn orders() -> Receiver<String> {
     lines(std::io::stdin(), Some)
 }

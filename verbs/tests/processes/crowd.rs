@@ -1,4 +1,4 @@
-//! Ends with several engines, each with a queue of its port: crowds of queue pairs, all to all.
+//! Ends with several engines, each with a queue of its port, and all-to-all traffic of crowds of queue pairs.
 
 #[path = "../engines/ends.rs"]
 mod ends;
@@ -22,7 +22,8 @@ fn there() -> SocketAddr {
     (SERVER, PORT).into()
 }
 
-/// Says how many engines there are, how many frames have arrived, and how many of them at another engine than their own.
+/// Reports the number of engines, of frames that have arrived, and of frames that have arrived at another engine
+/// than their own.
 fn report(device: &Device) {
     let attributes = device.attributes().expect("the device's");
     let figure = |name: &str| {
@@ -66,7 +67,7 @@ pub fn both() {
     report(&client);
 }
 
-/// What an end has reported.
+/// The report of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub engines: u64,

@@ -1,4 +1,4 @@
-//! One end is killed under traffic: the other tells of it, flushes, and serves the next peer at the same path.
+//! One end is killed under traffic. The other reports it, flushes, and serves the next peer at the same path.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -11,15 +11,15 @@ use super::child::{PATIENCE, alone, arg, orders, say};
 use super::node::{Node, PORT, Place, Wait};
 use super::traffic::{Memory, Traffic};
 
-/// Successful operations after which an end says that there is traffic.
+/// Number of successful operations after which an end reports that there is traffic.
 const TRAFFIC: u64 = 50;
-/// A victim lives at most this long after that.
+/// Maximum lifetime of a victim after that.
 const LIFE: Duration = Duration::from_millis(40);
-/// Some are killed earlier, at most this long after they started; their numbers are beyond this one.
+/// Some victims are killed earlier, at most this long after they started. Their numbers start at `EARLY`.
 const YOUTH: Duration = Duration::from_millis(600);
 const EARLY: u64 = 1 << 32;
 
-/// Kills in each role; `URNIC_KILLS` asks for more than a few.
+/// Number of kills in each role. `URNIC_KILLS` overrides the default.
 fn kills() -> u64 {
     std::env::var("URNIC_KILLS").map_or(5, |n| n.parse().expect("URNIC_KILLS: a number"))
 }
@@ -34,7 +34,7 @@ fn survives(kinds: [&'static str; 2], killed: Killed) {
     survives_with(kinds, killed, "");
 }
 
-/// `settings` are lines of both ends' configuration.
+/// Runs the test. `settings` are lines of both ends' configuration.
 fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
     let link = Link::new(kinds);
     let seed = std::env::var("URNIC_KILL_SEED").map_or(1, |n| n.parse().expect("URNIC_KILL_SEED: a number"));
@@ -53,7 +53,8 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
     let (mut told, mut served) = (Duration::ZERO, Duration::ZERO);
     for id in 1..=kills() {
         if random.u8(..3) == 0 {
-            // Killed wherever it is by then. What the survivor says of that comes before it speaks of the next.
+            // It is killed in whatever state it is by then. The survivor reports that before it reports anything
+            // about the next victim.
             let mut victim = start(EARLY + id);
             std::thread::sleep(YOUTH.mul_f64(random.f64()));
             victim.kill();
@@ -69,8 +70,8 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
         victim.kill();
         let reason = survivor.expect_start(&format!("disconnected {id}"));
         told = told.max(killed.elapsed());
-        // Of the kernel's sockets the other end's kernel tells: it closes them, wherever in a message that is, or resets them
-        // where something was unread. A FIN while there is work left is answered by a Terminate (ERR-46).
+        // With the kernel's sockets, the other end's kernel closes them, at any position in a message, or resets
+        // them if something was unread. A FIN while there is work left is answered by a Terminate (ERR-46).
         let expected: &[&str] = if kinds == Link::KERNEL {
             &["Peer", "Reset", "Truncated", "TerminateSent"]
         } else {
@@ -79,7 +80,7 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
         assert!(expected.contains(&reason.as_str()), "{reason}");
         *reasons.entry(reason).or_default() += 1;
         let flushed: u64 = survivor.expect_start(&format!("flushed {id}")).parse().expect("a number");
-        // The two that were posted too late, at least.
+        // At least the two that were posted too late.
         assert!(flushed >= 2);
     }
     println!("    told within {told:?}, served again within {served:?}: {reasons:?}");
@@ -102,7 +103,7 @@ fn survives_the_servers_sigkill() {
     survives(Link::KERNEL, Killed::Server);
 }
 
-/// The connection may be either engine's; each has a queue of the link.
+/// Either engine may have the connection. Each has a queue of the link.
 #[test]
 fn two_engines_survive_the_peers_sigkill() {
     let _alone = alone();
@@ -124,7 +125,7 @@ fn long_four_engines_survive_the_peers_sigkill() {
     }
 }
 
-/// Both ends do the same work; a victim just never gets to the end of it.
+/// Both ends do the same work. A victim just never finishes it.
 pub fn victim() {
     serve();
 }
@@ -146,7 +147,7 @@ fn serve() {
     while end.connection(&memory) {}
 }
 
-/// What the peer has said: its memory and its number.
+/// Returns what the peer has sent: its memory and its number.
 fn meet(hello: &[u8]) -> (Place, u64) {
     let (place, id) = hello.split_at(hello.len() - size_of::<u64>());
     (Place::decode(place), id.try_into().map(u64::from_be_bytes).unwrap())
@@ -157,7 +158,7 @@ struct End {
     node: Node,
     param: ConnParam,
     orders: Receiver<String>,
-    /// A peer that came before its predecessor was known to be dead.
+    /// A request of a peer that came before its predecessor was known to be dead.
     request: Option<ConnRequest>,
     next_id: u64,
 }
@@ -167,7 +168,7 @@ impl End {
         self.orders.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// One connection, from its beginning to its end. False: it is time to stop.
+    /// Handles one connection, from its beginning to its end. Returns false if it is time to stop.
     fn connection(&mut self, memory: &Memory) -> bool {
         let mut traffic = Traffic::new(&self.node, memory, self.next_id);
         let mut asked = false;
@@ -177,7 +178,7 @@ impl End {
             if !asked && self.is_server {
                 if let Some(request) = self.request.take() {
                     let (place, id) = meet(request.private_data());
-                    // It may have been killed meanwhile.
+                    // The peer may have been killed meanwhile.
                     if request.accept(&traffic.qp, &self.param).is_ok() {
                         asked = true;
                         (traffic.peer, peer) = (Some(place), id);
@@ -216,7 +217,8 @@ impl End {
                 return false;
             }
         };
-        // A Terminate that is still to be sent, or whose connection has not ended, keeps it from Error for a while.
+        // A Terminate that must still be sent, or whose connection has not ended, delays the error state for a
+        // while.
         let state = traffic.qp.state();
         let terminating = reason == DisconnectReason::TerminateSent && state == QpState::Terminate;
         assert!(terminating || state == QpState::Error, "{reason:?}: {state:?}");
@@ -233,7 +235,7 @@ impl End {
         found[..n].to_vec()
     }
 
-    /// Everything posted completes, what is posted now too, and nothing more than that.
+    /// Checks that everything posted completes, including what is posted now, and nothing more.
     fn flush(&self, traffic: &mut Traffic<'_>) {
         let start = Instant::now();
         traffic.post_in_vain();

@@ -1,8 +1,8 @@
 //! Whole RNICs in processes of their own, over the links that two processes share.
 //!
-//! EAL can be started once per process, so every end is a child process: this test binary again, told its role and
-//! its settings by the environment. Ends talk to the test by lines on stdin and stdout. One test runs at a time,
-//! because its two ends may keep two cores busy.
+//! EAL can be started only once per process, so every end is a child process: this test binary again, with its role
+//! and its settings in the environment. Ends and the test exchange lines on stdin and stdout. One test runs at a
+//! time, because its two ends may keep two cores busy.
 
 mod child;
 mod crowd;
@@ -21,7 +21,7 @@ mod vanishing;
 
 use child::Child;
 
-/// The entry of the child processes; nothing by itself.
+/// The entry of the child processes. By itself it does nothing.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -48,7 +48,7 @@ fn child() {
     }
 }
 
-/// A link between two ends, in a directory of its own.
+/// A link between two ends, with a directory of its own.
 struct Link {
     dir: tempfile::TempDir,
     server: &'static str,
@@ -56,7 +56,7 @@ struct Link {
 }
 
 impl Link {
-    /// Server and client are named as they open the link; the server opens it first.
+    /// Server and client, named by the kind of port that opens the link. The server opens it first.
     const VIRTIO: [&'static str; 2] = ["virtio_user", "vhost"];
     const VHOST: [&'static str; 2] = ["vhost", "virtio_user"];
     const MEMIF: [&'static str; 2] = ["memif", "memif"];
@@ -79,7 +79,7 @@ impl Link {
         self.spec(self.server) + role
     }
 
-    /// Starts the end that others connect to. `settings` are lines of a configuration file.
+    /// Starts the end to which others connect. `settings` are lines of a configuration file.
     fn server(&self, role: &str, args: &str, settings: &str) -> Child {
         Child::start(role, args, &config(&self.server_spec(), node::SERVER, settings))
     }
@@ -90,7 +90,7 @@ impl Link {
     }
 }
 
-/// A configuration file. `settings` may add to the section `[port]` first, then open others.
+/// Makes a configuration file. `settings` may first add to the section `[port]`, and then open others.
 fn config(spec: &str, ip: std::net::Ipv4Addr, settings: &str) -> String {
     let ip = if spec == "kernel" { String::new() } else { format!("[ip]\nip = \"{ip}/24\"\n") };
     format!("{ip}[port]\nport = \"{spec}\"\n{settings}")

@@ -16,21 +16,21 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const PORT: u16 = 7000;
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// Where the server listens: on the loopback if that is among the addresses.
+/// Returns the server's address: on the loopback if that is among the addresses.
 pub fn server() -> SocketAddrV4 {
     let config = child::config();
     let loopback = config.port.spec.is_none() && config.port.kernel == KernelAddresses::All;
     SocketAddrV4::new(if loopback { Ipv4Addr::LOCALHOST } else { SERVER }, PORT)
 }
 
-/// How completions and events are waited for.
+/// How to wait for completions and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// By polling.
     Poll,
-    /// In the channel's own call.
+    /// By the channel's own call.
     Channel,
-    /// In poll(2) on the channel's descriptor.
+    /// By poll(2) on the channel's descriptor.
     Fd,
 }
 
@@ -46,14 +46,14 @@ impl FromStr for Wait {
     }
 }
 
-/// A device and what the tests make of it.
+/// A device and the tests' objects of it.
 pub struct Node {
     pub pd: Pd,
     pub cq: Cq,
     pub channel: CompChannel,
     pub events: EventChannel,
     pub wait: Wait,
-    /// Sleeps that an event of the completion channel ended.
+    /// Number of sleeps that an event of the completion channel ended.
     pub wakes: u64,
 }
 
@@ -88,7 +88,7 @@ impl Node {
         self.pd.create_qp(&init).unwrap()
     }
 
-    /// Completions, as soon as there are any.
+    /// Returns completions as soon as there are any.
     pub fn completions(&mut self, what: &str) -> Vec<Wc> {
         let start = Instant::now();
         let mut found = [Wc::default(); 32];
@@ -119,7 +119,7 @@ impl Node {
         assert!(cq.is(&self.cq));
     }
 
-    /// The next connection event.
+    /// Returns the next connection event.
     pub fn event(&self, what: &str) -> CmEvent {
         match self.wait {
             Wait::Channel => self.events.wait(PATIENCE).unwrap_or_else(|| panic!("waiting for {what}")),
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    /// Accepts the next connection. Answers what the peer said.
+    /// Accepts the next connection. Returns the peer's private data.
     pub fn accept(&self, qp: &Qp, private_data: &[u8]) -> Vec<u8> {
         let param = ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() };
         let said = match self.event("a connection request") {
@@ -156,7 +156,7 @@ impl Node {
         said
     }
 
-    /// Connects to the server, which listens. Answers what it said.
+    /// Connects to the server, which listens. Returns the server's private data.
     pub fn connect(&self, qp: &Qp, private_data: &[u8]) -> Vec<u8> {
         let param = ConnParam { private_data: private_data.to_vec(), ..ConnParam::default() };
         self.events.connect(qp, server(), &param).unwrap();
@@ -175,7 +175,7 @@ fn readable(channel: &impl AsFd, what: &str) {
     assert_eq!(n, 1, "nothing in {PATIENCE:?}: {what}");
 }
 
-/// Where the peer can read and write: what the ends tell each other as private data.
+/// Memory that the peer may read and write. The ends exchange this as private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub addr: u64,
@@ -198,7 +198,7 @@ impl Place {
     }
 }
 
-/// Bytes that differ between messages and within one.
+/// Returns bytes that differ between messages and within one.
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
@@ -212,7 +212,7 @@ pub fn receive(qp: &Qp, wr_id: u64, sge: Sge) {
     qp.post_recv(&RecvWr { wr_id, sges: &[sge] }).unwrap();
 }
 
-/// Asserts that a work request has done what it should.
+/// Asserts that a work request has succeeded.
 pub fn success(wc: &Wc) {
     assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
 }

@@ -1,4 +1,4 @@
-//! Devices with several engines on one port, each engine with a queue of its own.
+//! Devices with several engines on one port. Each engine has a queue of its own.
 
 use super::child::{Child, PATIENCE, alone};
 use super::crowd::Report;
@@ -8,7 +8,7 @@ fn engines(n: usize, progress: &str) -> String {
     format!("[engine]\nengines = {n}\nprogress = \"{progress}\"\n")
 }
 
-/// All to all between processes; the reports of the server and the client.
+/// Runs all-to-all traffic between processes. Returns the reports of the server and the client.
 fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> [Report; 2] {
     let link = Link::new(kinds);
     let mut server = link.server("crowd-server", "", &engines(there, progress));
@@ -23,8 +23,9 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
     [server_says, client_says]
 }
 
-/// Where both ends have as many engines each of them speaks to its like: frames arrive where they belong, all but those about
-/// neighbours, which concern all engines, and the last ones of connections that are gone.
+/// If both ends have the same number of engines, each engine speaks to the peer's engine of the same number. Frames
+/// arrive where they belong, except those about neighbours, which concern all engines, and the last ones of
+/// connections that are gone.
 fn hands_little_over(report: &Report, engines: u64) {
     assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
     assert!(report.moved * 8 < report.frames, "{report:?}");
@@ -37,13 +38,13 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
         for progress in ["adaptive", "inline"] {
             meet(kinds, 2, 2, progress).iter().for_each(|report| hands_little_over(report, 2));
         }
-        // With the memory that they take by default.
+        // With the default amount of memory.
         meet(kinds, 4, 4, "adaptive").iter().for_each(|report| hands_little_over(report, 4));
     }
 }
 
-/// Either end may have more: frames then leave by the first queue, or are looked for at all of the peer's. Some may find an
-/// engine's inbox full where that waits for a processor, and are sent again.
+/// Either end may have more engines. Frames then leave by the first queue, or are looked for at all of the peer's
+/// queues. Some may find an engine's inbox full while that engine waits for a processor, and are sent again.
 #[test]
 fn ends_of_a_link_may_have_other_numbers_of_engines() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A target whose application sleeps: its engine serves Reads and Writes alone.
+//! A target whose application sleeps: its engine alone serves Reads and Writes.
 
 use std::thread;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::child::{alone, arg, say};
 use super::node::{ALL, Node, PORT, Place, Wait, pattern, send, success};
 
 const LEN: u32 = 8;
-/// Before each operation the link is silent for up to this long, so that the target's engine is met in every mood.
+/// Before each operation the link is silent for up to this long, so that the target's engine is met in every state.
 const SILENCE: Duration = Duration::from_millis(4);
-/// Places in either region.
+/// Offsets in either region.
 const READ: u64 = 0;
 const WRITTEN: u64 = 8;
 const SOURCE: u64 = 16;
@@ -39,7 +39,7 @@ pub fn target() {
     node.accept(&qp, &Place::of(&memory).encode());
     say("sleeping");
     loop {
-        // SAFETY: takes nothing, touches nothing.
+        // SAFETY: the call takes nothing and changes no memory.
         unsafe { libc::pause() };
     }
 }

@@ -1,4 +1,4 @@
-//! Work of every kind on one queue pair, in both directions at once, every completion accounted for.
+//! Work of every kind on one queue pair, in both directions at once. Every completion is accounted for.
 
 use std::collections::HashSet;
 
@@ -7,13 +7,13 @@ use urnic::{Mr, Qp, SendOp, Sge, Wc, WcOpcode, WcStatus};
 use super::node::{ALL, Node, Place, pattern, receive, send};
 
 const LEN: u32 = 4096;
-/// Outstanding work of the send queue.
+/// Maximum number of outstanding requests in the send queue.
 const WINDOW: usize = 32;
-/// Sends of either end that the other has not answered by one of its own. With as many again under way at
-/// the other end's word, no Send finds the receive queue empty.
+/// Maximum number of Sends of either end that the other has not answered by a Send of its own. The other end may
+/// have as many under way, so no Send finds the receive queue empty.
 const CREDIT: u64 = 16;
 const RECEIVES: usize = 2 * CREDIT as usize;
-/// The memory of one end: what the peer reads, what it writes, what we send from and receive into.
+/// The memory of one end: what the peer reads, what it writes, the source of what we send, and the receives.
 pub struct Memory(Mr);
 
 impl Memory {
@@ -55,12 +55,12 @@ const INBOX: u64 = 4;
 pub struct Traffic<'a> {
     pub qp: Qp,
     memory: &'a Memory,
-    /// Where the peer's memory is; work starts when this is known.
+    /// The peer's memory. Work starts when this is known.
     pub peer: Option<Place>,
-    /// Work that has not completed.
+    /// Ids of requests that have not completed.
     outstanding: HashSet<u64>,
     next_id: u64,
-    /// Work of the send queue that has not completed.
+    /// Number of requests in the send queue that have not completed.
     sending: usize,
     sent: u64,
     received: u64,
@@ -69,7 +69,7 @@ pub struct Traffic<'a> {
 }
 
 impl<'a> Traffic<'a> {
-    /// `first_id` is beyond every number of earlier work on the same completion queue.
+    /// Makes a queue pair. `first_id` must be greater than every id of earlier work on the same completion queue.
     pub fn new(node: &Node, memory: &'a Memory, first_id: u64) -> Self {
         let mut traffic = Self {
             qp: node.qp(),
@@ -93,7 +93,7 @@ impl<'a> Traffic<'a> {
         self.next_id
     }
 
-    /// A new number; its low bits say the slot.
+    /// Returns a new id. Its low bits name the slot.
     fn id(&mut self, slot: u64) -> u64 {
         let id = self.next_id << 8 | slot;
         self.next_id += 1;
@@ -127,7 +127,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Accounts for a completion. `serving`: receives are posted again.
+    /// Accounts for a completion. With `serving`, posts receives again.
     pub fn complete(&mut self, wc: &Wc, serving: bool) {
         assert!(self.outstanding.remove(&wc.wr_id), "{wc:?} completed twice, or was never posted");
         let slot = wc.wr_id & 0xff;
@@ -162,7 +162,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Posts one of each to a queue pair that has ended.
+    /// Posts one request of each kind to a queue pair that has ended.
     pub fn post_in_vain(&mut self) {
         self.receive(INBOX);
         self.send(SendOp::Send, SOURCE);

@@ -1,6 +1,6 @@
-//! Ends that take memory away under traffic, the moment its deregistration has returned, while the engine's own thread and
-//! the program's drive the engine in turn: whoever touches it dies of it. At a `vhost` end payload of the program's own
-//! memory is lent to TCP, and to frames.
+//! Ends that take memory away under traffic, the moment its deregistration has returned, while the engine's own
+//! thread and the program's drive the engine in turn. A thread that touches the memory later ends the process. At a
+//! `vhost` end, payload in the program's own memory is lent to TCP and to frames.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,15 @@ const ROUNDS: u64 = 40;
 const LEN: usize = 256 << 10;
 const MESSAGE: u32 = 64 << 10;
 const SMALL: u32 = 4096;
-/// Receives, and Sends of the peer's.
+/// Number of receives, and of the peer's Sends.
 const RECEIVES: u64 = 16;
-/// Requests that are under way at a time.
+/// Number of requests under way at a time.
 const WINDOW: usize = 24;
-/// The memory stays for at most so many requests of its end ...
+/// The memory stays for at most this many requests of its end ...
 const LIFE: u64 = 80;
 /// ... and then for at most this long, in which only the engine's own thread is at work.
 const PAUSE: Duration = Duration::from_micros(300);
-/// What the program uses its memory for when it has it back. All that is sent is zero.
+/// The program fills its memory with this value once it has the memory back. All data that is sent is zero.
 const SECRET: u8 = 0xEE;
 
 fn vanishes(kinds: [&'static str; 2], progress: &str) {
@@ -42,7 +42,8 @@ fn vanishes(kinds: [&'static str; 2], progress: &str) {
     }
 }
 
-/// SEC-7, between two processes: whoever touches memory that is gone dies, and the peer never sees what came there later.
+/// SEC-7, between two processes: a process that touches unmapped memory dies, and the peer never sees data that was
+/// put there later.
 #[test]
 fn deregistered_memory_is_not_touched() {
     let _alone = alone();
@@ -53,20 +54,20 @@ fn deregistered_memory_is_not_touched() {
     }
 }
 
-/// What an end has of a connection.
+/// One end of a connection.
 struct Round {
     qp: Qp,
-    /// Source of what is sent and read, target of what is written and of Responses, and place of receives.
+    /// Source of what is sent and read, target of what is written and of Responses, and memory of receives.
     regions: Vec<Mr>,
     pages: Vec<Pages>,
-    /// Number of the next request; those of receives are smaller than any.
+    /// Id of the next request. Ids of receives are smaller than any.
     next: u64,
-    /// Requests that have not completed, and receives.
+    /// Number of requests, and of receives, that have not completed.
     requests: usize,
     receives: usize,
     sends: u64,
     completed: u64,
-    /// What must be in all of the memory; `None`: nobody can look.
+    /// The octet that all of the memory must hold; `None`: the memory is inaccessible.
     holds: Option<u8>,
 }
 
@@ -91,7 +92,7 @@ impl Round {
         }
     }
 
-    /// What the peer may read, and what it may write.
+    /// Returns what the peer may read, and what it may write.
     fn hello(&self) -> Vec<u8> {
         self.regions[..2].iter().flat_map(|region| Place::of(region).encode()).collect()
     }
@@ -130,7 +131,7 @@ impl Round {
         }
     }
 
-    /// Gives all memory back, and uses it for something else or makes it inaccessible at once.
+    /// Gives all memory back, and at once uses it for something else or makes it inaccessible.
     fn vanish(&mut self, reuses: bool) {
         for region in self.regions.drain(..) {
             assert!(region.deregister().is_ok());
@@ -143,7 +144,7 @@ impl Round {
         self.holds = reuses.then_some(SECRET);
     }
 
-    /// Neither has the peer seen what came into the memory later, nor has anything been placed there.
+    /// Checks that the peer has not seen what came into the memory later, and that nothing has been placed there.
     fn check(&self, number: u64) {
         let Some(octet) = self.holds else { return };
         for (i, pages) in self.pages.iter().enumerate() {

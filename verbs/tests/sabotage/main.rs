@@ -1,8 +1,8 @@
-//! Breaks one rule of the RNIC at a time: the random workload must notice each.
+//! Breaks one rule of the RNIC at a time. The random workload must notice each.
 //!
-//! Rules are broken around the RNIC: between it and its application (`workload/broken.rs`), or on the streams below it
-//! (`streams.rs`). Switches inside of the RNIC break the few that cannot be broken from outside. A switch belongs to the
-//! thread that steps a simulation, so tests do not disturb each other.
+//! Rules are broken around the RNIC: between it and its application (`workload/broken.rs`), or on the streams below
+//! it (`streams.rs`). Switches inside the RNIC break the few rules that cannot be broken from outside. A switch
+//! belongs to the thread that steps a simulation, so tests do not disturb each other.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ mod workload;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use workload::{Checked, Parameters};
 
-/// Seeds within which a broken rule must be noticed.
+/// Number of seeds within which a broken rule must be noticed.
 const SEEDS: u64 = 1500;
 
 fn run(p: &Parameters) -> Checked {

@@ -1,4 +1,5 @@
-//! Streams in memory that break a rule: they change octets as a TCP, or an RNIC at the other end, would that broke it.
+//! Streams in memory that break a rule: they change octets as a TCP, or an RNIC at the other end, would that broke
+//! it.
 
 use crate::common::medium::{self, Memory};
 use std::cell::Cell;
@@ -7,20 +8,20 @@ use urnic::Device;
 use urnic::simulation::{Options, SimClock};
 use urnic::transport::*;
 
-/// A rule of streams, or of what records hold.
+/// A rule of streams, or of the content of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Octets arrive as they were sent.
     Checksum,
     /// Octets that were delivered are not delivered again.
     OverlapOnce,
-    /// Octets that are sent again are those that are missing.
+    /// Retransmitted octets are those that are missing.
     RetransmitRange,
     /// Octets are delivered in order.
     InOrder,
     /// Only octets that arrived are acknowledged.
     AckReceived,
-    /// The peer is told of an error by a Terminate.
+    /// An error is reported to the peer by a Terminate.
     Terminate,
     /// Inbound Reads are answered with the octets asked for.
     ReadSource,
@@ -29,7 +30,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 8] = [
         Rule::Checksum,
         Rule::OverlapOnce,
@@ -47,7 +48,7 @@ thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// Lets devices that this thread makes break a rule, or none.
+/// Makes devices that this thread makes later break a rule, or none.
 pub fn set(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
@@ -61,13 +62,13 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
 
 /// Number of pieces that arrive unharmed, so that connections are established.
 const START_UP: u64 = 64;
-/// Of so many pieces that follow one is harmed.
+/// Of this many later pieces, one is harmed on average.
 const SELDOM: u32 = 50;
 
-/// A rule to break, and when.
+/// A rule to break, and when to break it.
 struct Fault {
     rule: Option<Rule>,
-    /// Pieces that have arrived.
+    /// Number of pieces that have arrived.
     pieces: u64,
     dice: fastrand::Rng,
 }
@@ -79,7 +80,7 @@ impl Fault {
         self.rule.filter(|_| self.pieces > START_UP && self.dice.u32(..SELDOM) == 0)
     }
 
-    /// Changes an FPDU, which comes without its CRC, on its way out. False: it is not sent.
+    /// Changes an FPDU without its CRC, before it is sent. Returns false if it must not be sent.
     fn send(&self, fpdu: &mut [u8]) -> bool {
         let tagged = fpdu[2] & 0x80 != 0;
         match (self.rule, fpdu[3] & 0x0F) {
@@ -102,7 +103,7 @@ struct Unruly {
     fault: Fault,
 }
 
-/// An engine between which and its transport a rule is broken.
+/// An engine, with a rule broken between it and its transport.
 struct Misled<'a, E> {
     events: &'a mut E,
     fault: &'a mut Fault,
@@ -266,7 +267,7 @@ impl Transport for Unruly {
     }
 }
 
-/// Returns the FPDUs of a record as `change` leaves them, without those for which it returns false. Their CRCs are right.
+/// Returns the FPDUs of a record after `change`, without those for which it returns false, and with correct CRCs.
 fn each_fpdu(record: &[u8], change: impl Fn(&mut [u8]) -> bool) -> Vec<u8> {
     let (mut rest, mut all) = (record, Vec::with_capacity(record.len()));
     while let [high, low, ..] = *rest {

@@ -1,4 +1,4 @@
-//! The memory of one node, registered in pieces, and what it must contain.
+//! The memory of one node, registered in pieces, with its expected content.
 
 use std::alloc::Layout;
 use urnic::{Access, Mr, Pd};
@@ -10,7 +10,8 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// All the memory of a node that an RNIC might touch, guard areas included, and a shadow that says what is in it.
+/// All the memory of a node that an RNIC might touch, including guard areas, and a shadow with its expected
+/// content.
 pub struct Arena {
     base: *mut u8,
     layout: Layout,
@@ -19,7 +20,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// `len` octets of random content.
+    /// Makes an arena of `len` octets of random content.
     pub fn new(len: usize, rng: &mut fastrand::Rng) -> Arena {
         let len = len.next_multiple_of(8);
         let layout = Layout::from_size_align(len, 4096).unwrap();
@@ -39,7 +40,7 @@ impl Arena {
         self.base as u64 + at as u64
     }
 
-    /// Registers `len` octets behind a guard of `guard` octets.
+    /// Registers `len` octets after a guard of `guard` octets.
     pub fn region(&mut self, pd: &Pd, len: usize, guard: usize, access: Access) -> Region {
         let at = self.next + guard;
         self.next = at + len;
@@ -49,8 +50,8 @@ impl Arena {
     /// Registers `len` octets at `at`, even if they are registered already.
     pub fn register(&self, pd: &Pd, at: usize, len: usize, access: Access) -> Region {
         assert!(at + len <= self.shadow.len(), "the arena is too small");
-        // SAFETY: within the allocation, which lives longer than the region: the world drops its ends first.
-        // Nobody holds a reference to it.
+        // SAFETY: within the allocation, which outlives the region, because the world drops its ends first. There
+        // are no references to it.
         let mr = unsafe { pd.reg_mr(self.base.add(at), len, access) }.unwrap();
         Region::new(mr, at, len)
     }
@@ -62,21 +63,22 @@ impl Arena {
         unsafe { self.base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// What is there now.
+    /// Returns the present content.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.shadow.len());
         let mut out = vec![0; len];
-        // SAFETY: in bounds; engines run in this thread only, and not now.
+        // SAFETY: within bounds; engines run only in this thread, and not now.
         unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.base.add(at), len) };
         out
     }
 
-    /// The content of `pieces`, one after the other.
+    /// Returns the content of `pieces`, one after the other.
     pub fn gather(&self, pieces: &[Piece]) -> Vec<u8> {
         pieces.iter().flat_map(|p| self.read(p.at, p.len)).collect()
     }
 
-    /// The first octet that differs from the shadow, with what is there and what should be.
+    /// Returns the first octet that differs from the shadow, with its present and its expected value; `None`: all
+    /// is equal.
     pub fn first_difference(&self) -> Option<(usize, u8, u8)> {
         let now = self.read(0, self.shadow.len());
         if now == self.shadow {
@@ -115,7 +117,7 @@ impl Region {
         self.len - self.used
     }
 
-    /// The next `len` octets, after a gap of `gap`.
+    /// Returns the next `len` octets, after a gap of `gap`; `None` if there are not enough.
     pub fn take(&mut self, gap: usize, len: usize) -> Option<Piece> {
         if gap + len > self.left() {
             return None;

@@ -1,5 +1,5 @@
-//! An RNIC that breaks a rule, made of one that keeps them all: what passes between it and its application is changed as if
-//! it had broken the rule.
+//! An RNIC that breaks a rule, made of one that keeps all rules: what passes between it and its application is
+//! changed as if it had broken the rule.
 
 use super::arena::Region;
 use super::end::RECEIVE;
@@ -7,7 +7,7 @@ use super::{Parameters, Poison, World};
 use urnic::simulation::RtrChoice;
 use urnic::*;
 
-/// A rule that an application can see broken.
+/// A rule whose violation an application can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An access stays within its region.
@@ -32,9 +32,9 @@ pub enum Rule {
     Scatter,
     /// A message is gathered from its list element by element.
     Gather,
-    /// A receive tells the length of the message.
+    /// A receive reports the length of the message.
     ReceivedLength,
-    /// A request completes when all of it was copied.
+    /// A request completes when all of its data has been copied.
     CopiedBeforeCompletion,
     /// A Read or Atomic completes when it is answered.
     ReadAnswered,
@@ -46,7 +46,7 @@ pub enum Rule {
     Fence,
     /// A success is reported only for a signalled request.
     Signalled,
-    /// All that was posted is flushed.
+    /// Everything posted is flushed.
     FlushReceives,
     /// Nothing is reported twice.
     ReportOnce,
@@ -55,7 +55,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [Rule; 21] = [
         Rule::Bounds,
         Rule::FarBound,
@@ -90,7 +90,7 @@ impl Rule {
         }
     }
 
-    /// Changes a request to send on its way to the RNIC.
+    /// Changes a send request on its way to the RNIC.
     pub(super) fn post(self, op: &mut SendOp, sges: &mut [Sge], flags: &mut SendFlags) {
         match (self, op) {
             (Rule::Place, SendOp::Write { addr, .. } | SendOp::WriteImm { addr, .. }) => {
@@ -139,7 +139,7 @@ impl Rule {
     }
 }
 
-/// Exchanges the first two elements of a list that hold anything, if there are two.
+/// Exchanges the first two non-empty elements of a list, if there are two.
 fn exchange(sges: &mut [Sge]) {
     let mut full = (0..sges.len()).filter(|i| sges[*i].len > 0);
     if let (Some(a), Some(b)) = (full.next(), full.next()) {
@@ -148,8 +148,9 @@ fn exchange(sges: &mut [Sge]) {
 }
 
 impl World {
-    /// Returns an address and a key by which a request that must be refused passes, if the rule is broken that refuses it.
-    /// They name the same memory, or, where the request is dropped and its stream goes on, memory that nobody looks at.
+    /// Returns an address and a key with which a request that must be refused passes, if the broken rule is the one
+    /// that refuses it. They name the same memory; or, if the request is dropped and its stream goes on, memory
+    /// that is not checked.
     pub(super) fn let_pass(
         &mut self,
         pair: usize,
@@ -171,7 +172,7 @@ impl World {
         passes
     }
 
-    /// Returns what the application sees instead of a completion of a queue pair.
+    /// Returns what the application sees in place of a completion of a queue pair.
     pub(super) fn seen(&mut self, side: usize, wc: Wc) -> Vec<Wc> {
         let reported = self.early.iter().position(|e| (e.qpn, e.wr_id) == (wc.qpn, wc.wr_id));
         if let Some(place) = reported.filter(|_| wc.status == WcStatus::Success) {
@@ -205,7 +206,7 @@ impl World {
         early
     }
 
-    /// Returns the completion of a Read or Atomic, if that is the next to complete.
+    /// Returns the completion of a Read or Atomic, if it is the next to complete.
     fn early_read(&self, pair: usize, side: usize, rule: Rule) -> Option<Wc> {
         let end = &self.ends[pair][side];
         let posted = end.posted.iter().find(|posted| posted.signalled)?;
@@ -237,7 +238,7 @@ impl World {
         })
     }
 
-    /// Returns whether the first octets of an effect are in memory, more of them than could be there by chance.
+    /// Returns whether the first octets of an effect are in memory, more of them than there could be by chance.
     fn has_begun(&self, effect: usize) -> bool {
         const BEGINNING: usize = 16;
         let effect = &self.effects[effect];

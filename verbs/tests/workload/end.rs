@@ -7,14 +7,14 @@ use crate::check;
 use std::collections::VecDeque;
 use urnic::*;
 
-/// Bit of a work request id that marks receives.
+/// The bit of a work request id that marks receives.
 pub const RECEIVE: u64 = 1 << 63;
 
-/// Receives that are kept posted.
+/// Number of receives that are kept posted.
 pub const RECEIVES: usize = 16;
-/// Octets of a slot that is overwritten again and again.
+/// Octets of a slot, which is overwritten again and again.
 pub const SLOT: usize = 16;
-/// Regions that Sends with Invalidate are for.
+/// Number of regions for Sends with Invalidate.
 pub const WINDOWS: usize = 3;
 /// Octets of such a region.
 pub const WINDOW: usize = 64;
@@ -47,9 +47,9 @@ pub struct Posted {
     pub signalled: bool,
     pub opcode: WcOpcode,
     pub len: u32,
-    /// What the application may overwrite once the request is complete.
+    /// Pieces that the application may overwrite once the request is complete.
     pub from: Vec<Piece>,
-    /// What a Read writes here.
+    /// The effect of a Read here.
     pub read: Option<usize>,
 }
 
@@ -60,22 +60,22 @@ pub struct Receive {
     pub capacity: usize,
 }
 
-/// A Send or immediate data of the peer that is to arrive here.
+/// A Send or immediate data of the peer that must arrive here.
 pub struct Due {
-    /// What the peer posted before this has been placed when it arrives.
+    /// All requests that the peer posted before this number have been placed when this message arrives.
     pub seq: u64,
-    /// The immediate data, if it is that.
+    /// The immediate data; `None` for a Send.
     pub imm: Option<u32>,
     pub len: u32,
     pub solicited: bool,
     pub invalidates: Option<u32>,
     pub effect: usize,
-    /// It does not fit its receive.
+    /// Whether it does not fit its receive.
     pub too_long: bool,
 }
 
 pub struct End {
-    // Before the protection domain goes.
+    // These are dropped before the protection domain.
     pub src: Region,
     pub dst: Region,
     pub ro: Region,
@@ -83,18 +83,18 @@ pub struct End {
     pub sink: Region,
     pub windows: Vec<Region>,
     pub next_window: usize,
-    /// Place and key of a window that a Send was posted to invalidate.
+    /// Place and key of a window that a posted Send invalidates.
     pub invalid: Option<(usize, u32)>,
-    /// What the peer's Atomics work on, and its values, the last of which all that are posted will make.
+    /// The word for the peer's Atomics, and its values. The last one is the result of all that are posted.
     pub word: Piece,
     pub word_values: Vec<u64>,
-    /// The word has had this value at least.
+    /// The word has had at least this value.
     pub word_floor: usize,
-    /// Atomics of this end that are not known to be done: the request and the value it makes.
+    /// Atomics of this end that are not known to be done: the request, and the value that it produces.
     pub atomics: VecDeque<(u64, usize)>,
     pub slot: Piece,
     pub slot_values: Vec<Vec<u8>>,
-    /// The slot has had this value at least.
+    /// The slot has had at least this value.
     pub slot_floor: usize,
     pub qp: Qp,
     pub pd: Pd,
@@ -104,26 +104,26 @@ pub struct End {
     pub due: VecDeque<Due>,
     /// Writes of this end that are not known to have arrived.
     pub unproven: VecDeque<(u64, Mark)>,
-    /// Places at the peer that this end wrote, with what.
+    /// Places at the peer that this end has written, with the data.
     pub written: Vec<(Piece, Vec<u8>)>,
-    /// The last Read's sink and what it must have brought.
+    /// The sink of the last Read, and the data that it must have brought.
     pub last_read: Option<(Vec<Piece>, Vec<u8>)>,
     pub seq: u64,
     pub receive_id: u64,
     pub ops_left: usize,
     pub established: bool,
     pub disconnected: Option<DisconnectReason>,
-    /// How the connection ends has been decided.
+    /// Whether it has been decided how the connection ends.
     pub ending: bool,
     pub gave_up: bool,
-    /// Errors other than flushes that were reported for send requests and for receives.
+    /// Number of errors other than flushes that were reported for send requests and for receives.
     pub errors: [u32; 2],
-    /// A completion was not a success.
+    /// Whether a completion was not a success.
     pub broken: [bool; 2],
 }
 
 impl End {
-    /// Octets of memory that an end needs at most.
+    /// Returns the maximum memory of an end, in octets.
     pub fn memory(p: &Parameters) -> usize {
         let guards = (6 + WINDOWS) * 700;
         5 * room(p) + WINDOWS * WINDOW + guards + 4096
@@ -205,12 +205,12 @@ impl End {
         self.disconnected.is_some() || self.broken != [false; 2]
     }
 
-    /// Nothing left to do, and nothing outstanding.
+    /// Whether there is nothing left to do, and nothing outstanding.
     pub fn is_idle(&self) -> bool {
         self.established && self.ops_left == 0 && self.posted.is_empty()
     }
 
-    /// The connection is gone and everything has been reported.
+    /// Whether the connection is gone and everything has been reported.
     pub fn is_over(&self) -> bool {
         // Requests that were not signalled may have succeeded silently before the end.
         let silent = self.posted.iter().all(|p| !p.signalled);
@@ -253,7 +253,7 @@ impl End {
     }
 }
 
-/// Octets of an end's regions.
+/// Returns the size of an end's regions, in octets.
 fn room(p: &Parameters) -> usize {
     p.budget + 64 * 1024
 }

@@ -7,7 +7,8 @@ use crate::check;
 use urnic::*;
 
 impl super::World {
-    /// An Atomic on the peer's word, which nobody else changes: what it brings and what it makes is known beforehand.
+    /// An Atomic on the peer's word. No other code changes that word, so the returned and the new value are known
+    /// beforehand.
     pub(super) fn post_atomic(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let gap = self.rng.usize(..5);
         let Some(place) = self.ends[pair][side].sink.take(gap, 8) else { return Ok(false) };

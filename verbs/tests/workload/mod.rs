@@ -1,9 +1,9 @@
-//! A random workload of two RNICs against each other, and a model of what must come of it.
+//! A random workload of two RNICs against each other, and a model of its expected results.
 //!
 //! Every octet of either node's memory is in the model: what an operation writes where, and when that is certain.
-//! No two operations write the same octets (but for the slots, which are overwritten again and again), so
-//! at the end every octet has one right value, or one of two where a connection ended before it could be known
-//! whether an operation took place.
+//! No two operations write the same octets (except for the slots, which are overwritten again and again). So at the
+//! end every octet has one right value, or one of two if a connection ended before it could be known whether an
+//! operation took place.
 #![allow(dead_code)]
 
 mod arena;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use urnic::simulation::{Impairment, Simulation};
 use urnic::*;
 
-/// What failed, in words; or what it came to.
+/// The result, or the failure in words.
 pub type Checked<T = ()> = Result<T, String>;
 
 /// Ends the caller with an error unless `$cond`.
@@ -36,7 +36,7 @@ macro_rules! check {
     };
 }
 
-/// What a run has seen, to know that it saw anything.
+/// Counts of what a run has seen, to show that it has seen something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub operations: u64,
@@ -46,7 +46,7 @@ pub struct Seen {
     pub swapped: u64,
     pub crc_errors: u64,
     pub refused: u64,
-    /// Atomics and immediate data that were complete.
+    /// Number of Atomics, and of immediate data, that were complete.
     pub atomics: u64,
     pub immediates: u64,
 }
@@ -82,9 +82,9 @@ struct Effect {
 struct World {
     p: Parameters,
     rng: fastrand::Rng,
-    /// What there is to choose only between several engines.
+    /// Choices that exist only between several engines.
     choices: fastrand::Rng,
-    // Before the arenas, so that their regions go first.
+    // Before the arenas, so that their regions are dropped first.
     ends: Vec<[End; 2]>,
     decoys: Vec<arena::Region>,
     arenas: [Arena; 2],
@@ -95,16 +95,16 @@ struct World {
     seen: Seen,
     /// Completions that were reported too early.
     early: Vec<Wc>,
-    /// The last look at the completion queues found nothing.
+    /// Whether the last look at the completion queues found nothing.
     quiet: bool,
-    /// What the links have exchanged so far.
+    /// Number of words that the links have exchanged so far.
     swapped: u64,
 }
 
-/// Runs the workload that `p` stands for.
+/// Runs the workload of `p`.
 pub fn run(p: &Parameters) -> Checked<Seen> {
-    // ARP has no checksum: a changed MAC address would cut the nodes off from each other until it is asked for again,
-    // which may take as long as the start-up may.
+    // ARP has no checksum. A changed MAC address would cut the nodes off from each other until the next ARP
+    // request, which may take as long as the start-up may.
     let mut options = p.options.clone();
     options.network.corrupt = 0.0;
     let mut simulation = Simulation::new(&options).map_err(|e| e.to_string())?;
@@ -118,8 +118,8 @@ pub fn run(p: &Parameters) -> Checked<Seen> {
         }
     }
     if let Err(stuck) = drive(&mut simulation, &mut world, "work", World::all_over) {
-        // A length field that was changed makes the receiver wait for octets that nobody sends, and the CRC is not
-        // looked at before they are there: the application has to give up.
+        // A changed length field makes the receiver wait for octets that are never sent, and the CRC is checked
+        // only when they have come. The application must give up.
         check!(world.swapped > 0 && stuck.starts_with("stuck"), "{stuck}");
         world.give_up();
         drive(&mut simulation, &mut world, "give up", World::all_over)?;
@@ -150,7 +150,7 @@ fn drive(
             return Ok(());
         }
         if !simulation.step(LIMIT) {
-            // Nothing more happens; the application has yet to see all that did.
+            // Nothing more happens, but the application has yet to see everything that did.
             for _ in 0..1000 {
                 world.turn()?;
                 if done(world) {
@@ -216,7 +216,7 @@ impl World {
         })
     }
 
-    /// Starts all connections, every other one in the other direction.
+    /// Starts all connections, every other one in the opposite direction.
     fn connect(&mut self) -> Checked {
         for (events, _) in self.events.iter().zip(0..) {
             self._listeners.push(events.listen(PORT, 64).map_err(|e| e.to_string())?);
@@ -257,7 +257,7 @@ impl World {
         self.quiet && self.ends.iter().flatten().all(End::is_over)
     }
 
-    /// The application's turn: looks at events and completions, posts new work.
+    /// The application's turn: looks at events and completions, and posts new work.
     fn turn(&mut self) -> Checked {
         self.quiet = true;
         for side in 0..2 {
@@ -336,7 +336,7 @@ impl World {
         done.map_err(|e| format!("{place}: {e}; {wc:?}"))
     }
 
-    /// Ends the connection of `pair` as it is to end, when its work is done.
+    /// Ends the connection of `pair` in the chosen way, once its work is done.
     fn end_pair(&mut self, pair: usize) -> Checked {
         let [a, b] = &self.ends[pair];
         if a.ending || b.ending || a.failed() || b.failed() {
@@ -355,7 +355,7 @@ impl World {
                 connection.disconnect().map_err(|e| e.to_string())
             }
             Ending::Poison(poison) => {
-                // The others may be at work yet.
+                // The other pairs may still be at work.
                 let side = pair % 2;
                 if self.ends[pair][side].is_idle() {
                     self.poison(pair, side, poison)?;
@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    /// The application breaks off what is still going on.
+    /// The application aborts what is still going on.
     fn give_up(&mut self) {
         for end in self.ends.iter_mut().flatten() {
             if !end.is_over() {
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// All is over: compares why with what should have happened, and memory with what should be there.
+    /// At the end: compares the reasons with the expected ones, and memory with its expected content.
     fn settle(&mut self) -> Checked {
         for pair in 0..self.ends.len() {
             self.settle_pair(pair).map_err(|e| format!("pair {pair}: {e}"))?;
@@ -418,8 +418,8 @@ impl World {
             return Ok(());
         }
         use DisconnectReason::*;
-        // A Responder that has seen no valid FPDU must not send any, not even a Terminate (MPA-92). The other end, whose
-        // work that leaves undone, says so (ERR-46).
+        // A Responder that has seen no valid FPDU must not send any, not even a Terminate (MPA-92). The other end,
+        // whose work this leaves undone, reports it (ERR-46).
         let unheard = |side: usize| {
             let left = |t: TerminateInfo| t.sent && (t.layer, t.etype, t.code) == (0, 2, 7);
             reasons[side] == Some(Aborted)
@@ -432,16 +432,16 @@ impl World {
         match self.p.endings[pair] {
             Ending::Graceful => match reasons {
                 [Some(Local), Some(Peer)] | [Some(Peer), Some(Local)] => self.prove_all(pair),
-                // A changed length field had one side wait for the rest of an FPDU when the other closed.
+                // A changed length field made one side wait for the rest of an FPDU when the other closed.
                 _ if self.swapped > 0 && reasons.contains(&Some(Truncated)) => Ok(()),
-                // The end took longer than is allowed for it.
+                // The end took longer than is allowed.
                 [Some(Aborted), _] | [_, Some(Aborted)] if self.ends[pair][0].ending => Ok(()),
                 _ => Err(told()),
             },
             Ending::Poison(poison) => {
                 let by = usize::from(self.ends[pair][1].ending);
                 check!(self.ends[pair][by].ending, "ended too early: {}", told());
-                // A wrong local key is our own fault; all else is found by the peer.
+                // A wrong local key is our own fault. The peer finds all other faults.
                 let finder = if poison == Poison::LocalKey { by } else { 1 - by };
                 let (sent, received) = (terminates[finder], terminates[1 - finder]);
                 let codes = |t: TerminateInfo| (t.layer, t.etype, t.code);
@@ -462,7 +462,7 @@ impl World {
         }
     }
 
-    /// In words, where everything stands.
+    /// Describes the state of everything in words.
     fn describe(&self) -> String {
         let describe = |(i, e): (usize, &End)| format!("[{} side {}: {}]", i / 2, i % 2, e.describe());
         self.ends.iter().flatten().enumerate().map(describe).collect::<Vec<_>>().join(" ")

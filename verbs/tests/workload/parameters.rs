@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The meaning of a seed.
 
 use super::Rule;
 use fastrand::Rng;
@@ -51,7 +51,7 @@ impl Poison {
         Poison::AtomicWithoutRight,
     ];
 
-    /// Layer, error type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §8, RFC 6580).
+    /// Returns layer, error type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §8, RFC 6580).
     pub fn codes(self) -> (u8, u8, u8) {
         match self {
             Poison::WriteUnknownStag | Poison::WriteWithoutRight | Poison::WriteInvalidated => (1, 1, 0),
@@ -69,18 +69,19 @@ impl Poison {
     }
 }
 
-/// What a seed stands for.
+/// The parameters that a seed determines.
 #[derive(Clone)]
 pub struct Parameters {
     pub seed: u64,
     pub options: Options,
-    /// Words exchanged such that the Internet checksum does not notice; from when the connections stand.
+    /// Probability that words are exchanged in a way that the Internet checksum does not notice, once all
+    /// connections are established.
     pub swap: f64,
-    /// IRD and ORD that both sides name.
+    /// IRD and ORD that both sides offer.
     pub reads: (u16, u16),
-    /// Operations of each end.
+    /// Number of operations of each end.
     pub ops: usize,
-    /// Octets of each end's messages.
+    /// Total octets of each end's messages.
     pub budget: usize,
     pub largest: usize,
     pub shared_cq: bool,
@@ -88,12 +89,12 @@ pub struct Parameters {
     pub queue: u32,
     /// One for each connection.
     pub endings: Vec<Ending>,
-    /// The rule that the RNICs seem to break.
+    /// The rule that the RNICs appear to break.
     pub broken: Option<Rule>,
 }
 
 impl Parameters {
-    /// The part of what is left of a region that one operation takes at most.
+    /// Returns the divisor that limits what one operation takes of the rest of a region.
     pub fn share(&self) -> usize {
         if self.ops <= 12 { 2 } else { 16 }
     }
@@ -124,7 +125,7 @@ impl Parameters {
         let mtu = if ipv6 { mtu.max(1280) } else { mtu };
         let gso_max = pick(&mut rng, &[0, 5000, 18 << 10]);
         let mpa_rev = rng.u8(1..=2);
-        // Revision 1 does not negotiate them: whoever uses it agrees beforehand.
+        // Revision 1 does not negotiate them: the applications agree beforehand.
         let reads = if mpa_rev == 1 { (16, rng.u16(1..=16)) } else { (rng.u16(1..=16), rng.u16(1..=16)) };
         let big = rng.u8(..25) == 0;
         let pairs = if big { 1 } else { rng.usize(1..=4) };
@@ -163,8 +164,8 @@ impl Parameters {
         }
     }
 
-    /// Returns the workload of `seed` between devices of several engines, whose frames reach any of them or the right ones. Few
-    /// connections may be half open, so that others are answered by cookies.
+    /// Returns the workload of `seed` between devices of several engines, whose frames reach any engine or the
+    /// right one. Only a few connections may be half open, so that others are answered by cookies.
     pub fn between_engines(seed: u64) -> Parameters {
         let mut p = Parameters::random(seed);
         let mut rng = Rng::with_seed(seed ^ 0x656e_6769);
@@ -174,7 +175,7 @@ impl Parameters {
         p
     }
 
-    /// Returns the same with RNICs that seem to break `rule`.
+    /// Returns the workload of `seed` with RNICs that appear to break `rule`.
     pub fn breaking(rule: Rule, seed: u64) -> Parameters {
         let mut p = Parameters::random(seed);
         p.broken = Some(rule);

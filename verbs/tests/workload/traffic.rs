@@ -1,4 +1,4 @@
-//! Posting operations, and what their completions must say.
+//! Posting of operations, and checks of their completions.
 
 use super::arena::{Arena, Piece};
 use super::end::{Due, Fate, MAX_INLINE, MAX_SGE, Mark, Posted, RECEIVE, RECEIVES, Receive, SLOT, WINDOW};
@@ -7,7 +7,7 @@ use crate::check;
 use urnic::*;
 
 impl Arena {
-    /// Takes an effect that may have happened into the shadow, octet by octet as it is seen to have happened.
+    /// Takes an effect that may have happened into the shadow, each octet that has visibly changed.
     pub(super) fn settle(&mut self, effect: &Effect) {
         if effect.fate != Fate::Maybe {
             return;
@@ -25,7 +25,7 @@ impl Arena {
     }
 }
 
-/// A request about to be posted.
+/// A request to be posted.
 pub(super) struct Draft {
     pub(super) op: SendOp,
     pub(super) sges: Vec<Sge>,
@@ -67,7 +67,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts some of what an end has left to do.
+    /// Posts some of an end's remaining work.
     pub(super) fn work(&mut self, pair: usize, side: usize) -> Checked {
         self.post_receives(pair, side)?;
         if self.p.swap > 0.0 && !self.all_established() {
@@ -90,7 +90,7 @@ impl World {
                 16..19 => self.post_atomic(pair, side)?,
                 _ => self.post_write_imm(pair, side)?,
             };
-            // What is impossible just now counts too, so that this ends.
+            // An operation that is impossible now counts, too, so that this loop ends.
             self.ends[pair][side].ops_left -= 1;
             self.seen.operations += u64::from(posted);
             let end = &mut self.ends[pair][side];
@@ -102,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// The length of the next message.
+    /// Returns the length of the next message.
     pub(super) fn length(&mut self, most: usize) -> usize {
         let most = most.min(self.p.largest);
         match self.rng.u8(..8) {
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// `len` octets from several places of the sources.
+    /// Returns a draft for `len` octets from several places of the sources.
     pub(super) fn source(&mut self, pair: usize, side: usize, len: usize) -> Option<Draft> {
         let (end, rng) = (&mut self.ends[pair][side], &mut self.rng);
         let mut left = len;
@@ -139,7 +139,7 @@ impl World {
         })
     }
 
-    /// Posts `draft`; gives its sequence number.
+    /// Posts `draft`. Returns its sequence number.
     pub(super) fn push(
         &mut self,
         pair: usize,
@@ -167,7 +167,7 @@ impl World {
         self.seen.octets += draft.data.len() as u64;
         let early = self.p.broken.is_some_and(|rule| rule.completes_at_once(&self.p));
         if draft.flags.contains(SendFlags::INLINE) || early {
-            // Inline data was copied: its place is the application's again.
+            // Inline data was copied: the application may reuse its place.
             for piece in std::mem::take(&mut draft.from) {
                 scribble(&mut self.arenas[side], piece);
             }
@@ -189,7 +189,7 @@ impl World {
         self.effects.len() - 1
     }
 
-    /// The address and key for the peer of `side`.
+    /// Returns address and key for the peer of `side`.
     pub(super) fn target(&self, pair: usize, side: usize, place: Piece) -> (u64, u32) {
         (self.arenas[1 - side].address(place.at), self.ends[pair][1 - side].dst.key())
     }
@@ -216,7 +216,7 @@ impl World {
         Ok(true)
     }
 
-    /// Overwrites the slot: the order of Writes is seen there.
+    /// Overwrites the slot, which shows the order of Writes.
     fn post_slot(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some(mut draft) = self.source(pair, side, SLOT) else { return Ok(false) };
         let place = self.ends[pair][1 - side].slot;
@@ -247,7 +247,7 @@ impl World {
             }
             invalidates = Some((window.at, key));
             self.ends[pair][1 - side].next_window += 1;
-            // While it is valid it can be written.
+            // The window can be written while it is valid.
             self.post_window(pair, side, at, key)?;
         }
         let Some(mut draft) = self.source(pair, side, len) else { return Ok(false) };
@@ -281,7 +281,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads memory of the peer that nobody writes.
+    /// Reads memory of the peer that is not written.
     fn post_read(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let most = self.ends[pair][side].sink.left() / self.p.share();
         let len = self.length(most);
@@ -292,7 +292,7 @@ impl World {
         self.read(pair, side, Piece { at, len }, key, data)
     }
 
-    /// Reads what this end wrote before.
+    /// Reads what this end has written before.
     fn post_read_back(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some((place, data)) = self.rng.choice(&self.ends[pair][side].written).cloned() else {
             return Ok(false);
@@ -335,7 +335,7 @@ impl World {
         Ok(true)
     }
 
-    /// Writes what the last Read brings, behind a fence.
+    /// Writes what the last Read brings, after a fence.
     fn post_forward(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some((from, data)) = self.ends[pair][side].last_read.take() else { return Ok(false) };
         let Some(place) = self.ends[pair][1 - side].dst.take(0, data.len()) else { return Ok(false) };
@@ -356,12 +356,12 @@ impl World {
         Ok(true)
     }
 
-    /// A send request's completion.
+    /// Handles the completion of a send request.
     pub(super) fn sent(&mut self, pair: usize, side: usize, wc: &Wc) -> Checked {
         let end = &mut self.ends[pair][side];
         if wc.status != WcStatus::Success {
             return failed(end, wc, 0, |end| {
-                // Requests that were not signalled may have succeeded silently before the first failure.
+                // Unsignalled requests before the first failure may have succeeded without a completion.
                 while let Some(posted) = end.posted.pop_front() {
                     if posted.wr_id == wc.wr_id {
                         return Ok(());
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    /// A receive's completion.
+    /// Handles the completion of a receive.
     pub(super) fn received(&mut self, pair: usize, side: usize, wc: &Wc) -> Checked {
         let end = &mut self.ends[pair][side];
         let Some(receive) = end.receives.pop_front() else { return Err("nothing is posted".to_owned()) };
@@ -413,12 +413,12 @@ impl World {
         check!(wc.flags.contains(WcFlags::SOLICITED) == due.solicited, "solicited: {}", due.solicited);
         let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated_rkey);
         check!(invalidated == due.invalidates, "should invalidate {:?}", due.invalidates);
-        // Everything that the peer wrote before it sent is here (RFC 5040 §5.5).
+        // Everything that the peer wrote before it sent this has been placed (RFC 5040 §5.5).
         self.prove(pair, 1 - side, due.seq)?;
         self.happened(due.effect).map_err(|e| format!("Send {}: {e}", due.seq))
     }
 
-    /// The Writes that `side` posted before its request `seq` have been placed.
+    /// Checks that the Writes that `side` posted before its request `seq` have been placed.
     fn prove(&mut self, pair: usize, side: usize, seq: u64) -> Checked {
         while let Some((first, mark)) = self.ends[pair][side].unproven.front().copied() {
             if first >= seq {
@@ -436,7 +436,7 @@ impl World {
         self.look_at_slot(pair, 1 - side)
     }
 
-    /// The slot of `side` has one of the values that it can have.
+    /// Checks that the slot of `side` has one of its possible values.
     pub(super) fn look_at_slot(&mut self, pair: usize, side: usize) -> Checked {
         let end = &mut self.ends[pair][side];
         let now = self.arenas[side].read(end.slot.at, SLOT);
@@ -453,7 +453,7 @@ impl World {
         Ok(())
     }
 
-    /// An effect must be seen in memory now.
+    /// Checks that an effect is visible in memory now.
     fn happened(&mut self, effect: usize) -> Checked {
         let effect = &mut self.effects[effect];
         check!(effect.fate != Fate::Never, "succeeded, but must not");
@@ -472,7 +472,7 @@ impl World {
         Ok(())
     }
 
-    /// The connection of `pair` ended well: everything has happened.
+    /// The connection of `pair` ended well: checks that everything has happened.
     pub(super) fn prove_all(&mut self, pair: usize) -> Checked {
         for side in 0..2 {
             self.prove(pair, side, u64::MAX)?;
@@ -519,7 +519,7 @@ impl World {
             Poison::WriteWithoutRight => (ro.at, ro.key()),
             Poison::ReadWithoutRight => (peer.inbox.at, peer.inbox.key()),
             Poison::WriteOtherDomain | Poison::ReadOtherDomain => (decoy.at, decoy.key()),
-            // If none could be invalidated, one that never was is as good.
+            // If none could be invalidated, an STag that never existed does as well.
             Poison::WriteInvalidated => {
                 let (at, key) = peer.invalid.unwrap_or((dst.at, unknown));
                 (at + 30, key)
@@ -535,7 +535,7 @@ impl World {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());
             let Some(mut draft) = self.source(pair, side, most + 1) else {
-                // Nothing is under way that could make room: the receive is as long as the longest message.
+                // No message is under way that would make room: the receive is as long as the longest message.
                 self.p.endings[pair] = Ending::Graceful;
                 return Ok(());
             };
@@ -577,7 +577,7 @@ impl World {
         }
         let end = &mut self.ends[pair][side];
         end.ending = true;
-        // These come behind the fault and must not be placed.
+        // These come after the fault, and must not be placed.
         for _ in 0..2 {
             let end = &self.ends[pair][side];
             if end.posted.len() >= end.qp.max_send_wr() as usize {
@@ -594,7 +594,7 @@ impl World {
         Ok(())
     }
 
-    /// What is posted after the end is flushed, once.
+    /// Checks that what is posted after the end is flushed, once.
     pub(super) fn flushes_at_once(&mut self, pair: usize, side: usize) -> Checked {
         let end = &self.ends[pair][side];
         end.qp.post_recv(&RecvWr { wr_id: RECEIVE | 77, sges: &[] }).map_err(|e| e.to_string())?;
@@ -615,7 +615,7 @@ impl World {
     }
 }
 
-/// A completion that is not a success: the first of its queue may name the cause, all others are flushed.
+/// Checks a completion that is not a success: the first of its queue may name the cause, all others are flushed.
 fn failed(
     end: &mut super::End,
     wc: &Wc,
@@ -636,7 +636,7 @@ pub(super) fn sge(arena: &Arena, piece: &Piece, lkey: u32) -> Sge {
     Sge { addr: arena.address(piece.at), len: piece.len as u32, lkey }
 }
 
-/// The first `len` octets of a scatter list.
+/// Returns the first `len` octets of a scatter list.
 fn head(pieces: &[Piece], mut len: usize) -> Vec<Piece> {
     let cut = |p: &Piece| {
         let n = p.len.min(len);

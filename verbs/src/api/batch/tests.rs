@@ -20,7 +20,7 @@ fn receive(wr_id: u64) -> RecvWr<'static> {
     RecvWr { wr_id, sges: &[] }
 }
 
-/// Returns what is complete, all of it flushed.
+/// Returns the ids of all completions, which must be flushed.
 fn flushed(cq: &Cq) -> Vec<u64> {
     let mut wcs = [Wc::default(); 64];
     let n = cq.poll(&mut wcs);
@@ -64,7 +64,7 @@ fn batches_of_receives_likewise() {
     batch.post();
     qp.to_error();
     assert_eq!(flushed(&cq), (0..ENTRIES).collect::<Vec<_>>());
-    // In the error state they are flushed, too.
+    // In the error state, the requests of a batch are flushed, too.
     let mut late = qp.recv_batch().unwrap();
     (0..3).for_each(|n| late.push(&receive(n)).unwrap());
     late.post();

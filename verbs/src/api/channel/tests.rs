@@ -63,8 +63,8 @@ fn events_of_queues_that_are_gone_are_dropped() {
     assert!(channel.get_event(NOW).is_none());
 }
 
-/// Arm, poll, sleep against a thread that completes one request at a time and waits until it was seen: a missed
-/// event would stop both for good, which the time limit of `get_event` turns into a failure.
+/// Arms, polls and sleeps, against a thread that completes one request at a time and waits until it was seen. A
+/// missed event would stop both for good; the time limit of `get_event` turns that into a failure.
 #[test]
 fn arm_then_poll_never_misses() {
     const ROUNDS: u64 = 20_000;

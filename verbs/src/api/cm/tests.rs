@@ -86,11 +86,11 @@ fn requests_are_rejected_by_word_or_by_neglect() {
     request.reject(b"go away").unwrap();
     let CmEvent::Rejected { private_data, .. } = next(&client) else { panic!("not rejected") };
     assert_eq!(private_data, b"go away");
-    // Dropped unread by the application.
+    // The application drops the request unread.
     ask();
     drop(next(&server));
     assert!(matches!(next(&client), CmEvent::Rejected { .. }));
-    // Never fetched.
+    // The application never fetches the requests.
     ask();
     ask();
     drop(server);

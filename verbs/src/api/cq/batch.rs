@@ -1,4 +1,4 @@
-//! Completions read in place.
+//! Reading completions in place.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,20 +10,20 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::sync::SpinGuard;
 use crate::shared::wc::Wc;
 
-/// Completions read from one engine before those of the next have their turn.
+/// Completions that are read from one engine before another engine has its turn.
 const PER_TURN: u32 = 64;
 
-/// Completions that are being read, by [`Cq::start_poll`](crate::Cq::start_poll). When this is dropped, the queue has
-/// room for as many more as were read.
+/// Completions that are being read in place, from [`Cq::start_poll`](crate::Cq::start_poll). Dropping this frees
+/// the places of the completions that were read.
 pub struct Completions<'a> {
     cq: &'a CqShared,
     poller: SpinGuard<'a, Poller>,
-    /// That of the next to read.
+    /// The lane of the next completion to read.
     lane: &'a Lane,
     engine: EngineNumber,
-    /// The next to read.
+    /// Index of the next completion to read.
     next: u32,
-    /// How many more are read before other lanes have their turn.
+    /// Completions still to read from this lane before another has its turn.
     left: u32,
 }
 
@@ -35,8 +35,9 @@ impl<'a> Completions<'a> {
         Some(Self { cq, poller, lane, engine, next, left: PER_TURN })
     }
 
-    /// The next completion; those of a queue pair in the order in which they came.
-    #[allow(clippy::should_implement_trait)] // what it gives must not outlive `self`
+    /// Returns the next completion; `None` if there are no more. Completions of a queue pair come in the order in
+    /// which they were added.
+    #[allow(clippy::should_implement_trait)] // the result must not outlive `self`
     #[inline]
     pub fn next(&mut self) -> Option<Completion<'_>> {
         if self.cq.has_others() {
@@ -48,7 +49,7 @@ impl<'a> Completions<'a> {
         Some(Completion { wc, index, of: self })
     }
 
-    /// Goes on to the next lane that has something, if this one has had its turn or has nothing.
+    /// Goes on to the next lane that has completions, if this one has had its turn or is empty.
     #[inline(never)]
     fn turn(&mut self) {
         if self.left > 0 && self.lane.polled(&self.poller).ring.peek(self.next).is_some() {
@@ -65,7 +66,7 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Gives back the places of what was read in this lane. False if nothing was.
+    /// Frees the places of the completions that were read in this lane. Returns whether there were any.
     fn release(&self) -> bool {
         let ring = &self.lane.polled(&self.poller).ring;
         let some = self.next != ring.released();
@@ -85,7 +86,7 @@ impl Drop for Completions<'_> {
     }
 }
 
-/// A completion in its queue. Its fields are those of [`Wc`], read where they are.
+/// A completion in its queue. Its fields are those of [`Wc`], read in place.
 #[derive(Clone, Copy)]
 pub struct Completion<'a> {
     wc: &'a Wc,
@@ -94,14 +95,15 @@ pub struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    /// When the work completed, by the device's clock ([`Device::raw_clock`](crate::Device::raw_clock)), in
-    /// nanoseconds. `None` if the queue was created without time stamps.
+    /// Returns when the work completed, in nanoseconds of the device's clock
+    /// ([`Device::raw_clock`](crate::Device::raw_clock)). `None` if the queue was created without time stamps.
     pub fn timestamp(&self) -> Option<u64> {
         let time = self.of.lane.polled(&self.of.poller).time(self.index)?;
         Some(time.load(Ordering::Relaxed))
     }
 
-    /// The same by the wall clock, as that goes now.
+    /// Returns when the work completed by the wall clock as it is set now. `None` if the queue was created without
+    /// time stamps.
     pub fn wall_clock(&self) -> Option<SystemTime> {
         let now = self.of.cq.clock.as_ref()?();
         let ago = now.saturating_sub(self.timestamp()?);

@@ -32,7 +32,7 @@ fn completions_come_out_in_order_and_overflow_is_told() {
     assert_eq!(cq.poll(&mut []), 0);
 }
 
-/// Who drives the engine with each poll must not get completions faster than it takes them.
+/// A thread that drives the engine with each poll must not get completions faster than it takes them.
 #[test]
 fn polls_that_leave_completions_drive_the_engine_seldom() {
     let (device, knobs) = fake::device(Progress::Inline);
@@ -47,7 +47,7 @@ fn polls_that_leave_completions_drive_the_engine_seldom() {
     assert_eq!(passes(), before + 1, "what was left is taken first");
     assert_eq!(cq.poll(&mut out), 0);
     assert_eq!(passes(), before + 2);
-    // However many there are, the engine gets on.
+    // However many there are, the engine makes progress.
     (0..256).for_each(|i| cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap());
     let before = passes();
     (0..64).for_each(|_| assert_eq!(cq.poll(&mut out), 4));
@@ -62,7 +62,7 @@ fn depths_out_of_range_are_refused() {
     assert!(device.create_cq(u32::MAX, None).is_err());
 }
 
-/// One thread pushes, two poll: each completion is seen once.
+/// One thread pushes, two poll. Each completion is seen once.
 #[test]
 fn pollers_share_a_queue() {
     const COUNT: u64 = 50_000;
@@ -118,11 +118,11 @@ fn solicited_arming_waits_for_solicited_or_error() {
         assert!(channel.get_event(now).is_none());
         cq.shared.push(EngineNumber::FIRST, raising).unwrap();
         assert!(channel.get_event(now).unwrap().is(&cq));
-        // One-shot.
+        // One-shot: no second event.
         cq.shared.push(EngineNumber::FIRST, raising).unwrap();
         assert!(channel.get_event(now).is_none());
     }
-    // Arming for any is not weakened by arming for solicited afterwards.
+    // Arming for any completion is not weakened by later arming for solicited ones.
     cq.arm(false);
     cq.arm(true);
     cq.shared.push(EngineNumber::FIRST, wc(4)).unwrap();
@@ -131,12 +131,12 @@ fn solicited_arming_waits_for_solicited_or_error() {
 
 #[test]
 fn small() {
-    // What a queue costs beside its entries, and an entry (with its sequence) itself.
+    // The memory of a queue beside its entries, and of an entry (with its sequence).
     assert!(size_of::<CqShared>() <= 448, "{}", size_of::<CqShared>());
     assert_eq!(size_of::<Wc>(), 32);
 }
 
-/// Growing and shrinking keep what is there, in order, wherever the ring stood.
+/// Growing and shrinking keep the content, in order, at any position of the ring.
 #[test]
 fn resizing_keeps_what_is_there() {
     let (device, _) = fake::device(Progress::Inline);
@@ -171,7 +171,7 @@ fn resizing_keeps_what_is_there() {
     }
 }
 
-/// The engine completes, two threads poll and a third resizes, all at once: each completion is seen once, in order.
+/// The engine completes, two threads poll and a third resizes, all at once. Each completion is seen once, in order.
 #[test]
 fn resizing_while_in_use() {
     use crate::api::qp::tests::{connect, init};
@@ -188,7 +188,7 @@ fn resizing_while_in_use() {
             scope.spawn(|| {
                 let op = SendOp::Write { addr: 0, rkey: 1 };
                 for wr_id in 0..COUNT {
-                    // A busy machine may not have let the third thread run until now.
+                    // On a busy machine, the third thread may not have run until now.
                     while wr_id == COUNT / 2 && resized.load(Ordering::Relaxed) == 0 {
                         std::thread::yield_now();
                     }
@@ -237,7 +237,7 @@ fn resizing_while_in_use() {
     }
 }
 
-/// Completions read in place stay in the queue until the reading ends; what was not read stays.
+/// Completions read in place stay in the queue until the reading ends. Those that were not read remain.
 #[test]
 fn reading_in_place() {
     let (device, _) = fake::device(Progress::Inline);
@@ -255,7 +255,7 @@ fn reading_in_place() {
     assert_eq!(cq.shared.push(EngineNumber::FIRST, wc(4)), Err(CqOverflow), "its places are not free yet");
     drop(reading);
     cq.shared.push(EngineNumber::FIRST, wc(5)).unwrap();
-    // Nothing read, nothing gone.
+    // A reading that reads nothing removes nothing.
     drop(cq.start_poll());
     let mut ids = Vec::new();
     let mut reading = cq.start_poll().unwrap();
@@ -267,12 +267,12 @@ fn reading_in_place() {
     assert!(cq.start_poll().is_none());
 }
 
-/// Time stamps are those of the device's clock when the work completed; they survive a resize.
+/// Time stamps are the device's clock at the completion of the work. They survive a resize.
 #[test]
 fn completions_have_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);
     let cq = device.create_cq_with(&CqInit { depth: 4, channel: None, timestamps: true, vector: 0 }).unwrap();
-    // The fake engine's clock counts its passes.
+    // The fake engine's clock is its number of passes.
     let mut expected = Vec::new();
     for i in 0..3 {
         knobs.passes.fetch_add(1000, Ordering::SeqCst);
@@ -293,7 +293,7 @@ fn completions_have_time_stamps() {
     assert!(walls[0] < before - std::time::Duration::from_millis(900), "a second ago");
 }
 
-/// A full queue keeps the time stamps of what it holds.
+/// A full queue keeps the time stamps of its completions.
 #[test]
 fn overflow_spares_time_stamps() {
     let (device, knobs) = fake::device(Progress::Inline);

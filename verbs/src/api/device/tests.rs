@@ -42,7 +42,7 @@ fn objects_are_send_and_sync() {
     check::<crate::Connection>();
 }
 
-/// The device lives as long as anything made from it, and then ends gracefully.
+/// The device lives as long as any object made from it, and then ends gracefully.
 #[test]
 fn the_last_object_ends_the_device() {
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated] {
@@ -59,7 +59,8 @@ fn the_last_object_ends_the_device() {
     }
 }
 
-/// SEC-14, SEC-17, SEC-18: everything scarce is given out by the device, within limits; what is given back can be had again.
+/// SEC-14, SEC-17, SEC-18: the device gives out everything scarce, within limits. A resource that is given back can
+/// be had again.
 #[test]
 fn scarce_resources_have_limits() {
     let (device, _) = fake::device(Progress::Inline);
@@ -94,8 +95,8 @@ fn scarce_resources_have_limits() {
     assert!(matches!(pd.create_qp(&good), Err(Error::Exhausted(_))));
 }
 
-/// SEC-10: a completion queue serves the device that it was made from, and that is of one process: nobody else can attach
-/// to it.
+/// SEC-10: a completion queue serves the device that it was made from, which belongs to one process. No other
+/// device can attach to it.
 #[test]
 fn a_completion_queue_serves_one_device() {
     let [(own, _), (other, _)] = [fake::device(Progress::Inline), fake::device(Progress::Inline)];

@@ -5,7 +5,7 @@ use urnic_config::Progress;
 use super::*;
 use crate::api::fake;
 
-/// What a device tells whoever asks; when it is gone, nobody answers.
+/// A device answers every client. When the device is gone, there is no answer.
 #[test]
 fn a_device_answers() {
     let (device, _knobs) = fake::device(Progress::Inline);

@@ -14,7 +14,7 @@ fn ports_are_read_from_the_list_of_sockets() {
     assert_eq!(ports(list), [port(v4), port(v6), port(v4), port(v6)]);
 }
 
-/// A device on a port shows its addresses to others of this host.
+/// A device on a port shows its addresses to other processes of this host.
 #[test]
 fn a_port_is_seen() {
     let (device, _knobs) = crate::api::fake::device(urnic_config::Progress::Inline);

@@ -1,4 +1,5 @@
-//! Queue pairs, connections and wishes for events between the engines of a device, on whole engines in virtual time.
+//! Queue pairs, connections and requests for events between the engines of a device, on whole engines in virtual
+//! time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use crate::shared::wr::{RecvWr, SendFlags, SendOp, SendWr};
 
 const PORT: u16 = 7000;
 
-/// A device of three engines, one queue pair of which begins at the first, and its peer.
+/// A device of three engines, with a queue pair that begins at the first engine, and its peer.
 struct Setting {
     simulation: Simulation,
     cq: Cq,
@@ -97,7 +98,7 @@ impl Setting {
         assert!(all);
     }
 
-    /// The next completion, within a second.
+    /// Returns the next completion, within a second.
     fn completes(&mut self) -> Outcome {
         let mut wc = [Wc::default()];
         if !self.run(|cq| cq.poll(&mut wc) == 1) {
@@ -113,7 +114,7 @@ impl Setting {
     }
 }
 
-/// A thread posts that has seen the queue pair at its former engine, and rings there.
+/// A posting thread has seen the queue pair at its former engine, and rings there.
 fn a_doorbell_at_the_former_engine_is_heard() -> Outcome {
     let mut setting = Setting::new();
     let device = setting.simulation.device(0).shared;
@@ -123,14 +124,14 @@ fn a_doorbell_at_the_former_engine_is_heard() -> Outcome {
     assert_eq!(setting.qp.shared.owner.get(), engine(2));
     setting.connect();
     setting.run(|_| false);
-    // By two engines.
+    // Rings across two moves.
     setting.post_silently().unwrap();
     assert!(setting.qp.shared.bell.ring());
     device.shards.first().ring(setting.qp.qpn());
     setting.completes()
 }
 
-/// The doorbell of a queue pair that moves is heard before the queue pair has come, and is lost.
+/// The doorbell of a moving queue pair is heard before the queue pair has come, and is lost.
 fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     let mut setting = Setting::new();
     let device = setting.simulation.device(0).shared;
@@ -151,7 +152,7 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     setting.connect();
     setting.qp.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;
-    // An end that has heard of the other has no reason of its own to look again.
+    // A side that has heard of the other has no other reason to look again.
     setting.qp.post_recv(&RecvWr { wr_id: 2, sges: &[] }).unwrap();
     setting.far.2.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;
@@ -207,7 +208,8 @@ fn doorbells_that_are_lost_and_events_that_are_doubled_are_noticed() {
     }
 }
 
-/// Each engine counts its connections from the beginning, so that two of them have the same names.
+/// Each engine numbers its connections from the beginning, so that connections of different engines have the same
+/// ids.
 #[test]
 fn a_request_is_answered_by_its_own_engine_only() {
     let Setting { mut simulation, qp, events, far, .. } = Setting::new();

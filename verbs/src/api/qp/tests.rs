@@ -107,7 +107,7 @@ fn lists_are_posted_up_to_the_first_refusal() {
     assert_eq!(a.post_recv_list(&receives), Err(PostListError { posted: 16, error: PostError::QueueFull }));
 }
 
-/// Verbs §6.2.4: work posted in the error state is flushed, on both queues.
+/// Verbs §6.2.4: work is flushed on both queues, whether it was posted before the error state or in it.
 #[test]
 fn the_error_state_flushes_what_was_and_what_is_posted() {
     let (device, _) = fake::device(Progress::Inline);
@@ -123,8 +123,8 @@ fn the_error_state_flushes_what_was_and_what_is_posted() {
     drop((a, b));
 }
 
-/// Receives posted by one thread while another moves the queue pair to the error state: all are flushed,
-/// however the two meet.
+/// One thread posts receives while another moves the queue pair to the error state. All receives are flushed, in
+/// whatever order the two threads meet.
 #[test]
 fn no_receive_is_forgotten_when_the_error_state_comes() {
     let (device, _) = fake::device(Progress::Inline);
@@ -144,7 +144,7 @@ fn no_receive_is_forgotten_when_the_error_state_comes() {
     }
 }
 
-/// A thread posts as fast as the queue takes it while another drives the engine: no doorbell is lost.
+/// A thread posts as fast as the queue takes requests, while another drives the engine. No doorbell is lost.
 #[test]
 fn no_post_is_forgotten() {
     const COUNT: u64 = 50_000;
@@ -156,7 +156,8 @@ fn no_post_is_forgotten() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0..COUNT {
-                // No more completions than the queue holds: places for requests are free before those are taken.
+                // At most as many completions as the queue holds, because a slot for a request is free before its
+                // completion is taken.
                 while i - taken.load(Ordering::Acquire) >= DEPTH.into()
                     || a.post_send(&wr(i, SendFlags::SIGNALED)).is_err()
                 {
@@ -213,7 +214,7 @@ fn sizes_beyond_the_limits_are_refused() {
     assert!(matches!(pd.create_qp(&init(&foreign)), Err(Error::Invalid(_))));
 }
 
-/// A queue pair that ends with its doorbell rung leaves none behind, even if its number is used again.
+/// A queue pair that ends with its doorbell rung leaves no doorbell behind, even if its number is used again.
 #[test]
 fn doorbells_end_with_their_queue_pair() {
     let (device, _) = fake::device(Progress::Inline);
@@ -228,14 +229,14 @@ fn doorbells_end_with_their_queue_pair() {
     assert_eq!(doorbells.pop(), None);
 }
 
-/// The share of applications and rings in an idle queue pair of 16 + 16 requests with one element each.
+/// The memory that an idle queue pair of 16 + 16 requests with one element each takes in the API and the rings.
 #[test]
 fn idle_queue_pairs_are_small() {
     let entries = 16 * (40 + 16) + 16 * (24 + 16);
     assert!(size_of::<QpShared>() + entries <= 3072, "{} + {entries}", size_of::<QpShared>());
 }
 
-/// More pollers than cores, each waiting for its own completions: all get on.
+/// More pollers than cores, each waiting for its own completions: all make progress.
 #[test]
 fn more_pollers_than_cores_get_on() {
     const ROUNDS: u64 = 50;

@@ -52,7 +52,7 @@ fn what_cannot_be_posted_is_refused() {
     assert_eq!(srq.post_recv(&RecvWr { wr_id: 1, sges: &long }), Err(PostError::TooManySges));
     let list: Vec<_> = (0..10).map(wr).collect();
     assert_eq!(srq.post_recv_list(&list), Err(PostListError { posted: 8, error: PostError::QueueFull }));
-    // A place is free when a message has taken the receive, complete or not.
+    // A slot is free when a message has taken the receive, complete or not.
     assert_eq!(take(&srq), Some(0));
     srq.post_recv(&wr(8)).unwrap();
     // The queue pair has no receives of its own.
@@ -98,13 +98,13 @@ fn the_limit_raises_one_event() {
     assert_eq!(events.poll(), reached);
     take(&srq).unwrap();
     assert_eq!(events.poll(), None, "once");
-    // Armed when it is reached already.
+    // The limit is set when it is already reached.
     srq.post_recv(&wr(4)).unwrap();
     srq.set_limit(1).unwrap();
     assert_eq!((events.poll(), srq.attributes().limit), (None, 1));
     srq.set_limit(2).unwrap();
     assert_eq!(events.poll(), reached);
-    // Taken back; and as large as the queue, over the end of the ring.
+    // The limit is cancelled; and set to the size of the queue, across the wrap of the ring.
     srq.set_limit(1).unwrap();
     srq.set_limit(0).unwrap();
     take(&srq).unwrap();
@@ -114,14 +114,14 @@ fn the_limit_raises_one_event() {
     assert_eq!(events.poll(), None);
     take(&srq).unwrap();
     assert_eq!(events.poll(), reached);
-    // An event that nobody has read goes with its queue.
+    // An unread event is discarded with its queue.
     srq.set_limit(8).unwrap();
     drop(srq);
     assert_eq!(events.poll(), None);
 }
 
-/// Threads post, singly and in lists, while the engine's side takes: nothing is lost or doubled, the receives of a
-/// thread stay in order, and lists stay together.
+/// Threads post, singly and in lists, while the engine takes. Nothing is lost or doubled, the receives of a thread
+/// stay in order, and lists stay together.
 #[test]
 fn threads_may_post_at_once() {
     const EACH: u64 = 8_000;

@@ -1,12 +1,12 @@
-//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap serves;
-//! TCP's timers live in the stack's wheel.
+//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap serves. TCP's timers are in the
+//! stack's wheel.
 
 use super::names::EndpointId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use urnic_tcp::Time;
 
-/// What an alarm is about.
+/// The subject of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alarm {
     /// The MPA start-up exchange took too long (MPA-75, MPA-76).
@@ -21,7 +21,7 @@ pub(super) enum Alarm {
     Teardown,
 }
 
-/// Alarms by time. An alarm whose endpoint is gone or has moved on is ignored when it fires.
+/// Alarms by time. An alarm is ignored when it fires if its endpoint is gone or has moved on.
 #[derive(Default)]
 pub(super) struct Alarms(BinaryHeap<Reverse<(Time, EndpointId, Alarm)>>);
 
@@ -41,7 +41,7 @@ impl Alarms {
         }
     }
 
-    /// When the next alarm is due.
+    /// Returns when the next alarm is due; `None` if there is none.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.peek().map(|Reverse((at, ..))| *at)
     }

@@ -1,4 +1,4 @@
-//! Connection set-up: from `connect`/`listen` through the MPA start-up exchange to RDMA mode.
+//! Connection set-up: from `connect` or `listen` through MPA start-up to RDMA mode.
 
 use super::alarms::Alarm;
 use super::endpoint::{Attempt, Endpoint, Farewell, Phase, Room};
@@ -34,7 +34,7 @@ pub(super) struct Listener {
 }
 
 impl<D: Data> Core<D> {
-    /// What we bring to a start-up as Initiator.
+    /// Returns this side's offer as Initiator.
     fn request_offer<'a>(&self, request: &'a Attempt) -> Offer<'a> {
         Offer {
             rev: request.rev,
@@ -47,7 +47,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// What we bring to it as Responder.
+    /// Returns this side's offer as Responder.
     pub(super) fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
         Offer {
             crc: self.mpa.crc,
@@ -59,7 +59,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A connection has come in on a listening port. Gives its tag.
+    /// A connection has come in on a listening port. Returns its tag.
     pub(super) fn admit(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         let Some(Listener { events, .. }) = self.listeners.get(&listener) else { return NO_TAG };
         let events = Arc::clone(events);
@@ -103,7 +103,7 @@ impl<D: Data> Core<D> {
         })
     }
 
-    /// The TCP handshake of an active connection is done: send the MPA Request (MPA-62).
+    /// The TCP handshake of an active connection is done: sends the MPA Request (MPA-62).
     pub(super) fn send_request(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let phase = std::mem::replace(&mut endpoint.phase, Phase::Closing);
@@ -118,17 +118,17 @@ impl<D: Data> Core<D> {
                 endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator), request };
                 self.schedule(index);
             }
-            // `connect` has checked the offer already.
+            // Unreachable: `connect` has checked the offer already.
             Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
         }
     }
 
-    /// Whether the Reply of endpoint `index` is awaited.
+    /// Whether endpoint `index` awaits the Reply.
     pub(super) fn requesting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
-    /// Stream data before RDMA mode. What follows an accepting Reply is given back for the stream.
+    /// Takes stream data before RDMA mode. Returns what follows an accepting Reply, for the stream.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();
@@ -143,7 +143,7 @@ impl<D: Data> Core<D> {
                         outcome: Outcome::Accepted(negotiated, peer, private_data),
                     }) => {
                         if !self.qps.get(qp).is_some_and(|core| core.state() == QpState::Idle) {
-                            // The queue pair went into the error state while the peer made up its mind (MPAE-31).
+                            // The queue pair went into the error state before the peer's Reply came (MPAE-31).
                             let terminate = Terminate::STARTUP_CATASTROPHIC;
                             self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Aborted);
                             return None;
@@ -153,7 +153,7 @@ impl<D: Data> Core<D> {
                         (!data.bytes().is_empty()).then_some((qp, data))
                     }
                     Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
-                        // MPA-66: TCP stays open for the ULP to close; the connection manager is the ULP here.
+                        // MPA-66: TCP stays open for the ULP to close. The connection manager is the ULP here.
                         let qpn = self.release_qp(qp);
                         let event = CmEvent::Rejected {
                             qpn: qpn.0,
@@ -180,7 +180,7 @@ impl<D: Data> Core<D> {
                 match responder.receive(octets) {
                     Ok(Request::NeedMore) => {}
                     Ok(Request::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
-                    // MPA-64, MPA-81: no Reply, just the end of the connection.
+                    // MPA-64, MPA-81: no Reply, only the end of the connection.
                     Err(_) => self.dismiss(index, Farewell::Fin),
                 }
                 None
@@ -190,18 +190,18 @@ impl<D: Data> Core<D> {
                 match responder.receive(octets) {
                     Ok(Request::NeedMore) => {}
                     Ok(Request::Arrived(peer, private_data)) => self.answer(index, &peer, private_data),
-                    // MPA-64: no Reply, just the end of the connection.
+                    // MPA-64: no Reply, only the end of the connection.
                     Err(_) => self.connect_failed(index, qp, ConnectFailure::NotIwarp),
                 }
                 None
             }
-            // MPA-91: octets behind the Request and before our Reply.
+            // MPA-91: octets after the Request and before our Reply.
             Phase::Pending { .. } => {
                 self.dismiss(index, Farewell::Fin);
                 None
             }
-            // Our FIN has not stopped it: it hears that nobody reads this (RFC 1122 §4.2.2.13). No Reply is lost, as there is
-            // none.
+            // Our FIN has not stopped the peer. A reset tells it that its data is not read (RFC 1122 §4.2.2.13). No
+            // Reply is lost, because none was sent.
             Phase::Dismissed => {
                 self.dismiss(index, Farewell::Reset);
                 None
@@ -210,7 +210,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Puts a request before the application, or refuses it if too many wait there.
+    /// Passes a request to the application, or refuses it if too many wait there.
     fn ask(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
         let Some(id) = self.endpoints.id(index).map(|id| names::request(self.number, id)) else { return };
         self.leave_seat(index);
@@ -244,7 +244,8 @@ impl<D: Data> Core<D> {
         endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
         let mut stream = Box::new(Stream::new(negotiated, self.budget.clone()));
-        // Before whatever the application has posted (MPAE-27, MPAE-28), and nothing that it hears of (MPAE-34).
+        // The RTR goes before everything that the application has posted (MPAE-27, MPAE-28), and is not reported to
+        // it (MPAE-34).
         if let Some(rtr) = negotiated.rtr
             && let Ok(outgoing) = stream.begin(rtr.op(), 0)
         {
@@ -275,7 +276,7 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// The peer accepted, but we cannot go on: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
+    /// The peer accepted, but this side cannot continue: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
     fn refuse_terms(
         &mut self,
         index: EndpointIndex,
@@ -297,11 +298,12 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// The peer has closed the connection instead of answering our Request. One that knows revision 1 only does so
-    /// (MPAE-8): where nothing that we asked for needs revision 2, a new connection tries that (MPAE-9). `false`: no.
+    /// The peer has closed the connection instead of answering our Request, as a peer does that knows only revision
+    /// 1 (MPAE-8). If nothing in our request needs revision 2, tries a new connection with revision 1 (MPAE-9), and
+    /// returns true.
     ///
-    /// A reset does not count. Peers that are overloaded or whose program is gone give that, and a connection without
-    /// negotiated IRD and ORD must not come of it.
+    /// A reset does not count: an overloaded peer, or one whose program is gone, sends resets, too, and must not
+    /// cause a connection without negotiated IRD and ORD.
     pub(super) fn fall_back(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
         let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
@@ -329,7 +331,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Undoes the tie between a queue pair and a connection that never came up; gives its number.
+    /// Unties a queue pair from a connection that was never established. Returns the queue pair's number.
     pub(super) fn release_qp(&mut self, qp: QpIndex) -> Qpn {
         let Some(core) = self.qps.get_mut(qp) else { return Qpn(0) };
         core.endpoint = None;
@@ -361,7 +363,7 @@ impl<D: Data> Core<D> {
         self.farewell(index, farewell);
     }
 
-    /// The start-up exchange of a connection that the program wants has taken too long.
+    /// The start-up of a connection that the program wants has taken too long.
     pub(super) fn startup_timed_out(&mut self, index: EndpointIndex) {
         if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             let qpn = self.release_qp(qp);
@@ -370,7 +372,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// An accepted peer has not sent its ready-to-receive indication, so that we could never send anything.
+    /// The accepted peer has not sent its ready-to-receive indication: without it, this side could never send.
     pub(super) fn rtr_timed_out(&mut self, index: EndpointIndex) {
         if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
             if let Some(core) = self.qps.get_mut(qp) {
@@ -391,7 +393,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
         self.transport.listen(at, backlog as usize).map_err(|e| match e {
-            ListenError::NotReserved => Error::Invalid("an address that listens already"),
+            ListenError::NotReserved => Error::Invalid("the address is not reserved, or listens already"),
             ListenError::InUse(port) => Error::PortInUse(port),
             ListenError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })?;
@@ -430,11 +432,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                     Error::NoRoute { to: to.ip(), remedy: self.transport.without_route() }
                 }
                 ConnectError::Forbidden(_) => Error::Forbidden(to.ip()),
-                ConnectError::Address(_) => Error::Invalid("the address is not that of a host's port"),
-                ConnectError::Family(_) => Error::Invalid("the peer's address and ours are of two families"),
+                ConnectError::Address(_) => Error::Invalid("the peer's address is not a port on a host"),
+                ConnectError::Family(_) => Error::Invalid("the two addresses are of different families"),
                 ConnectError::InUse(port) => Error::PortInUse(port),
                 ConnectError::Elsewhere(_) => {
-                    Error::Invalid("the reserved address leads to another engine of the device")
+                    Error::Invalid("a connection from the reserved address belongs to another engine")
                 }
                 ConnectError::NoDescriptor => Error::NoDescriptor,
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
@@ -458,7 +460,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(())
     }
 
-    /// The turn of an endpoint without a connection: it wants one for its second try, or none any more.
+    /// The turn of an endpoint without a connection: it wants one for its second try, or no longer wants one.
     #[cold]
     pub(super) fn service_unconnected(&mut self, index: EndpointIndex) {
         match self.core.endpoints.get(index).map(|e| &e.phase) {
@@ -508,7 +510,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    /// What the application asks for, checked now, so that it hears at once of what cannot be.
+    /// Makes the attempt that the application asks for, and checks it now, so that the application gets errors at
+    /// once.
     pub(super) fn attempt(
         &self,
         now: Time,
@@ -531,7 +534,7 @@ impl<D: Data> Core<D> {
             converted: false,
         };
         if attempt.rtr.is_some() && attempt.rev < 2 {
-            return Err(Error::Invalid("an RTR, which needs MPA revision 2"));
+            return Err(Error::Invalid("an RTR needs MPA revision 2"));
         }
         Initiator::new(&self.request_offer(&attempt)).map_err(refused)?;
         Ok(attempt)
@@ -547,7 +550,7 @@ impl<D: Data> Core<D> {
     }
 
     pub(super) fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
-        // Another engine's endpoints have the same names.
+        // Endpoints of different engines may have the same ids.
         let ours = request.engine == self.number;
         let index =
             self.endpoints.find(names::requested(request)).filter(|_| ours).ok_or(Error::RequestGone)?;
@@ -558,12 +561,12 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// How long a start-up may take that the application has asked for.
+/// Returns the time limit of a start-up that the application has asked for.
 pub(super) fn startup_limit(param: &ConnParam) -> Duration {
     param.timeout.min(Duration::from_secs(3600))
 }
 
-/// The RTR kinds to offer.
+/// Returns the RTR kinds to offer; `None`: the connection is not peer-to-peer.
 fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
     let (send, write, read) = match choice {
         RtrChoice::Off => return None,
@@ -575,11 +578,11 @@ fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
     Some(RtrKinds { send, write, read })
 }
 
-/// Why our own terms were not taken.
+/// Returns the error for an offer that the start-up refused.
 fn refused(error: StartupError) -> Error {
     match error {
         StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
         StartupError::OutOfTurn => Error::RequestGone,
-        _ => Error::Invalid("connection parameters: IRD and ORD are at most 16382"),
+        _ => Error::Invalid("the connection parameters: IRD and ORD are at most 16382"),
     }
 }

@@ -1,5 +1,6 @@
-//! Start-up on a socket that the program has connected, after it has spoken its own protocol there (RFC 5044 §7.1: the use
-//! of MPA is negotiated by streaming data on the same connection). The MPA Request and Reply follow as on any connection.
+//! Start-up on a socket that the program has connected, and on which it has spoken its own protocol (RFC 5044 §7.1:
+//! streaming data on the same connection negotiates the use of MPA). The MPA Request and Reply follow as on any
+//! connection.
 
 use super::alarms::Alarm;
 use super::connect::startup_limit;
@@ -16,7 +17,7 @@ use urnic_iwarp::Role;
 use urnic_iwarp::startup::{Limits, PeerParams, Responder};
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Takes the program's socket over and begins the start-up there. Nothing happens to the socket if this fails.
+    /// Takes over the program's socket and begins the start-up. If this fails, the socket is unchanged.
     pub(super) fn start_conversion(
         &mut self,
         qpn: Qpn,
@@ -39,7 +40,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             }
         };
         let Some(socket) = handover.socket.take() else { return Err(Error::NotConnected) };
-        // The transport says who the peer is.
+        // The transport will supply the peer's address.
         let nobody = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let id = self.core.add_endpoint(None, nobody, events, phase);
         let Adopted { conn, peer } =
@@ -70,12 +71,12 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    /// Whether the Request of endpoint `index` is awaited, to be answered at once.
+    /// Whether endpoint `index` awaits a Request that it will answer at once.
     pub(super) fn expecting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Expecting { .. }))
     }
 
-    /// The Request has come on a socket that was converted: the Reply is what the application has said before.
+    /// The Request has come on a converted socket: sends the Reply that the application has prepared.
     pub(super) fn answer(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Phase::Expecting { qp, mut responder, answer } =
@@ -90,7 +91,7 @@ impl<D: Data> Core<D> {
                 }
                 self.open(index, qp, &negotiated, peer, private_data, answer.rnr_retry);
             }
-            // The answer does not fit: more private data than an enhanced Reply carries (MPA-65).
+            // The answer does not fit: it has more private data than an enhanced Reply carries (MPA-65).
             Err(_) => {
                 let reply = responder.reject(&[]).unwrap_or_default();
                 if let Some(endpoint) = self.endpoints.get_mut(index) {

@@ -1,8 +1,9 @@
 //! A room for connections that strangers can fill: bounded, and shared among sources.
 //!
-//! A source is an IPv4 address or an IPv6 /64, of which one host may have all addresses. When the room is full, a newcomer
-//! takes the place of the oldest member of the source that has most: however many connections a source opens, it
-//! displaces its own. Every step takes constant time: a flood must not cost more than its frames.
+//! A source is an IPv4 address, or an IPv6 /64, because one host may have all addresses of that. When the room is
+//! full, a newcomer takes the place of the oldest member of the source that has most members: a source that opens
+//! many connections displaces its own. Every step takes constant time, because a flood must not cost more than its
+//! frames.
 
 use crate::shared::source::Source;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use urnic_tcp::Time;
 /// No index.
 const NONE: u32 = u32::MAX;
 
-/// First and last of a list.
+/// The first and last elements of a list.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     first: u32,
@@ -21,7 +22,7 @@ struct Ends {
 
 const EMPTY: Ends = Ends { first: NONE, last: NONE };
 
-/// What comes before and after each element, which is in one list at a time.
+/// The neighbours (before, after) of each element, which is in one list at a time.
 #[derive(Debug, Default)]
 struct Links(Vec<(u32, u32)>);
 
@@ -39,7 +40,7 @@ impl Links {
         list.last = i;
     }
 
-    /// Takes element `i` out of the list that it is in.
+    /// Removes element `i` from its list.
     fn remove(&mut self, list: &mut Ends, i: u32) {
         let (before, after) = self.0[i as usize];
         match self.0.get_mut(before as usize) {
@@ -55,10 +56,10 @@ impl Links {
 
 #[derive(Clone, Copy, Debug)]
 struct Member<T> {
-    /// What the owner knows it by.
+    /// The owner's name for it.
     who: T,
     until: Time,
-    /// Its source's index.
+    /// Index of its source.
     source: u32,
 }
 
@@ -69,25 +70,26 @@ struct Family {
     count: usize,
 }
 
-/// The room.
+/// A room.
 #[derive(Debug)]
 pub(super) struct Crowd<T> {
     limit: usize,
     len: usize,
     members: Vec<Member<T>>,
     free: Vec<u32>,
-    /// All members, the oldest first.
+    /// All members, oldest first.
     ages: Links,
     all: Ends,
-    /// Those of a source, the oldest first.
+    /// The members of each source, oldest first.
     kin: Links,
     families: Vec<Family>,
     free_families: Vec<u32>,
     by_source: HashMap<Source, u32>,
-    /// Sources of so many members, those that have had so many for longest first.
+    /// The sources by their number of members. Those with the same number are ordered by how long they have had it,
+    /// longest first.
     ranks: Vec<Ends>,
     rank_links: Links,
-    /// The most members that a source has.
+    /// The highest number of members of a source.
     most: usize,
 }
 
@@ -96,7 +98,7 @@ pub(super) struct Crowd<T> {
 pub(super) struct Seat(u32);
 
 impl<T: Copy> Crowd<T> {
-    /// A room for `limit` members, at least one.
+    /// Makes a room for `limit` members, at least one.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
@@ -120,8 +122,8 @@ impl<T: Copy> Crowd<T> {
         self.limit
     }
 
-    /// Lets `who` in until `until`, which is never earlier than that of the member before. Returns its seat, and the member
-    /// that had to go if the room was full.
+    /// Admits the member `who` until `until`, which must not be earlier than that of the previous member. Returns
+    /// its seat, and the member that had to leave because the room was full.
     pub(super) fn enter(&mut self, who: T, from: IpAddr, until: Time) -> (Seat, Option<T>) {
         let displaced = if self.len >= self.limit { self.displace() } else { None };
         let source = Source::of(from);
@@ -155,18 +157,18 @@ impl<T: Copy> Crowd<T> {
         self.recount(family, -1);
     }
 
-    /// The oldest member, if its time is over at `now`.
+    /// Returns the oldest member if its time has come at `now`.
     pub(super) fn due(&self, now: Time) -> Option<T> {
         let oldest = self.members.get(self.all.first as usize)?;
         (oldest.until <= now).then_some(oldest.who)
     }
 
-    /// When the time of the oldest member is over.
+    /// Returns when the time of the oldest member comes; `None` if the room is empty.
     pub(super) fn next(&self) -> Option<Time> {
         self.members.get(self.all.first as usize).map(|oldest| oldest.until)
     }
 
-    /// Frees the seat of the oldest member of the source that has most.
+    /// Frees the seat of the oldest member of the source that has most members.
     fn displace(&mut self) -> Option<T> {
         let family = self.ranks.get(self.most)?.first;
         let seat = self.families.get(family as usize)?.members.first;
@@ -175,7 +177,7 @@ impl<T: Copy> Crowd<T> {
         Some(who)
     }
 
-    /// A source has one member more or less. Forgets it with its last.
+    /// Changes the number of members of a source. Forgets the source with its last member.
     fn recount(&mut self, index: u32, change: isize) {
         let family = &mut self.families[index as usize];
         let (before, source) = (family.count, family.source);
@@ -193,14 +195,14 @@ impl<T: Copy> Crowd<T> {
             self.by_source.remove(&source);
             self.free_families.push(index);
         }
-        // A source that leaves the highest rank goes to the one below.
+        // A source that leaves the highest rank goes to the rank below.
         if now > self.most || self.ranks[self.most].first == NONE {
             self.most = now;
         }
     }
 }
 
-/// Puts a value into a free place.
+/// Puts a value into a free place, and returns the place.
 fn place<T>(values: &mut Vec<T>, free: &mut Vec<u32>, value: T) -> u32 {
     match free.pop() {
         Some(i) => {

@@ -1,4 +1,4 @@
-//! An endpoint: one TCP connection on its way through MPA start-up, RDMA mode and teardown.
+//! An endpoint: one TCP connection in MPA start-up, RDMA mode or teardown.
 
 use super::crowd::Seat;
 use super::names::QpIndex;
@@ -10,50 +10,50 @@ use urnic_tcp::{BindId, ConnId, Patience, Time};
 
 /// One TCP connection of the engine.
 pub(super) struct Endpoint {
-    /// The connection; `None` before the stack has given an id.
+    /// Id of the connection; `None` before the stack has given one.
     pub(super) conn: Option<ConnId>,
     pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
     /// The listening port that this connection came in on, until it is in RDMA mode or over.
     pub(super) listener: Option<BindId>,
-    /// Its seat among those that are in start-up, or that are over and have not closed.
+    /// Its seat among the endpoints that are in start-up, or that are over and have not closed.
     pub(super) seat: Option<(Room, Seat)>,
-    /// `Disconnected` has been reported.
+    /// Whether `Disconnected` has been reported.
     pub(super) announced: bool,
-    /// In the ready list.
+    /// Whether it is in the ready list.
     pub(super) queued: bool,
-    /// It had more to send at its last turn than the turn, or the window, took.
+    /// Whether its last turn left data to send, because the turn or the window ended.
     pub(super) greedy: bool,
-    /// Its stream has stopped for want of memory, and it waits to be tried again.
+    /// Whether its stream has stopped for want of memory, and waits to be tried again.
     pub(super) stopped: bool,
     /// Start-up octets that wait for a transmit buffer.
     pub(super) outbox: Vec<u8>,
-    /// Has work that waits for the TCP window.
+    /// Whether it has work that waits for the TCP window.
     pub(super) starved: bool,
-    /// Waits for buffers.
+    /// Whether it waits for buffers.
     pub(super) bufferless: bool,
     /// Its place among the lenders, while TCP may hold memory that was lent to it.
     pub(super) lender: Option<usize>,
-    /// It was in RDMA mode and has lost its queue pair: what was completed may still be on its way.
+    /// Whether it was in RDMA mode and has lost its queue pair. Data of completed requests may still be on its way.
     pub(super) carried: bool,
-    /// Set when the end takes longer than it may with a silent peer.
+    /// Set when its end takes longer than a silent peer is allowed.
     pub(super) lingers: Option<Lingers>,
-    /// How the connection is to end, at the end of the next turn.
+    /// How the connection ends at the end of the next turn; `None`: it does not.
     pub(super) farewell: Option<Farewell>,
-    /// Stream data of the peer has arrived in RDMA mode.
+    /// Whether stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
-    /// Writes of nothing that were sent because nothing was heard.
+    /// Number of zero-length Writes that were sent because nothing had arrived.
     pub(super) nudges: u8,
     pub(super) phase: Phase,
 }
 
 impl Endpoint {
-    /// Tells the application of an event.
+    /// Passes an event to the application.
     pub(super) fn tell(&self, event: CmEvent) {
         self.events.push(self.peer.ip(), event);
     }
 
-    /// Notes how the connection is to end. A reset stays one.
+    /// Notes how the connection ends. A reset is not replaced by a FIN.
     pub(super) fn bid(&mut self, farewell: Farewell) {
         if self.farewell != Some(Farewell::Reset) {
             self.farewell = Some(farewell);
@@ -63,45 +63,46 @@ impl Endpoint {
 
 /// An end that waits for a slow peer.
 pub(super) struct Lingers {
-    /// When it is broken off.
+    /// Time at which the wait is given up.
     pub(super) until: Time,
-    /// The peer was slow when it was last looked at: it gets time for its own end, too, when it has taken all.
+    /// Whether the peer was slow at the last check. Once it has taken all, it also gets time for its own end.
     pub(super) slow: bool,
 }
 
-/// Where endpoints sit that strangers can make.
+/// The rooms for endpoints that strangers can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Those whose MPA Request is not complete.
+    /// Endpoints whose MPA Request is not complete.
     Starting,
-    /// Those of [`Phase::Dismissed`] and [`Phase::Closing`] whose connection is not gone.
+    /// Endpoints in [`Phase::Dismissed`] or [`Phase::Closing`] whose connection still exists.
     Closing,
-    /// Those of them that were a queue pair's.
+    /// Endpoints of that kind that had a queue pair.
     Carried,
 }
 
-/// Where an endpoint stands.
+/// The phase of an endpoint.
 pub(super) enum Phase {
     /// Active side: the TCP handshake is under way.
     Connecting { qp: QpIndex, request: Box<Attempt> },
-    /// Active side: the MPA Request is sent, the Reply awaited.
+    /// Active side: the MPA Request has been sent, and the Reply is awaited.
     Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Attempt> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
-    /// Passive side: the MPA Request is awaited on a socket that was converted, and answered at once.
+    /// Passive side: the MPA Request is awaited on a converted socket, and will be answered at once.
     Expecting { qp: QpIndex, responder: Box<Responder>, answer: Box<ConnParam> },
-    /// Passive side: the application has the request and decides.
+    /// Passive side: the application has the request, and has not answered.
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
     Open { qp: QpIndex },
-    /// Passive side: the connection ends without a word of ours. What arrives now resets it.
+    /// Passive side: the connection ends without a Reply. Data that arrives now resets it.
     Dismissed,
-    /// Nothing more is to be said; what arrives is acknowledged and discarded until the connection closes.
+    /// Nothing more is sent. Arriving data is acknowledged and discarded until the connection closes.
     Closing,
 }
 
 impl Phase {
-    /// Returns the queue pair of a start-up that the program wants, and whether it is the second try.
+    /// Returns the queue pair of a start-up that the program wants, and whether it is the second try; `None` in
+    /// other phases.
     pub(super) fn wanted(&self) -> Option<(QpIndex, bool)> {
         match self {
             Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. } => {
@@ -113,35 +114,35 @@ impl Phase {
     }
 }
 
-/// What the application asked for in `connect`.
+/// The parameters of `connect`.
 pub(super) struct Attempt {
-    /// The reserved address it comes from.
+    /// The reserved address that it comes from; `None`: any.
     pub(super) from: Option<BindId>,
     pub(super) private_data: Vec<u8>,
     pub(super) ird: u16,
     pub(super) ord: u16,
-    /// Peer-to-peer, and the RTR kinds to offer.
+    /// The RTR kinds to offer for a peer-to-peer connection; `None`: it is not peer-to-peer.
     pub(super) rtr: Option<RtrKinds>,
     /// MPA revision to offer.
     pub(super) rev: u8,
-    /// When the peer counts as dead, once it has answered.
+    /// When the peer counts as dead, once it has answered; `None`: as configured.
     pub(super) patience: Option<Patience>,
     /// [`ConnParam::rnr_retry`].
     pub(super) rnr_retry: u8,
-    /// When the peer must have answered.
+    /// Time by which the peer must have answered.
     pub(super) deadline: Time,
-    /// The peer has closed a connection on which we offered a higher revision.
+    /// Whether this is the second try: the peer has closed a connection on which we offered a higher revision.
     pub(super) second_try: bool,
-    /// Octets of a Reply have come.
+    /// Whether octets of a Reply have come.
     pub(super) heard: bool,
-    /// The connection was a socket of the program's, for which there is no second one.
+    /// Whether the connection was a socket of the program, which cannot be tried again.
     pub(super) converted: bool,
 }
 
-/// How we end a connection.
+/// How this side ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Farewell {
-    /// FIN behind what is queued.
+    /// FIN after the queued data.
     Fin,
     /// RST.
     Reset,

@@ -1,5 +1,5 @@
-//! Writes one FPDU into a transmit buffer: header | payload | pad | CRC in a single pass that copies and
-//! computes the CRC and, where wanted, the Internet checksum together.
+//! Writes one FPDU into a transmit buffer: header | payload | pad | CRC. A single pass copies the octets and
+//! computes the CRC and, if wanted, the Internet checksum.
 
 use super::qp::{Cursor, Origin};
 use crate::drive::transport::{Draft, Transport};
@@ -8,7 +8,7 @@ use crate::shared::qp::QpShared;
 use crate::shared::queue::{SendView, WrNumber};
 use urnic_iwarp::Fpdu;
 
-/// Accumulates an FPDU. Octets that do not fit are a bug of the caller and end up nowhere.
+/// Accumulates an FPDU. Octets that do not fit are a bug of the caller, and are not written.
 struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -23,7 +23,7 @@ impl Writer<'_> {
         self.uncovered(src);
     }
 
-    /// What the CRC does not cover: itself.
+    /// Writes octets that the CRC does not cover: the CRC itself.
     #[inline]
     fn uncovered(&mut self, src: &[u8]) {
         let Some(out) = self.out.get_mut(self.at..self.at + src.len()) else { return };
@@ -39,7 +39,7 @@ impl Writer<'_> {
     unsafe fn memory(&mut self, src: *const u8, len: usize) {
         let Some(out) = self.out.get_mut(self.at..self.at + len) else { return };
         if self.wants_sum {
-            // SAFETY: `out` has len octets; src is the caller's promise.
+            // SAFETY: `out` has `len` octets; `src` is readable by this function's contract.
             let (crc, sum) = unsafe { urnic_crc::copy_crc_sum(out.as_mut_ptr(), src, len, self.crc) };
             self.crc = crc;
             self.sum = urnic_crc::combine(self.sum, self.at, sum);
@@ -51,21 +51,21 @@ impl Writer<'_> {
     }
 }
 
-/// An FPDU to be written, and where its payload is looked up.
+/// An FPDU to be written, and what is needed to find its payload.
 pub(super) struct Composer<'a> {
     pub(super) fpdu: &'a Fpdu<'a>,
     /// The queue pair that sends it.
     pub(super) qp: &'a QpShared,
     pub(super) table: &'a MrTable,
-    /// Whether its one's-complement sum is wanted. Without it the sums that are returned are zero.
+    /// Whether its one's-complement sum is wanted. If not, the returned sums are 0.
     pub(super) wants_sum: bool,
 }
 
 impl Composer<'_> {
-    /// Writes the FPDU to the front of `out`; returns its one's-complement sum.
+    /// Writes the FPDU to the front of `out` and returns its one's-complement sum.
     ///
-    /// `out` must hold [`Fpdu::size`] octets. Fails, with nothing that matters written, if the memory that the
-    /// payload comes from is not (or no longer) registered.
+    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not, or no longer, registered;
+    /// the content of `out` is then meaningless.
     #[inline]
     pub(super) fn write(&self, out: &mut [u8], origin: &mut Origin) -> Result<u16, MrFault> {
         let Composer { fpdu, qp, table, wants_sum } = *self;
@@ -78,7 +78,7 @@ impl Composer<'_> {
                 if len > 0 {
                     let to = request.src_to.wrapping_add(u64::from(fpdu.payload.start));
                     let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
-                    // SAFETY: just resolved; the memory stays registered until this pass has ended.
+                    // SAFETY: the memory was just resolved, and stays registered until this pass has ended.
                     unsafe { writer.memory(span.ptr, len as usize) };
                 }
             }
@@ -90,16 +90,18 @@ impl Composer<'_> {
         if fpdu.pad > 0 {
             writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
         }
-        // RFC 5044 §4.4: the field is there even when CRCs are off (MPA-15, MPA-35).
+        // RFC 5044 §4.4: the field is present even if CRCs are off (MPA-15, MPA-35).
         let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
         writer.uncovered(&crc);
         Ok(writer.sum)
     }
 
-    /// Appends the FPDU to `draft` with its payload lent instead of copied; returns its one's-complement sum. The payload is
-    /// that of work request `number`, from `cursor` on. `None`, and nothing has changed, if it can't be lent: it is not in one
-    /// piece, not registered, or it lies in the last `lone_end` octets of its message. (That end is copied where nothing
-    /// follows it, because a peer may take its time to acknowledge what came last, and the request would wait for that.)
+    /// Appends the FPDU to `draft`, with its payload lent instead of copied, and returns its one's-complement sum.
+    /// The payload is that of work request `number`, from `cursor` on.
+    ///
+    /// Returns `None`, and changes nothing, if the payload cannot be lent: it is not contiguous, not registered, or
+    /// in the last `lone_end` octets of its message. (If nothing follows that end, it is copied, because a peer may
+    /// delay the acknowledgement of the last octets, and the request would wait for it.)
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,
@@ -132,13 +134,13 @@ impl Composer<'_> {
         let before = draft.len();
         let header = fpdu.header();
         draft.append(header.len())?.copy_from_slice(header);
-        // SAFETY: just resolved. The request completes when the peer has acknowledged these octets; if it ends before, or the
-        // region is deregistered, they are copied first (`super::lent`).
+        // SAFETY: the memory was just resolved. The request completes when the peer has acknowledged these octets.
+        // If it ends earlier, or the region is deregistered, they are copied first (`super::lent`).
         if !unsafe { transport.lend(draft, at, len as usize, ours) } {
             draft.truncate(before);
             return None;
         }
-        // SAFETY: just resolved; the memory stays registered until this pass has ended.
+        // SAFETY: the memory was just resolved, and stays registered until this pass has ended.
         let crc =
             unsafe { urnic_crc::crc32c_at(urnic_crc::crc32c(urnic_crc::INIT, header), at, len as usize) };
         let pad = usize::from(fpdu.pad.min(3));
@@ -165,7 +167,7 @@ impl Composer<'_> {
         Some(urnic_crc::combine(sum, header.len() + len as usize, urnic_crc::sum(end)))
     }
 
-    /// Copies the payload, a part of a work request's message.
+    /// Copies the payload, which is a part of a work request's message.
     fn gather(
         &self,
         writer: &mut Writer<'_>,
@@ -190,7 +192,7 @@ impl Composer<'_> {
             let n = (sge.len - skip).min(range.end - at);
             let addr = sge.addr.wrapping_add(u64::from(skip));
             let span = self.table.resolve(sge.lkey, self.qp.scopes, Access::LOCAL_READ, addr, n)?;
-            // SAFETY: just resolved; the memory stays registered until this pass has ended.
+            // SAFETY: the memory was just resolved, and stays registered until this pass has ended.
             unsafe { writer.memory(span.ptr, n as usize) };
             at += n;
         }

@@ -1,4 +1,4 @@
-//! Receive path: in-order stream data of a connection becomes placements in registered memory and completions.
+//! Receive path: turns in-order stream data into placements in registered memory and completions.
 
 use super::Core;
 use super::endpoint::{Endpoint, Phase};
@@ -23,44 +23,44 @@ use urnic_iwarp::{
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
 
-/// A queue pair's memory and receive queue, as its RDMAP stream sees them.
+/// A queue pair's memory and receive queue, as its RDMAP stream uses them.
 struct QpSink<'a> {
     shared: &'a QpShared,
     engine: EngineNumber,
     rx: &'a mut ReceiveSide,
-    /// Others wait for the receives of the shared queue.
+    /// Whether this queue pair leaves the receives of the shared queue to others that wait for them.
     yields: bool,
     table: &'a Stags,
     reads_answered: u32,
-    /// There may be something to send now.
+    /// Whether there may be something to send now.
     ready: bool,
     terminated: Option<Terminate>,
     overflow: bool,
-    /// An invalidation waits for other engines.
+    /// Whether an invalidation waits for other engines.
     later: bool,
-    /// The peer's first FPDU has arrived.
+    /// Whether the peer's first FPDU has arrived.
     first: bool,
 }
 
-/// Whose turn it is to take receives of a shared queue for which others may wait.
+/// Whether a queue pair may take receives of a shared queue for which others may wait.
 #[derive(PartialEq, Eq)]
 enum Turn {
-    /// This queue pair's.
+    /// It may.
     Now,
-    /// That of the others first.
+    /// The others come first.
     Later,
 }
 
-/// A place that an FPDU's payload goes to.
+/// The destination of an FPDU's payload.
 #[derive(Clone, Copy)]
 enum Target {
     /// Contiguous memory.
     Memory(*mut u8),
-    /// None: it has been placed.
+    /// None, because it has been placed.
     Placed,
     /// The scatter list of the receive in hand, from this offset on.
     Scatter(u32),
-    /// The scatter list of this Read of ours, from this offset on.
+    /// The scatter list of this Read of the queue pair, from this offset on.
     Listed(WrNumber, u32),
 }
 
@@ -105,7 +105,7 @@ impl QpSink<'_> {
         pieces(self.table, view.sges, receive_scopes(self.shared), offset, len, f)
     }
 
-    /// The same for Read `number` of ours.
+    /// Calls `f` with the [`pieces`] of the list of Read `number` of the queue pair.
     fn listed(
         &self,
         number: WrNumber,
@@ -117,8 +117,8 @@ impl QpSink<'_> {
         pieces(self.table, view.sges, self.shared.scopes, offset, len, f)
     }
 
-    /// The place of `len` octets at the tagged offset `to` of the list of a Read. The stream has found that they are the
-    /// next octets of the oldest outstanding one (RDMAP-39).
+    /// Returns the target of `len` octets at the tagged offset `to` of the list of a Read. The stream has checked
+    /// that they are the next octets of the oldest outstanding Read (RDMAP-39).
     #[inline(never)]
     fn list_target(&self, to: u64, len: u32) -> Result<Target, MrFault> {
         let (number, offset) = read_list::place(to);
@@ -132,14 +132,14 @@ impl Sink for QpSink<'_> {
     type Target = Target;
 
     fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
-        // A Read's sink needs only local write: which right it needs is ours to say (docs/security.md).
+        // A Read's sink needs only local write. Which right it needs is our own choice (docs/security.md).
         let need = match op {
             TaggedOp::Write => Access::REMOTE_WRITE,
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
         };
         match self.table.resolve(stag, self.shared.scopes, need, to, len) {
             Ok(span) => Ok(Target::Memory(span.ptr)),
-            // The STag of lists names no memory, so all other segments have been placed by now, or refused.
+            // The STag of lists names no memory. All other segments have been resolved or refused above.
             Err(MrFault::InvalidStag) if op == TaggedOp::ReadResponse && stag == self.table.list() => {
                 self.list_target(to, len).map_err(super::access_fault)
             }
@@ -155,7 +155,7 @@ impl Sink for QpSink<'_> {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
-        // The segment comes again, after its invalidation, which may be that of this very memory.
+        // The segment comes again after its invalidation, which may concern this very memory.
         if self.rx.grace.is_some() {
             return Ok(Target::Placed);
         }
@@ -173,9 +173,10 @@ impl Sink for QpSink<'_> {
     fn place(&mut self, target: Target, at: u32, src: &[u8]) {
         match target {
             Target::Memory(ptr) => {
-                // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same
-                // call of `Stream::receive`, within a pass, and memory stays registered until the passes have ended
-                // that were under way when it was revoked; so [ptr + at, + src.len()) is registered memory. `src` is a frame of ours.
+                // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same call of
+                // `Stream::receive`, within a pass. Revoked memory stays registered until the passes have ended
+                // that were under way at the revocation. So [ptr + at, + src.len()) is registered memory. `src` is
+                // a frame of ours.
                 unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
             }
             Target::Placed => {}
@@ -230,7 +231,7 @@ impl Sink for QpSink<'_> {
         let span =
             self.table.resolve(stag, self.shared.scopes, Access::LOCAL_WRITE, to, size_of::<u64>() as u32);
         let ptr = span.map_err(super::access_fault)?.ptr;
-        // In the byte order of this machine, as any u64 of the application.
+        // In the byte order of this machine, like any u64 of the application.
         self.place(Target::Memory(ptr), 0, &original.to_ne_bytes());
         Ok(())
     }
@@ -287,7 +288,7 @@ impl<D: Data> Core<D> {
         let Rest { chunk: mut data, taken, wants } = rest?;
         match wants {
             Wants::Memory => self.wait_for_memory(endpoint),
-            // Of an invalidation `hear` sees to it that it goes on.
+            // `hear` makes an invalidation continue.
             Wants::Receive | Wants::Invalidation => {
                 if let Some(core) = self.qps.get_mut(qp) {
                     core.awaits.stopped = true;
@@ -298,13 +299,13 @@ impl<D: Data> Core<D> {
         Some(data)
     }
 
-    /// Gives what waits at the queue pair at `qp` to the receives that there are.
+    /// Serves the waiting messages of the queue pair at `qp` with the available receives.
     pub(super) fn take_up_sends(&mut self, endpoint: EndpointIndex, qp: QpIndex) {
         self.hear(endpoint, qp, Turn::Now, |stream, sink| stream.take_up_sends(sink).map(|()| None));
     }
 
-    /// Lets the stream of the queue pair at `qp` place and deliver, and does what comes of that. Returns what it cannot take
-    /// now.
+    /// Lets the stream of the queue pair at `qp` place and deliver, and handles the consequences. Returns what the
+    /// stream cannot take now.
     #[inline]
     fn hear(
         &mut self,
@@ -318,7 +319,7 @@ impl<D: Data> Core<D> {
             return None;
         };
         if tx.terminate.is_some() || shared.state().is_over() {
-            return None; // after the end what arrives is acknowledged and discarded
+            return None; // after the end, what arrives is acknowledged and discarded
         }
         let mut inbound = QpSink {
             shared,

@@ -1,8 +1,8 @@
-//! Memory for FPDUs that are not whole yet: bounded for all connections together, and not to be had by one source alone.
+//! Memory for incomplete FPDUs: bounded for all connections together, and not available to one source alone.
 //!
-//! A stream that finds no room in the [`Budget`](urnic_iwarp::Budget) stops before its next incomplete FPDU. TCP keeps
-//! what follows and shuts the window, and the connection waits here in turn. When memory has become free, or has been
-//! taken from the source that has most of it, TCP offers the octets again.
+//! A stream that finds no room in the [`Budget`](urnic_iwarp::Budget) stops before its next incomplete FPDU. TCP
+//! keeps what follows and shuts the window, and the connection waits here in turn. When memory has become free, or
+//! has been taken from the source that has most of it, TCP offers the octets again.
 
 use super::names::{EndpointId, EndpointIndex, QpIndex};
 use super::qp::{Begun, QpCore};
@@ -15,22 +15,23 @@ use std::time::Duration;
 use urnic_iwarp::Terminate;
 use urnic_tcp::Time;
 
-/// Octets of incomplete FPDUs that an engine keeps by default: two thousand FPDUs of the largest size. Memory is taken
-/// as they arrive.
+/// Default maximum of incomplete FPDUs that an engine keeps, in octets: two thousand FPDUs of the largest size.
+/// Memory is allocated as they arrive.
 pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
-/// When so much has become free, half of what was in use, memory is given back to the system.
+/// Memory is returned to the system when this many octets, and half of those that were in use, have become free.
 const MUCH: usize = 8 << 20;
-/// What a connection, or a queue pair with its queues, counts for: about what it takes.
+/// Approximate memory of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;
-/// The budget is short when it has no room for an FPDU of the largest size. So much is freed then.
+/// The budget is short when it has no room for an FPDU of the largest size. This many octets are then freed.
 const SHORT: usize = 68 << 10;
-/// An FPDU is displaced for other sources when it has been incomplete for so long: its segments may be on the way.
+/// An FPDU is displaced for other sources once it has been incomplete for this long. Until then its segments may be
+/// on the way.
 const YOUNG: Duration = Duration::from_millis(100);
-/// And for its own source after so long.
+/// An FPDU is displaced for its own source after this time.
 const OLD: Duration = Duration::from_secs(2);
-/// How often memory is looked for while it is short.
+/// How often memory is sought while it is short.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Streams tried in one pass, at most.
+/// Maximum number of streams that are tried in one pass.
 const TRIES_PER_PASS: usize = 16;
 
 /// The streams that have stopped.
@@ -38,31 +39,31 @@ const TRIES_PER_PASS: usize = 16;
 pub(super) struct Stopped {
     /// Endpoints in the order in which they stopped.
     waiting: VecDeque<EndpointId>,
-    /// Those of the source that had most memory when it was last looked at: they come after all others.
+    /// Endpoints of the source that had most memory at the last check. They come after all others.
     greedy: VecDeque<EndpointId>,
     most: Option<Source>,
-    /// When to look for memory.
+    /// Time of the next search for memory.
     look_at: Time,
     /// Queue pairs that may hold frames, each at most once.
     holders: Vec<QpIndex>,
-    /// The most octets that were in use since memory was given back.
+    /// Most octets in use since memory was last returned to the system.
     peak: usize,
 }
 
 impl Stopped {
-    /// No stream waits.
+    /// Whether no stream waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.greedy.is_empty()
     }
 
-    /// When memory must be looked for; `None` if no stream waits.
+    /// Returns when memory must be sought; `None` if no stream waits.
     pub(super) fn next(&self) -> Option<Time> {
         (!self.is_empty()).then_some(self.look_at)
     }
 }
 
-/// An FPDU that is not whole and may be displaced.
+/// An incomplete FPDU that may be displaced.
 struct Displaceable {
     since: Time,
     qp: QpIndex,
@@ -71,7 +72,7 @@ struct Displaceable {
 }
 
 impl<D: Data> Core<D> {
-    /// After a stream has received: notes an FPDU that has begun, and a stream that holds frames.
+    /// Called after a stream has received: notes an FPDU that has begun, and a stream that holds frames.
     #[inline]
     pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped, now: Time) {
         let Some(stream) = &qp.stream else { return };
@@ -85,7 +86,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A queue pair leaves this engine.
+    /// Called when a queue pair leaves this engine.
     pub(super) fn holds_no_more(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped) {
         if std::mem::take(&mut qp.is_holder) {
             stopped.holders.retain(|other| *other != at);
@@ -107,7 +108,7 @@ impl<D: Data> Core<D> {
         self.tend_at = Time::ZERO;
     }
 
-    /// Receive buffers are scarce: frames that are held go back, what they hold is copied.
+    /// Receive buffers are scarce: copies the content of held frames, and returns the frames.
     #[cold]
     pub(super) fn copy_out(&mut self) {
         for at in self.stopped.holders.drain(..) {
@@ -119,8 +120,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Memory for incomplete FPDUs is short: the source that has reserved most of it loses its oldest ones, and with them
-    /// their connections, and its streams wait behind all others.
+    /// Memory for incomplete FPDUs is short: the source that has reserved most of it loses its oldest FPDUs, and
+    /// with them their connections. Its streams wait behind all others.
     #[cold]
     fn displace(&mut self) {
         let mut sources = HashMap::<Source, (usize, Vec<Displaceable>)>::new();
@@ -150,7 +151,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Divides those that wait into the streams of the source that has most, and others.
+    /// Divides the waiting streams into those of the source that has most memory, and others.
     fn part_greedy(&mut self, most: Source) {
         let Stopped { waiting, greedy, .. } = &mut self.stopped;
         let all: Vec<_> = waiting.drain(..).chain(greedy.drain(..)).collect();
@@ -165,7 +166,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Whether much memory has become free since this last returned true. `aside`: octets that have been put aside.
+    /// Whether much memory has become free since this last returned true. `aside` is the number of octets that have
+    /// been put aside.
     pub(super) fn has_freed_much(&mut self, aside: usize) -> bool {
         let objects = self.endpoints.len() + self.qps.len();
         let used = self.budget.reserved() + self.budget.aside() + aside + objects * OBJECT;

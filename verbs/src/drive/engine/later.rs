@@ -1,4 +1,4 @@
-//! What is to be done at a later time for those above the engine.
+//! Functions to be called at a later time, for the layers above the engine.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -8,13 +8,13 @@ use crate::drive::shard::Deed;
 
 struct Entry {
     at: Time,
-    /// Keeps those of one time in order.
+    /// Keeps the order of entries with the same time.
     number: u64,
     deed: Deed,
 }
 
 impl Ord for Entry {
-    /// The earliest is the greatest, because the heap gives that first.
+    /// The earliest entry is the greatest, because the heap returns the greatest first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -47,7 +47,7 @@ impl Later {
         self.next += 1;
     }
 
-    /// The next deed due at `now`.
+    /// Takes the next deed that is due at `now`.
     pub(super) fn due(&mut self, now: Time) -> Option<Deed> {
         match self.entries.peek() {
             Some(entry) if entry.at <= now => self.entries.pop().map(|entry| entry.deed),
@@ -55,7 +55,7 @@ impl Later {
         }
     }
 
-    /// When the next deed is due.
+    /// Returns when the next deed is due; `None` if there is none.
     pub(super) fn next(&self) -> Option<Time> {
         self.entries.peek().map(|entry| entry.at)
     }

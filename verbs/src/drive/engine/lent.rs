@@ -1,6 +1,6 @@
-//! Payload that is not copied: where the port can, TCP gets the memory of a work request lent until the peer has
-//! acknowledged what it holds, and the request completes then. Whoever gives memory back earlier, because it is deregistered
-//! or its requests end in another way, has it copied first.
+//! Payload that is not copied. If the transport can, TCP is lent the memory of a work request until the peer has
+//! acknowledged the content, and the request completes then. If memory must be given back earlier, because it is
+//! deregistered or its request ends otherwise, the content is copied first.
 
 use super::endpoint::Phase;
 use super::names::{EndpointIndex, QpIndex};
@@ -12,29 +12,29 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use urnic_tcp::ConnId;
 
-/// The requests of a queue pair some of whose memory is lent.
+/// The requests of a queue pair that have lent memory.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// The oldest first.
+    /// Oldest first.
     requests: VecDeque<LentRequest>,
-    /// Octets acknowledged while there were any.
+    /// Octets that were acknowledged while there were such requests.
     acked: u64,
-    /// Requests have ended before their memory came back.
+    /// Whether requests have ended before their memory came back.
     abandoned: bool,
 }
 
-/// A request some of whose memory is lent.
+/// A request that has lent memory.
 struct LentRequest {
     number: WrNumber,
-    /// Count of acknowledged octets from which on its memory is free.
+    /// Count of acknowledged octets at which its memory is free.
     until: u64,
 }
 
-/// What is to be acknowledged is not known before the end of the turn.
+/// Placeholder: the count is not known before the end of the turn.
 const LATER: u64 = u64::MAX;
 
 impl Lent {
-    /// Memory of request `number`, the last one begun, has been lent.
+    /// Notes that memory of request `number`, the last one begun, has been lent.
     #[inline]
     pub(super) fn lend(&mut self, number: WrNumber) {
         match self.requests.back_mut() {
@@ -60,7 +60,7 @@ impl Lent {
         }
     }
 
-    /// The turn is over: TCP has all of it, and `unacked` octets in all.
+    /// Called at the end of a turn: TCP has all data of the turn, and `unacked` octets in all.
     fn settle(&mut self, unacked: u64) {
         let until = self.acked.wrapping_add(unacked);
         for request in self.requests.iter_mut().rev().take_while(|request| request.until == LATER) {
@@ -68,7 +68,7 @@ impl Lent {
         }
     }
 
-    /// `octets` more are acknowledged. Whether the memory of the oldest request is free now.
+    /// `octets` more are acknowledged. Returns whether the memory of the oldest request is free now.
     fn acked(&mut self, octets: u64) -> bool {
         self.acked += octets;
         self.requests.front().is_some_and(|oldest| oldest.until <= self.acked)
@@ -80,7 +80,7 @@ impl Lent {
         !self.requests.is_empty() || self.abandoned
     }
 
-    /// The requests have ended in another way.
+    /// The requests have ended otherwise.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.abandoned |= !self.requests.is_empty();
@@ -89,7 +89,7 @@ impl Lent {
 }
 
 impl<D: Data> Core<D> {
-    /// The peer of a lender has acknowledged octets. Whether a request may be complete.
+    /// The peer of a lender has acknowledged octets. Returns whether a request may be complete.
     #[inline(never)]
     pub(super) fn came_back(&mut self, index: EndpointIndex, octets: u64) -> bool {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return false };
@@ -105,7 +105,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Takes an endpoint off that list.
+    /// Removes an endpoint from the list of lenders.
     pub(super) fn lends_no_more(&mut self, index: EndpointIndex) {
         let Some(place) = self.endpoints.get_mut(index).and_then(|e| e.lender.take()) else { return };
         self.lenders.swap_remove(place);
@@ -118,23 +118,23 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Takes back what a lender has lent if its requests have ended without waiting for the peer: its queue pair has failed or
-    /// is gone.
+    /// Takes back what a lender has lent if its requests have ended without waiting for the peer, because its queue
+    /// pair has failed or no longer exists.
     #[inline(never)]
     pub(super) fn take_back_abandoned(&mut self, index: EndpointIndex, conn: ConnId) {
         let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => self.core.qps.get_mut(qp),
             _ => None,
         };
-        // What has failed is in the ready list.
+        // A queue pair that has failed is in the ready list.
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.lends_no_more(index);
-            // Frames that wait may still go: the memory is registered.
+            // Queued frames may still be sent, because the memory is registered.
             self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
         }
     }
 
-    /// The endpoint at `index` has had its turn, and its queue pair has lent memory or had it lent.
+    /// Called after the turn of the endpoint at `index`, whose queue pair has lent memory or had lent some.
     #[inline(never)]
     pub(super) fn settle_lent(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
@@ -147,9 +147,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Memory within `range` (addresses) is not ours any more when this returns.
+    /// When this returns, nothing refers to memory within `range` (addresses).
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
-        // Also frames of what has been acknowledged since: they were sent twice.
+        // Also drops frames of data that was sent twice, and has been acknowledged since.
         self.transport.forget(range);
         for i in 0..self.core.lenders.len() {
             let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));

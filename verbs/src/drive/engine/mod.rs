@@ -1,8 +1,8 @@
 //! The engine: one transport, and the queue pairs whose connections run over it.
 //!
-//! An engine is driven by whoever holds its shard's lock ([`crate::shard`]). One [`Engine::pass`] takes at
-//! most a burst of frames (after a pause some more), serves every queue pair that has work once, lets due timers fire and hands what
-//! there is to send to the wire. Inside, nothing is shared and nothing blocks. Transport and clock are
+//! The holder of the shard's lock drives the engine ([`crate::shard`]). One [`Engine::pass`] takes at most a burst
+//! of frames (after a pause some more), serves every queue pair that has work once, fires due timers, and hands the
+//! data to be sent to the wire. Inside a pass, nothing is shared and nothing blocks. Transport and clock are
 //! parameters, so that whole RNICs run against each other in one test, in virtual time.
 
 mod alarms;
@@ -72,51 +72,51 @@ use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::slab::Slab;
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
-/// A connection that was told to close and has not is reset after this long.
+/// A connection that was told to close, and has not closed, is reset after this long.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
-/// One whose peer lives and has not taken all that it was sent gets so much more: about as long as kernels probe the shut
-/// window of a socket that its program has closed.
+/// Additional time if the peer lives but has not taken all that it was sent. It is about as long as kernels probe
+/// the shut window of a socket that its program has closed.
 const LINGER_WITHIN: Duration = Duration::from_secs(300);
 /// Such a peer keeps its window shut, or has acknowledged something within this time.
 const MOVES_WITHIN: Duration = Duration::from_millis(2500);
-/// How long the end of a device waits for the FINs of peers that have acknowledged ours.
+/// How long the end of a device waits for the FINs of peers that have acknowledged its own FIN.
 const FIN_WITHIN: Duration = Duration::from_millis(250);
-/// Idle passes for which the clock is read once.
+/// The clock is read once in this many idle passes.
 const CLOCK_EVERY: u32 = 8;
-/// After a pause of this length frames are looked at before the clock is believed, at most so many bursts.
+/// After a pause of this length, frames are received before timers fire, at most `BURSTS_AFTER_PAUSE` bursts.
 const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 4;
-/// Endpoints that get a turn in one pass, at most.
+/// Maximum number of endpoints that get a turn in one pass.
 const TURNS_PER_PASS: usize = 16;
-/// No further turn begins in a pass that has sent so many segments: what arrives is heard, and verbs have the engine, only
-/// between passes.
+/// Once a pass has sent this many segments, no further turn begins: the engine receives, and control verbs get the
+/// engine, only between passes.
 const SEGMENTS_PER_PASS: u64 = 64;
 
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
 pub struct MpaConfig {
-    /// Highest revision that we speak: 1 or 2.
+    /// Highest MPA revision to speak: 1 or 2.
     pub rev: u8,
-    /// Whether we ask for CRCs; they are off only if the peer does not ask either.
+    /// Whether to ask for CRCs. They are off only if neither side asks for them.
     pub crc: bool,
-    /// Whether we ask for markers in what peers send.
+    /// Whether to ask for markers in what peers send.
     pub markers: bool,
-    /// What we send first as initiator, unless the application says otherwise.
+    /// What an initiator sends first, unless the application specifies it.
     pub rtr: RtrChoice,
-    /// Most inbound Reads per queue pair.
+    /// Maximum number of inbound Reads per queue pair.
     pub ird: u16,
-    /// Most outbound Reads per queue pair.
+    /// Maximum number of outbound Reads per queue pair.
     pub ord: u16,
-    /// How long a peer may take over its MPA Request.
+    /// Time that a peer may take for its MPA Request.
     pub startup_timeout: Duration,
-    /// Octets of incomplete FPDUs that are kept of all peers together, 128 KiB or more.
+    /// Maximum octets of incomplete FPDUs that are kept for all peers together; at least 128 KiB.
     pub incomplete_max: usize,
-    /// Octets that peers have not acknowledged and that are put aside, so that others have send buffers.
+    /// Maximum octets of unacknowledged data that is put aside, so that other connections get send buffers.
     pub aside_max: usize,
 }
 
 impl MpaConfig {
-    /// What a configuration says, with the usual limits.
+    /// Returns the settings of a configuration, with the usual limits.
     pub(crate) fn of(config: &Config) -> Self {
         let mpa = &config.mpa;
         Self {
@@ -133,15 +133,15 @@ impl MpaConfig {
     }
 }
 
-/// An engine's place in its device.
+/// The engine's place in its device.
 pub(crate) struct Berth {
     pub(crate) number: EngineNumber,
     pub(crate) commons: Arc<Commons>,
-    /// Those of the shard that will drive it.
+    /// The doorbells of the shard that will drive the engine.
     pub(crate) doorbells: Arc<Doorbells>,
 }
 
-/// An RNIC on a transport.
+/// An engine: an RNIC on a transport.
 pub(crate) struct Engine<T: Transport, C: Clock> {
     transport: T,
     clock: C,
@@ -151,24 +151,24 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     later: Later,
     attributes: EngineAttr,
     posting: Posting,
-    /// Passes since the clock was read.
+    /// Number of passes since the clock was read.
     idle_passes: u32,
-    /// The last pass received something that the next one may have to acknowledge.
+    /// Whether the last pass received something that the next one may have to acknowledge.
     owes_acks: bool,
-    /// When timers were last looked at.
+    /// Time when timers were last checked.
     advanced: Time,
-    /// When the transport wants [`Transport::check`].
+    /// Time at which the transport wants [`Transport::check`].
     check_at: Time,
-    /// When the device began to end.
+    /// Time when the device began to end; `None`: it has not.
     shutdown_at: Option<Time>,
 }
 
-/// Everything of an engine that is not its transport, so that the transport can tell it of events.
+/// Everything of an engine except its transport, so that the transport can report events to it.
 struct Core<D: Data> {
     table: Stags,
     endpoints: Slab<Endpoint, EndpointIndex>,
     qps: Slab<Box<QpCore<D>>, QpIndex>,
-    /// Where queue pairs are, by their numbers, which are small and dense.
+    /// Where queue pairs are, indexed by their numbers, which are small and dense.
     by_qpn: Vec<Whereabouts>,
     /// Endpoints that want a turn.
     ready: Turns<EndpointIndex>,
@@ -182,26 +182,26 @@ struct Core<D: Data> {
     number: EngineNumber,
     commons: Arc<Commons>,
     mpa: MpaConfig,
-    /// When `Engine::tend` has something to do, or earlier.
+    /// Time at which `Engine::tend` has something to do, or earlier.
     tend_at: Time,
-    /// Memory for FPDUs that are not whole.
+    /// Memory for incomplete FPDUs.
     budget: Budget,
     stopped: Stopped,
     unready: Unready,
-    /// Connections that were ended to free such memory.
+    /// Number of connections that were ended to free such memory.
     displaced: u64,
     /// The time of this pass.
     now: Time,
 }
 
 impl<D: Data> Core<D> {
-    /// Returns the endpoint with this tag, unless it is gone.
+    /// Returns the endpoint with this tag; `None` if it no longer exists.
     #[inline]
     fn endpoint_of(&self, tag: u64) -> Option<EndpointIndex> {
         self.endpoints.find(names::tagged(tag))
     }
 
-    /// Returns where a queue pair is.
+    /// Returns the index of a queue pair; `None` if it is not at this engine.
     #[inline]
     fn index_of(&self, qpn: Qpn) -> Option<QpIndex> {
         match self.by_qpn.get(qpn.0 as usize)? {
@@ -210,7 +210,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Returns where a queue pair is that must be there.
+    /// Returns the index of a queue pair, or an error if it is not at this engine.
     fn known(&self, qpn: Qpn) -> Result<QpIndex, Error> {
         self.index_of(qpn).ok_or(Error::UnknownQp(qpn.0))
     }
@@ -231,7 +231,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A queue pair has work or, in the error state, work to flush.
+    /// Answers the doorbell of a queue pair that has work, or in the error state work to flush.
     fn doorbell(&mut self, qpn: Qpn) {
         let Some(index) = self.index_of(qpn) else { return self.forward(qpn) };
         let Some(qp) = self.qps.get_mut(index) else { return };
@@ -248,7 +248,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Fires due alarms. `is_slow` is asked about the peers of connections that do not close.
+    /// Fires due alarms. `is_slow` tells whether the peer of a connection that does not close is merely slow.
     fn ring_alarms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
             let Some(index) = self.endpoints.find(endpoint) else { continue };
@@ -266,26 +266,26 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// Whether the peer of a connection that is over lives and has not taken all that it was sent.
+/// Whether the peer of a connection that is over lives, and has not taken all that it was sent.
 fn is_slow(transport: &impl Transport, now: Time, conn: ConnId) -> bool {
     let moves = |since| now < since + MOVES_WITHIN;
     transport.is_held_up(conn) || transport.stalled_since(conn).is_some_and(moves)
 }
 
-/// Why an address was not reserved.
+/// Returns the error for an address that could not be reserved.
 fn bind_error(error: BindError) -> Error {
     match error {
         BindError::NotOurs(ip) => Error::NotOurAddress(ip),
         BindError::InUse(port) => Error::PortInUse(port),
         BindError::Forbidden(port) => Error::PortForbidden(port),
-        BindError::OutOfStep => Error::Invalid("the engines of the device disagree on what is reserved"),
+        BindError::OutOfStep => Error::Invalid("the engines of the device disagree about reserved addresses"),
         BindError::Exhausted => Error::Exhausted("TCP ports"),
         BindError::NoDescriptor => Error::NoDescriptor,
         BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
     }
 }
 
-/// The RDMAP fault of an inbound Read whose memory is not there.
+/// Returns the RDMAP fault for an inbound access whose memory is not available.
 fn access_fault(fault: MrFault) -> AccessFault {
     match fault {
         MrFault::InvalidStag => AccessFault::InvalidStag,
@@ -297,7 +297,7 @@ fn access_fault(fault: MrFault) -> AccessFault {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// An engine on `transport`, with `berth` in its device; `seed` is secret.
+    /// Makes an engine on `transport`. `berth` is its place in the device; `seed` is secret.
     pub(crate) fn new(
         transport: T,
         clock: C,
@@ -346,9 +346,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Takes the time for a pass. While passes find nothing to do, only some of them look at the clock, and at what it
-    /// may have made due: that costs more than all the rest of an idle pass, and a timer of milliseconds may wait for a
-    /// microsecond. False: this one does not.
+    /// Takes the time for a pass, and returns true, unless the pass is one of those that skip this. While passes
+    /// find nothing to do, only some of them read the clock and check timers: that costs more than the rest of an
+    /// idle pass, and a timer of milliseconds may wait for a microsecond.
     #[inline]
     fn looks_at_the_clock(&mut self) -> bool {
         let busy = self.owes_acks || !self.core.ready.is_empty() || !self.doorbells.is_empty();
@@ -360,7 +360,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         looks
     }
 
-    /// Takes the time outside of passes. The next pass looks at the clock: it may be long after this.
+    /// Takes the time outside of passes. The next pass reads the clock, because it may be long after this.
     fn now(&mut self) -> Time {
         self.idle_passes = CLOCK_EVERY;
         self.core.now = self.clock.now();
@@ -375,7 +375,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         received
     }
 
-    /// Does what is rarely due: connections that end, streams that have stopped, what is to be told later.
+    /// Does what is rarely due: connections that end, streams that have stopped, deeds for later.
     #[cold]
     fn tend(&mut self, now: Time) {
         let transport = &self.transport;
@@ -395,7 +395,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
     }
 
-    /// Ends the connections that the burst, or the clock, has put an end to.
+    /// Ends the connections that the burst, or the clock, has condemned.
     #[cold]
     fn part(&mut self, now: Time) {
         while let Some(index) = self.core.rooms.next_parting() {
@@ -405,8 +405,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Nobody has driven the engine for a while, and timers have come due meanwhile. The ACKs that they wait for may have
-    /// come, too: those go first, or what has arrived would be probed for and sent again.
+    /// Receives before timers fire: no thread has driven the engine for a while, and timers are due. The ACKs that
+    /// they wait for may have come. Otherwise the engine would probe for, and send again, what has already arrived.
     #[cold]
     fn hear_what_came(&mut self, now: Time) {
         for _ in 0..BURSTS_AFTER_PAUSE {
@@ -451,8 +451,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
-    /// Sending comes first and receiving last: what the application has just posted leaves at once, and takes
-    /// with it the ACKs of what the pass before received; only then are those sent that found no company.
+    /// Sending comes first and receiving last. Newly posted data leaves at once, and carries the ACKs for the data
+    /// that the previous pass received. ACKs that no data carried are sent afterwards.
     fn pass(&mut self) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
@@ -564,7 +564,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
-        // Nothing was said to the peer.
+        // The peer has not been told anything.
         let expecting = endpoint.filter(|endpoint| self.core.expecting(*endpoint));
         if let Some(endpoint) = expecting {
             self.core.give_up_connecting(endpoint);
@@ -572,7 +572,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let endpoint = endpoint.filter(|_| expecting.is_none());
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match endpoint {
-            // The Request is out: whether the peer accepts decides what it is told (MPAE-31).
+            // The Request has been sent. The peer's Reply decides how this end answers (MPAE-31).
             Some(_) if requesting => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
             Some(endpoint) => {
@@ -708,10 +708,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn drained(&self) -> bool {
         if self.transport.is_deserted() {
-            return true; // nobody is there to acknowledge anything
+            return true; // no peer exists that could acknowledge anything
         }
-        // A connection is done with when it is gone, or when the peer has acknowledged our FIN and with it all data. Where
-        // the peer does not notice that we are gone, it gets a moment to have its own FIN acknowledged.
+        // A connection is done when it is gone, or when the peer has acknowledged our FIN, and with it all data. A
+        // peer that does not notice that this process is gone gets a moment to have its own FIN acknowledged.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
         if !waited && !self.transport.is_missed() && self.core.endpoints.iter().next().is_some() {
             return false;

@@ -1,26 +1,28 @@
-//! How the engine names connections and queue pairs: a type for each meaning of a number, so that two cannot be confused.
+//! The engine's names for connections and queue pairs. Each meaning of a number has a type of its own, so that two
+//! cannot be confused.
 //!
-//! An index is valid while what it names is there, within one pass at least until that is removed. Whatever may outlive an
-//! endpoint (alarms, queues of those that wait, the transport, the program) names it by an [`EndpointId`].
+//! An index is valid as long as its object exists, which is at least until the object is removed within a pass.
+//! Anything that may outlive an endpoint (alarms, queues of waiting endpoints, the transport, the program) uses an
+//! [`EndpointId`].
 
 use crate::shared::cm::RequestId;
 use crate::shared::engines::EngineNumber;
 use urnic_tcp::slab::{SlabId, SlabIndex};
 
-/// Where an endpoint, one connection, is in the engine's table.
+/// Index of an endpoint, one connection, in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub(super) struct EndpointIndex(u32);
 
-/// Names one endpoint for good.
+/// Names one endpoint, and never another.
 pub(super) type EndpointId = SlabId<EndpointIndex>;
 
-/// Where a queue pair is in the engine's table.
+/// Index of a queue pair in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct QpIndex(u32);
 
-/// A queue pair's number, by which programs know it.
+/// A queue pair's number, which programs use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Qpn(pub(super) u32);
@@ -49,27 +51,27 @@ impl SlabIndex for QpIndex {
     }
 }
 
-/// The tag of a connection that has no endpoint; no endpoint's.
+/// The tag of a connection that has no endpoint. No endpoint has this tag.
 pub(super) const NO_TAG: u64 = 0;
 
-/// Returns the number by which the transport tells of an endpoint's connection.
+/// Returns the tag by which the transport names an endpoint's connection.
 #[inline]
 pub(super) fn tag(id: EndpointId) -> u64 {
     id.to_bits()
 }
 
-/// Returns the endpoint that a transport's event is about.
+/// Returns the endpoint that a tag names.
 #[inline]
 pub(super) fn tagged(tag: u64) -> EndpointId {
     SlabId::from_bits(tag)
 }
 
-/// Returns the name that a connection request has before the program.
+/// Returns the id of a connection request for the program.
 pub(super) fn request(engine: EngineNumber, id: EndpointId) -> RequestId {
     RequestId { engine, endpoint: id.to_bits() }
 }
 
-/// Returns the endpoint whose connection request the program answers.
+/// Returns the endpoint of a connection request that the program answers.
 pub(super) fn requested(request: RequestId) -> EndpointId {
     SlabId::from_bits(request.endpoint)
 }

@@ -1,5 +1,5 @@
-//! Send path: queue pairs that have work take turns (deficit round robin); each turn cuts messages into
-//! FPDUs, writes them into transmit buffers and hands those to TCP.
+//! Send path: queue pairs that have work take turns (deficit round robin). Each turn cuts messages into FPDUs,
+//! writes them into transmit buffers and hands those to TCP.
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
@@ -21,31 +21,31 @@ use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Time};
 
-/// A turn ends after this many full segments' worth of octets while others wait ...
+/// A turn ends after the octets of this many full segments while other endpoints wait ...
 const QUANTUM_SEGMENTS: usize = 16;
-/// ... after so many while nobody does: longer bursts cost the link less ...
+/// ... after those of this many while none waits, because longer bursts cost the link less ...
 const ALONE_SEGMENTS: usize = 64;
-/// ... but no more octets than these, so that what was copied is still in the cache when the link sends it, and others do
-/// not fall far behind where segments are large ...
+/// ... but after this many octets at most, so that copied data is still in the cache when the link sends it, and so
+/// that others do not fall far behind if segments are large ...
 const QUANTUM_OCTETS: usize = 192 << 10;
 /// ... or after this many FPDUs.
 const QUANTUM_FPDUS: usize = 128;
 
-/// Octets of a start-up frame that are queued at a time; every transmit buffer holds them.
+/// Octets of a start-up frame that are queued at a time. Every transmit buffer holds as many.
 const STARTUP_RECORD: usize = 512;
 
-/// What a queue pair has to say next.
+/// What a queue pair sends next.
 #[derive(PartialEq, Eq)]
 enum Next {
     /// A message, which is now under way.
     Message,
-    /// Nothing to send: a work request about memory of ours has been carried out.
+    /// Nothing: a work request that concerns only local memory has been carried out.
     Done,
-    /// A work request that can't be begun; it completes with this status.
+    /// A work request that cannot be begun. It completes with this status.
     Bad(WcStatus),
-    /// An Atomic of the peer whose memory is not there any more.
+    /// An Atomic of the peer whose memory is no longer available.
     Refused(Box<Terminate>),
-    /// A work request about memory of ours waits for other engines: again in the next pass.
+    /// A work request that concerns only local memory waits for other engines. Try again in the next pass.
     Later,
     Nothing,
 }
@@ -53,21 +53,22 @@ enum Next {
 /// How a turn ended.
 #[derive(PartialEq, Eq)]
 enum Turn {
-    /// Nothing left to send.
+    /// There is nothing left to send.
     Idle,
-    /// The quantum is used up, or buffers ran out: again in the next pass.
+    /// The quantum is used up, or buffers ran out. Continue in the next pass.
     More,
-    /// The TCP window is full: again when an ACK arrives.
+    /// The TCP window is full. Continue when an ACK arrives.
     Starved,
-    /// A work request or an inbound Read named memory that is not there.
+    /// A work request or an inbound Read named memory that is not available.
     Fault { terminate: Terminate, culprit: Option<Culprit> },
     /// The Terminate has been handed to TCP.
     Terminated,
 }
 
 impl<D: Data> QpCore<D> {
-    /// Chooses and begins the next message. Answers to the peer and work requests alternate; a message is never
-    /// interrupted by another (siw can't interleave, and RFC 5041 §5.3 wants submission order: DDP-34).
+    /// Chooses and begins the next message. Answers to the peer and work requests alternate. A message is never
+    /// interrupted by another, because siw does not support that, and RFC 5041 §5.3 requires submission order
+    /// (DDP-34).
     #[inline]
     fn next_message(&mut self, table: &Stags) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
@@ -142,14 +143,14 @@ impl<D: Data> QpCore<D> {
         self.begin(op, length, origin, true)
     }
 
-    /// As [`Self::next_work_request`], for all that is neither Send nor Write.
+    /// Does the same as [`Self::next_work_request`] for all requests except Sends and Writes.
     #[inline(never)]
     fn next_of_other_kind(&mut self, table: &Stags) -> Next {
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
         let payload = Origin::WorkRequest { number, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
-        // A zero-length Read may come without a sink.
+        // A zero-length Read may have no sink.
         let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
         let sink = view.sges.first().copied().unwrap_or(none);
         let request = view.op();
@@ -162,7 +163,7 @@ impl<D: Data> QpCore<D> {
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
                 (op, Origin::None, true)
             }
-            // The Write leaves the request where it is.
+            // The Write leaves `next` unchanged, for the Immediate Data.
             SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
                 (Op::Write { stag: rkey, to: addr }, payload, false)
             }
@@ -197,7 +198,7 @@ impl<D: Data> QpCore<D> {
                 let outcome = table.register(key, addr, len, access, scopes);
                 return self.managed(table, outcome.map(|()| Grace::default()));
             }
-            // Not stored like this, or not at all.
+            // These are stored in another form, or refused when posted.
             SendOp::Send | SendOp::SendInv(_) | SendOp::Write { .. } | SendOp::SendImm(_) => {
                 return Next::Bad(WcStatus::LocalQpOp);
             }
@@ -206,7 +207,8 @@ impl<D: Data> QpCore<D> {
         self.begin(op, length, origin, whole)
     }
 
-    /// Begins the next work request's message, if it can. `whole`: it is all of the request.
+    /// Begins the next work request's message, if possible. `whole` tells whether the message is all of the
+    /// request.
     #[inline]
     fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
@@ -227,9 +229,9 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// The next work request was about memory of ours. It took place in its turn: earlier requests have taken their data,
-    /// later ones have not begun (verbs draft §8.2.2). It is done when the passes of other engines have ended that may use
-    /// what it took back.
+    /// The next work request concerned only local memory. It was carried out in its turn: earlier requests have
+    /// taken their data, later ones have not begun (verbs draft §8.2.2). It is done when those passes of other
+    /// engines have ended that may use the memory it took back.
     fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
         match outcome {
             Ok(grace) if grace.is_over() => {
@@ -245,7 +247,7 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// The next work request has been carried out, but for the wait.
+    /// The next work request has been carried out, and may still wait for other engines.
     #[cold]
     fn await_grace(&mut self, table: &Stags) -> Next {
         if self.tx.grace.as_mut().is_some_and(|grace| !table.has_ended(grace)) {
@@ -258,7 +260,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Gives the endpoint at `index` its turn. True if it has more to send now.
+    /// Gives the endpoint at `index` its turn. Returns true if it has more to send now.
     pub(super) fn service(&mut self, index: EndpointIndex, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         let Some(conn) = endpoint.conn else {
@@ -272,7 +274,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.service_connected(index, conn, now, None)
     }
 
-    /// The same while buffers are scarce: a connection of a host that has its share of them waits.
+    /// Gives a turn while buffers are scarce. A connection of a host that has its share of them waits.
     #[cold]
     fn service_scarce(&mut self, index: EndpointIndex, conn: ConnId, now: Time) -> bool {
         let share = self.share(index, now);
@@ -285,7 +287,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         more
     }
 
-    /// Gives the connected endpoint at `index` its turn; `share`: the buffers that it may take while they are scarce.
+    /// Gives the connected endpoint at `index` its turn. `share` is the number of buffers that it may take while
+    /// they are scarce.
     #[inline]
     fn service_connected(
         &mut self,
@@ -317,7 +320,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         more
     }
 
-    /// Queues MPA start-up octets. False if there was no buffer.
+    /// Queues MPA start-up octets. Returns false if there was no buffer.
     fn send_outbox(&mut self, index: EndpointIndex, conn: ConnId) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
         while !endpoint.outbox.is_empty() {
@@ -342,7 +345,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
         let Some(stream) = &qp.stream else { return false };
         if !stream.may_send() {
-            // MPA-70: the Responder is silent until it has seen a valid FPDU. What is about its own memory need not wait.
+            // MPA-70: the Responder sends nothing until it has seen a valid FPDU. Requests that concern only local
+            // memory need not wait.
             let table = &self.core.table;
             let next =
                 (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
@@ -352,7 +356,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
                 return true;
             }
-            // A fault before that is answered by closing alone (MPA-92).
+            // Before that, a fault is answered only by closing (MPA-92).
             if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }
@@ -386,7 +390,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.posting.began(qp.tx.next.since(next));
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
-            qp.complete_sends(); // before anything is flushed, or found to be all
+            qp.complete_sends(); // before anything is flushed, or the queue is found empty
         }
         let finished = outcome == Turn::Idle && qp.finishes();
         if nudge {
@@ -413,7 +417,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         false
     }
 
-    /// After the turn of the endpoint at `index`: its requests complete. True if it has something to send now.
+    /// Completes requests after the turn of the endpoint at `index`. Returns true if it has something to send now.
     pub(super) fn complete(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.core.endpoints.get(index) else { return false };
         let Phase::Open { qp: qp_index } = endpoint.phase else { return false };
@@ -433,8 +437,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 }
 
-/// Begins the next message. `Some`: there is none, and the turn is over; `fpdus` is what is left of it, of which requests
-/// about memory of ours take a part.
+/// Begins the next message. Returns `Some` if there is none, so that the turn is over. `fpdus` is the rest of the
+/// turn's FPDUs; each request that concerns only local memory uses up one.
 #[inline]
 fn begin<D: Data>(qp: &mut QpCore<D>, table: &Stags, fpdus: &mut usize) -> Option<Turn> {
     loop {
@@ -453,7 +457,7 @@ fn begin<D: Data>(qp: &mut QpCore<D>, table: &Stags, fpdus: &mut usize) -> Optio
     }
 }
 
-/// The memory that a message's payload comes from is not there (any more), from its octet `at` on.
+/// The memory of a message's payload is not, or no longer, available from its octet `at` on.
 #[cold]
 fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
     match origin {
@@ -469,31 +473,31 @@ fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
     }
 }
 
-/// The records that a turn builds: segments, or trains of them where the link takes several as one frame.
+/// The records that a turn builds: segments, or trains of segments if the link takes several as one frame.
 struct Segments<'a, D> {
     emss: usize,
-    /// FPDUs carry markers.
+    /// Whether FPDUs carry markers.
     marked: bool,
-    /// Most octets of a ULPDU, so that its FPDU fits a segment.
+    /// Maximum octets of a ULPDU whose FPDU fits into a segment.
     mulpdu: usize,
-    /// Octets of a train.
+    /// Maximum octets of a train.
     record_max: usize,
-    /// The size of the FPDUs in the record under construction, all of which are full, but the last; zero if it is no
-    /// train.
+    /// Size of the FPDUs in the record under construction, if it is a train: all have this size, except perhaps the
+    /// last. 0 if it is not a train.
     unit: usize,
     /// Octets after which the turn is over.
     quantum: usize,
     conn: ConnId,
     /// The segment under construction first, then a spare.
     drafts: &'a mut ArrayVec<D, 2>,
-    /// Payload of so many octets is lent rather than copied.
+    /// Payload of at least this many octets is lent rather than copied.
     lends_from: usize,
     sum: u16,
     wants_sum: bool,
 }
 
 impl<D: Draft> Segments<'_, D> {
-    /// Cuts messages of `qp` into FPDUs, until the turn is over.
+    /// Cuts messages of `qp` into FPDUs until the turn is over.
     fn run<T: Transport<Draft = D>>(
         &mut self,
         qp: &mut QpCore<T::Data>,
@@ -529,7 +533,7 @@ impl<D: Draft> Segments<'_, D> {
         }
     }
 
-    /// Takes drafts from the transport until there is a spare one. False if it has none.
+    /// Takes drafts from the transport until there is a spare one. Returns false if the transport has none.
     #[inline]
     fn refill<T: Transport<Draft = D>>(&mut self, transport: &mut T) -> bool {
         while !self.drafts.is_full() {
@@ -539,8 +543,8 @@ impl<D: Draft> Segments<'_, D> {
         true
     }
 
-    /// Adds the next FPDU of the message under way to the record under construction, or begins another record with it; returns
-    /// its length on the wire. `None`: the message has no more.
+    /// Adds the next FPDU of the message under way to the record under construction, or begins another record with
+    /// it. Returns its length on the wire; `None`: the message has no more FPDUs.
     #[inline]
     fn add<T: Transport<Draft = D>>(
         &mut self,
@@ -560,7 +564,7 @@ impl<D: Draft> Segments<'_, D> {
             self.hand_over(transport);
         }
         if self.drafts[0].is_empty() {
-            // Markers make FPDUs of one message differ in size: no train.
+            // With markers, the FPDUs of a message differ in size: no train.
             self.unit = if fpdu.last || self.marked { 0 } else { len };
         }
         let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
@@ -606,18 +610,18 @@ impl<D: Draft> Segments<'_, D> {
         Ok(Some(len))
     }
 
-    /// Whether the record under construction takes an FPDU of `len` octets.
+    /// Whether the record under construction has room for an FPDU of `len` octets.
     fn has_room(&self, len: usize) -> bool {
         let have = self.drafts[0].len();
         if self.unit > 0 && have >= self.unit {
-            // A train: FPDUs of one size, so that it can be cut between them; a smaller one ends it.
+            // A train has FPDUs of one size, so that it can be cut between them. A smaller one ends it.
             return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
         }
         // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
         have + len <= self.emss.max(len)
     }
 
-    /// Gives the record under construction, if it holds anything, to TCP.
+    /// Hands the record under construction, unless it is empty, to TCP.
     fn hand_over<T: Transport<Draft = D>>(&mut self, transport: &mut T) {
         if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);

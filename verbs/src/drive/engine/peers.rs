@@ -1,7 +1,8 @@
-//! What peers do that the standards do not say, and what the engine does about it. Everything that only exists because
-//! some implementation is as it is has its place here, or in `iwarp/src/peers.rs` if it is about octets on the wire.
+//! Behaviour of peers that the standards do not describe, and how the engine copes with it. Everything that exists
+//! only because of a particular implementation belongs here, or in `iwarp/src/peers.rs` if it concerns octets on
+//! the wire.
 //!
-//! `scripts/interop-siw` runs all of it against the kernel's siw; file names are those of Linux 6.1.
+//! `scripts/interop-siw` tests all of it against the kernel's siw. File names here are those of Linux 6.1.
 
 use super::alarms::Alarm;
 use super::names::EndpointIndex;
@@ -11,24 +12,24 @@ use crate::drive::transport::Data;
 use std::time::Duration;
 use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
-/// Linux siw, responder: it sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
-/// siw_accept). An FPDU that arrives in between stays unread until something more arrives; a bare ACK does not count.
-/// Seen in a quarter to three quarters of tries in an emulated guest. Nothing tells a siw from other peers by then, so
-/// an initiator whose first FPDU has not been answered by data for this long sends one zero-length Write behind it. To
-/// other peers that is a message without effect.
+/// Linux siw, as responder, sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
+/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK does not count.
+/// This happened in a quarter to three quarters of tries in an emulated guest. At that time nothing distinguishes
+/// siw from other peers. So an initiator sends one zero-length Write if no data has answered its first FPDU for
+/// this long. Other peers ignore that message.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 
-/// How many such Writes there are at most, each after twice the time of the one before: a second in all. A guest that is
-/// busy elsewhere can be interrupted between Reply and callback for longer than the first takes: one in some hundred
-/// connections to an emulated guest hung with a single nudge.
+/// Maximum number of such Writes; each waits twice as long as the one before, a second in all. A guest that is busy
+/// elsewhere may be interrupted between Reply and callback for longer than the first wait: with a single nudge, one
+/// in some hundred connections to an emulated guest hung.
 const NUDGES: u8 = 9;
 
-// Linux siw, initiator: it drops a connection on which octets follow the MPA Reply before its first FPDU was sent
-// (siw_cm.c, siw_proc_mpareply). The standard has responders wait for that FPDU anyway (MPA-70), and so does ours,
-// in `urnic_iwarp::Stream::may_send`; nothing of it is a special case here.
+// Linux siw, as initiator, drops a connection on which octets follow the MPA Reply before it has sent its first
+// FPDU (siw_cm.c, siw_proc_mpareply). The standard makes responders wait for that FPDU anyway (MPA-70).
+// `urnic_iwarp::Stream` implements this in `may_send`, so no special case is needed here.
 
 impl<D: Data> Core<D> {
-    /// Sends one zero-length Write if the peer has not answered, between messages. See [`NUDGE_AFTER`].
+    /// Sends one zero-length Write, between messages, if the peer has not answered. See [`NUDGE_AFTER`].
     pub(super) fn nudge(&mut self, index: EndpointIndex) {
         let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =
             self.endpoints.get_mut(index)
@@ -43,7 +44,7 @@ impl<D: Data> Core<D> {
         }
         let Some(qp) = self.qps.get_mut(qp) else { return };
         if qp.tx.message.is_some() || qp.tx.terminate.is_some() {
-            return; // more is being sent anyway
+            return; // other data is being sent anyway
         }
         let Some(stream) = &mut qp.stream else { return };
         if let Ok(outgoing) = stream.begin(Op::Write { stag: STAG_OF_NOTHING, to: 0 }, 0) {

@@ -1,9 +1,9 @@
-//! Whether a posted request leaves at once or waits for others that are posted next.
+//! Decides whether a posted request leaves at once or waits for requests that are posted next.
 //!
-//! A lone request must leave before the poster returns. A poster of many requests is served best if they share segments and
-//! bursts. The engine cannot know which of the two a request is, so it goes by what this poster did before: several posts in
-//! a row, each time followed by a poll within [`LONGEST`], make the next posts wait for the poll. One post without company,
-//! or a poll that comes late, ends that.
+//! A single request must leave before the poster returns. A poster of many requests is served best if they share
+//! segments and bursts. The engine cannot know which kind a request is, so it goes by the poster's recent
+//! behaviour. Several posts in a row, each time followed by a poll within [`LONGEST`], make the next posts wait for
+//! the poll. A single post, or a late poll, ends that.
 
 use std::time::Duration;
 
@@ -17,43 +17,43 @@ use crate::drive::transport::Transport;
 #[cfg(test)]
 mod tests;
 
-/// How long a post may wait for the poll. A poster that takes longer has something else to do in between.
+/// How long a post may wait for the poll. A poster that takes longer does something else in between.
 const LONGEST: Duration = Duration::from_micros(1);
-/// Batches in a row after which posts wait.
+/// Number of batches in a row after which posts wait.
 const BATCHES: u8 = 4;
-/// Queue pairs with posts that wait at most; a burst of the link.
+/// Maximum number of queue pairs with waiting posts: a burst of the link.
 const MOST: u32 = 32;
 
-/// What to do about a queue pair that was posted to.
+/// What to do for a queue pair that was posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is the first since the last pass, and leaves.
+    /// It is the first since the last pass: send.
     First,
-    /// Others were posted to since the last pass.
+    /// Other queue pairs were posted to since the last pass.
     Further,
-    /// It waits.
+    /// Wait.
     Wait,
-    /// It leaves, and before it all that wait.
+    /// Send, and before it everything that waits.
     All,
 }
 
-/// What was posted since the last pass, and what that was like before.
+/// Posts since the last pass, and the behaviour of the poster before.
 #[derive(Default)]
 pub(super) struct Posting {
-    /// Queue pairs that were posted to since the last pass, of those that did not wait for it already.
+    /// Number of queue pairs that were posted to since the last pass, except those that already waited for it.
     posts: u32,
-    /// When the first of them was.
+    /// Time of the first of these posts.
     since: Time,
-    /// Requests that were begun since.
+    /// Number of requests that were begun since.
     begun: u32,
-    /// Batches in a row.
+    /// Number of batches in a row.
     batches: u8,
-    /// Posts wait for the next pass.
+    /// Whether posts wait for the next pass.
     waits: bool,
 }
 
 impl Posting {
-    /// A queue pair was posted to that does not wait for a pass. `now` is asked if it is the first.
+    /// A queue pair that does not wait for a pass was posted to. Calls `now` if it is the first.
     #[inline]
     pub(super) fn posted(&mut self, now: impl Fn() -> Time) -> Verdict {
         self.posts += 1;
@@ -73,7 +73,7 @@ impl Posting {
         }
     }
 
-    /// So many requests were begun.
+    /// This many requests were begun.
     #[inline]
     pub(super) fn began(&mut self, requests: u32) {
         self.begun = self.begun.wrapping_add(requests);
@@ -103,7 +103,8 @@ impl Posting {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// A queue pair that does not wait for a pass was posted to. Sends what may leave at once; false: nothing may.
+    /// A queue pair that does not wait for a pass was posted to. Sends what may leave at once. Returns false if
+    /// nothing may.
     #[inline]
     pub(super) fn posted_to(&mut self, qpn: Qpn) -> bool {
         let verdict = self.posting.posted(|| self.clock.now());
@@ -118,7 +119,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(index) = self.idle_endpoint(qpn, verdict) else { return false };
         let now = self.now();
         let more = self.service(index, now);
-        // Completions after that: what was just stored reaches the wire first.
+        // Requests complete after the flush, so that what was just stored reaches the wire first.
         self.transport.flush();
         if self.complete(index) | more {
             self.core.schedule(index);
@@ -126,9 +127,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         true
     }
 
-    /// The endpoint of a QP that may send at once: connected, with nothing that waits to be sent, while no other endpoint waits
-    /// for its turn. Beyond the first post since a pass nothing may be unacknowledged either: what is posted while something is
-    /// under way should share segments.
+    /// Returns the endpoint of a queue pair that may send at once: it is connected, nothing of it waits to be sent,
+    /// and no other endpoint waits for its turn. After the first post since a pass, nothing of it may be
+    /// unacknowledged either, because posts that come while data is under way should share segments.
     #[inline]
     fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {

@@ -1,4 +1,4 @@
-//! The engine's half of a queue pair: where its queues stand, and its RDMAP stream.
+//! The engine's part of a queue pair: the positions in its queues, and its RDMAP stream.
 
 use super::lent::Lent;
 use super::names::{EndpointIndex, Qpn};
@@ -17,87 +17,88 @@ use std::sync::Arc;
 use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
 use urnic_tcp::Time;
 
-/// The engine's half of a queue pair.
+/// The engine's part of a queue pair.
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
-    /// The engine that this is at.
+    /// The engine that has the queue pair.
     pub(super) engine: EngineNumber,
-    /// The connection that this queue pair runs over.
+    /// The endpoint whose connection the queue pair uses; `None`: it has none.
     pub(super) endpoint: Option<EndpointIndex>,
-    /// Present in RDMA mode and until the connection is gone.
+    /// The RDMAP stream; `Some` in RDMA mode, and until the connection is gone.
     pub(super) stream: Option<Box<Stream<D>>>,
     pub(super) reads: ReadLimits,
     /// How Sends of the peer wait for receives.
     pub(super) awaits: Awaits,
-    /// The FPDU of the peer that is incomplete, or the last one that was.
+    /// The peer's incomplete FPDU, or the last one that was incomplete.
     pub(super) incomplete: Option<Begun>,
-    /// In the list of those whose streams may hold frames.
+    /// Whether it is in the list of queue pairs whose streams may hold frames.
     pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
 }
 
-/// Most Reads at a time, as negotiated.
+/// Maximum numbers of outstanding Reads, as negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadLimits {
-    /// The peer's.
+    /// Of the peer.
     pub(super) ird: u16,
-    /// Ours.
+    /// Of this side.
     pub(super) ord: u16,
 }
 
 /// An FPDU that has begun to arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    /// Its number among those of its stream that were incomplete.
+    /// Its number among the incomplete FPDUs of its stream.
     pub(super) number: u32,
     pub(super) since: Time,
 }
 
-/// How far the send queue has been worked off.
+/// Progress in the send queue.
 #[derive(Default)]
 pub(super) struct SendSide {
     /// First work request that has not been begun.
     pub(super) next: WrNumber,
     /// First work request that has not been completed.
     pub(super) done: WrNumber,
-    /// Reads and Atomics answered, whose completion waits for its turn.
+    /// Number of answered Reads and Atomics whose completion waits for its turn.
     pub(super) reads_answered: u32,
-    /// Of the Write with immediate data that is `next` the Write has been begun; the Immediate Data comes now.
+    /// Whether the Write of the Write with immediate data at `next` has been begun, so that its Immediate Data
+    /// comes now.
     pub(super) immediate: bool,
     /// The message that is being cut into FPDUs.
     pub(super) message: Option<Message>,
-    /// The Terminate to send; after it nothing more goes out (RDMAP-51).
+    /// The Terminate to send. Nothing is sent after it (RDMAP-51).
     pub(super) terminate: Option<Terminate>,
-    /// The application has asked for a graceful disconnect: FIN once the send queue is empty.
+    /// Whether the application has asked for a graceful disconnect: a FIN once the send queue is empty.
     pub(super) closing: bool,
-    /// An event tells when the send queue is empty.
+    /// Whether an event must report that the send queue is empty.
     pub(super) tells_drained: bool,
-    /// Then: the first request that was posted too late to be sent (DDP-60).
+    /// While closing: the first request that was posted too late to be sent (DDP-60).
     pub(super) too_late: WrNumber,
-    /// That FIN has been asked for.
+    /// Whether that FIN has been requested.
     finished: bool,
-    /// Inbound Reads go before new work requests at the next message boundary.
+    /// Whether inbound Reads go before new work requests at the next message boundary.
     pub(super) responses_turn: bool,
-    /// An FPDU has been sent.
+    /// Whether an FPDU has been sent.
     pub(super) spoken: bool,
-    /// This end started the connection.
+    /// Whether this side opened the connection.
     pub(super) initiator: bool,
-    /// The first Read is the one that says "ready to receive": nobody posted it.
+    /// Whether the first Read is the ready-to-receive indication, which no application has posted.
     pub(super) rtr_read: bool,
-    /// A completion found no room in its queue.
+    /// Whether a completion found no room in its queue.
     pub(super) overflowed: bool,
-    /// What was taken back by the request that is `next`, which is done when this is over.
+    /// The grace period of the request at `next`, which took back memory and is done when this is over.
     pub(super) grace: Option<Box<Grace>>,
-    /// Requests some of whose payload was lent to TCP, in order.
+    /// Requests that have lent payload to TCP, in order.
     pub(super) lent: Lent,
 }
 
-/// A work request that is to blame for the end of its queue pair.
+/// A work request that caused the end of its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Culprit {
     pub(super) request: WrNumber,
-    /// How it completes.
+    /// The status with which it completes.
     pub(super) status: WcStatus,
 }
 
@@ -107,35 +108,35 @@ pub(super) struct Message {
     pub(super) origin: Origin,
 }
 
-/// Where a message's payload comes from.
+/// The source of a message's payload.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// The scatter-gather list or inline data of work request `number`; `cursor` remembers the
-    /// element (and its first octet's place in the message) at which the last FPDU ended.
+    /// The scatter-gather list or inline data of work request `number`. `cursor` is the position, in the list and
+    /// in the message, at which the last FPDU ended.
     WorkRequest { number: WrNumber, cursor: Cursor },
-    /// Registered memory named by an inbound Read Request.
+    /// Registered memory that an inbound Read Request names.
     Response(ReadRequest),
-    /// No payload of the application's (requests, Terminate, nudge).
+    /// No payload of the application: a request, a Terminate, or a nudge.
     None,
 }
 
-/// A place in a scatter-gather list.
+/// A position in a scatter-gather list: an element, and the place of its first octet in the message.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cursor {
     pub(super) element: u16,
     pub(super) base: u32,
 }
 
-/// How far the receive queue has been used up.
+/// Progress in the receive queue.
 #[derive(Default)]
 pub(super) struct ReceiveSide {
     /// First receive that no message has taken.
     pub(super) next: WrNumber,
-    /// First receive that has not been completed; at most one behind `next`.
+    /// First receive that has not been completed; at most one before `next`.
     pub(super) done: WrNumber,
-    /// The receive in hand, if `next` is beyond `done`, of a queue pair with a shared queue.
+    /// For a queue pair with a shared queue: the receive in hand, if `next` is beyond `done`.
     held: Option<Box<HeldRecv>>,
-    /// The invalidation that the message in hand asks for has taken place; the message is complete when this is over.
+    /// The grace period of an invalidation by the message in hand, which is complete when this is over.
     pub(super) grace: Option<Box<Grace>>,
 }
 
@@ -148,7 +149,7 @@ impl ReceiveSide {
         ReceiveSide { held, ..Self::default() }
     }
 
-    /// Takes the next receive for a message that begins; gives the bytes that it holds.
+    /// Takes the next receive for a message that begins. Returns its size in bytes; `None` if there is no receive.
     #[inline]
     pub(super) fn take(&mut self, receives: &Receives) -> Option<u32> {
         let length = match receives {
@@ -159,7 +160,7 @@ impl ReceiveSide {
         Some(length)
     }
 
-    /// The receive in hand. While there is none: the next one of the queue pair's own queue.
+    /// Returns the receive in hand. If there is none, returns the next one of the queue pair's own queue.
     #[inline]
     pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
         match receives {
@@ -173,7 +174,7 @@ impl ReceiveSide {
         if self.next == self.done { None } else { self.held.as_deref().map(HeldRecv::view) }
     }
 
-    /// Completes that one; returns its id.
+    /// Completes the receive that [`oldest`](Self::oldest) returns, and returns its id.
     #[inline]
     pub(super) fn complete(&mut self, receives: &Receives) -> Option<u64> {
         let done = match receives {
@@ -190,13 +191,13 @@ impl ReceiveSide {
     }
 }
 
-/// Lets `engine` give completions to the queues of a queue pair.
+/// Prepares the completion queues of a queue pair for completions by `engine`.
 fn open_lanes(shared: &QpShared, engine: EngineNumber) {
     shared.send_cq.open_lane(engine);
     shared.recv_cq.open_lane(engine);
 }
 
-/// The scopes that the memory of receives may have.
+/// Returns the scopes that the memory of receives may have.
 #[inline]
 pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
     match &qp.recv {
@@ -206,7 +207,7 @@ pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
 }
 
 impl<D: Data> QpCore<D> {
-    /// The half of a queue pair that is at `engine`; outside of passes.
+    /// Makes the part of a queue pair that is at `engine`. Called outside of passes.
     pub(super) fn new(shared: Arc<QpShared>, engine: EngineNumber) -> Self {
         open_lanes(&shared, engine);
         let rx = ReceiveSide::new(&shared.recv);
@@ -229,7 +230,7 @@ impl<D: Data> QpCore<D> {
         self.tx.done != WrNumber::default() || self.rx.done != WrNumber::default()
     }
 
-    /// It is at `engine` from now on; outside of passes.
+    /// The queue pair is at `engine` from now on. Called outside of passes.
     pub(super) fn join(&mut self, engine: EngineNumber) {
         open_lanes(&self.shared, engine);
         self.engine = engine;
@@ -250,7 +251,7 @@ impl<D: Data> QpCore<D> {
         self.stream.as_ref().is_some_and(|stream| stream.may_send())
     }
 
-    /// True when every posted work request has been handed to TCP and every Read answered.
+    /// Whether every posted work request has been handed to TCP, and every Read has been answered.
     pub(super) fn send_queue_empty(&self) -> bool {
         self.tx.message.is_none() && self.tx.done == self.tx.next && self.nothing_to_begin()
     }
@@ -260,7 +261,7 @@ impl<D: Data> QpCore<D> {
         self.tx.closing && self.tx.next == self.tx.too_late || self.shared.send.peek(self.tx.next).is_none()
     }
 
-    /// The first request that has not been posted.
+    /// Returns the number of the first request that has not been posted.
     pub(super) fn first_unposted(&self) -> WrNumber {
         let mut number = self.tx.next;
         while self.shared.send.peek(number).is_some() {
@@ -269,7 +270,7 @@ impl<D: Data> QpCore<D> {
         number
     }
 
-    /// Requests have not been sent or answered, or the peer's have not been.
+    /// Whether requests of either side have not been sent or answered.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
         let under_way = matches!(self.tx.message, Some(Message { origin: Origin::Response(_), .. }));
@@ -277,13 +278,13 @@ impl<D: Data> QpCore<D> {
         !self.tx.finished && (pending || under_way || own)
     }
 
-    /// Something has begun to arrive that is not whole, or waits for a receive.
+    /// Whether something has arrived that is incomplete, or waits for a receive.
     pub(super) fn is_cut_short(&self) -> bool {
         let cut = |stream: &Stream<D>| stream.mid_fpdu() || stream.sends_wait();
         self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
     }
 
-    /// True once: a disconnect was asked for, and all that was posted before is done.
+    /// Returns true, once, if a disconnect was requested and all that was posted before is done.
     pub(super) fn finishes(&mut self) -> bool {
         let finishes =
             self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);
@@ -293,8 +294,8 @@ impl<D: Data> QpCore<D> {
         finishes
     }
 
-    /// Completes, in order, what is complete: copied requests once all of them is handed to TCP, those whose memory was lent
-    /// once that is acknowledged, Reads and Atomics once answered (RDMAP-62).
+    /// Completes requests in order. A copied request is complete once it has been handed to TCP, a request whose
+    /// memory was lent once its data is acknowledged, a Read or Atomic once it is answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
         let handed = match &self.tx.message {
@@ -325,15 +326,15 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Work is over: what is posted is flushed, what arrives is discarded.
+    /// Whether posted work is flushed, and arriving data is discarded.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over()
     }
 
-    /// Enters the terminate or the error state and ends all outstanding work: the send `culprit` and the receive in
-    /// hand with the status given, everything else as flushed (verbs draft §6.2.4). Further posts end the same way
-    /// when their doorbell rings.
+    /// Enters the terminate or the error state and ends all outstanding work. The send request `culprit` completes
+    /// with its status, the receive in hand with `open_receive`, everything else as flushed (verbs draft §6.2.4).
+    /// Later posts end the same way when their doorbell rings.
     pub(super) fn end(&mut self, state: QpState, culprit: Option<Culprit>, open_receive: WcStatus) {
         let was_over = self.is_over();
         self.shared.set_state(state);
@@ -347,7 +348,8 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// From the error state, without a connection: as new (verbs draft §6.2, Error to Idle).
+    /// Makes a queue pair in the error state, without a connection, like a new one (verbs draft §6.2, Error to
+    /// Idle).
     pub(super) fn reset(&mut self) {
         self.flush(None, WcStatus::Flushed);
         let done = self.tx.done;
@@ -358,7 +360,7 @@ impl<D: Data> QpCore<D> {
         self.shared.set_state(QpState::Idle);
     }
 
-    /// Ends all outstanding work, after the state was set.
+    /// Ends all outstanding work. The state must have been set before.
     pub(super) fn flush(&mut self, culprit: Option<Culprit>, open_receive: WcStatus) {
         self.tx.message = None;
         self.tx.immediate = false;
@@ -380,7 +382,7 @@ impl<D: Data> QpCore<D> {
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
         while let Some(wr_id) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
-            // An overflowing queue loses flushes only: its queue pairs are in error already.
+            // An overflow here loses only flushes, and the queue pairs are in error already.
             let _ = self.shared.recv_cq.push(self.engine, wc);
             status = WcStatus::Flushed;
         }

@@ -1,4 +1,4 @@
-//! What goes from one engine of a device to another: idle queue pairs, and connections whose request the program has accepted
+//! Moves between the engines of a device: idle queue pairs, and connections whose request the program has accepted
 //! with a queue pair of another engine.
 
 use super::endpoint::{Endpoint, Farewell};
@@ -16,24 +16,24 @@ use std::any::Any;
 /// Where a queue pair is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Whereabouts {
-    /// It was never here, or is no more.
+    /// It was never here, or no longer exists.
     #[default]
     Unknown,
     /// In this engine's table.
     Here(QpIndex),
-    /// It went to another engine. If it came to leave that one, that one knows where it went.
+    /// It moved to that engine. If it has moved on, that engine knows where.
     Away(EngineNumber),
 }
 
 /// A connection on its way to another engine.
 struct Relocated {
     endpoint: Endpoint,
-    /// What the other engine's transport takes in.
+    /// The stream, for the other engine's transport.
     stream: Box<dyn Any + Send>,
 }
 
 impl<D: Data + Send + 'static> Core<D> {
-    /// Gives a queue pair its place.
+    /// Enters a queue pair into this engine's table.
     pub(super) fn house(&mut self, core: Box<QpCore<D>>) {
         let slot = core.shared.qpn as usize;
         let index = self.qps.insert(core).index;
@@ -43,7 +43,7 @@ impl<D: Data + Send + 'static> Core<D> {
         self.by_qpn[slot] = Whereabouts::Here(index);
     }
 
-    /// Takes an idle queue pair out.
+    /// Removes an idle queue pair, which moves to engine `to`.
     pub(super) fn release_idle_qp(&mut self, qpn: Qpn, to: EngineNumber) -> Result<Parcel, Error> {
         let index = self.idle_qp(qpn)?;
         let mut core = self.qps.remove(index).ok_or(Error::UnknownQp(qpn.0))?;
@@ -52,10 +52,10 @@ impl<D: Data + Send + 'static> Core<D> {
         Ok(core)
     }
 
-    /// Takes a queue pair in, and looks at its queues: a doorbell that came before it was not kept.
+    /// Takes in a queue pair and looks at its queues, because doorbells that came before it were lost.
     pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
         let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
-            return Err(Error::Invalid("a queue pair of an engine of another kind"));
+            return Err(Error::Invalid("the queue pair belongs to an engine of another kind"));
         };
         let qpn = core.qpn();
         core.join(self.number);
@@ -68,7 +68,8 @@ impl<D: Data + Send + 'static> Core<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Rings where a queue pair has gone to. That it is unknown means that it is about to come, or that it is gone.
+    /// Rings at the engine that a queue pair has moved to. An unknown queue pair is about to come, or no longer
+    /// exists.
     #[cold]
     pub(super) fn forward(&self, qpn: Qpn) {
         if let Some(Whereabouts::Away(to)) = self.by_qpn.get(qpn.0 as usize)
@@ -81,7 +82,7 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Parts with the connection of a request that waits for its answer.
+    /// Gives up the connection of a request that waits for its answer.
     pub(super) fn part_with_request(&mut self, request: RequestId) -> Result<Option<Parcel>, Error> {
         self.now();
         let index = self.core.pending(request)?;
@@ -94,7 +95,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(Some(Box::new(Relocated { endpoint, stream })))
     }
 
-    /// Takes such a connection in.
+    /// Takes in the connection of a request from another engine.
     pub(super) fn take_in_request(&mut self, parcel: Parcel) -> Result<RequestId, Error> {
         let now = self.now();
         let Ok(relocated) = parcel.downcast::<Relocated>() else { return Err(Error::RequestGone) };
@@ -112,7 +113,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             endpoint.conn = Some(conn);
         }
         if !listens {
-            // The listener was closed meanwhile, and with it the requests that this engine had.
+            // The listener was closed meanwhile, and this engine's requests with it.
             self.core.end_startup(id.index, Farewell::Reset, None);
             return Err(Error::RequestGone);
         }

@@ -1,6 +1,6 @@
-//! Connections that strangers can make, each kind in a room of its own: those in start-up, requests that the program has
-//! not answered, and those that are over and have not closed. Together with what the program's queue pairs may have they
-//! leave room in TCP's table, so that no kind keeps newcomers out.
+//! Connections that strangers can create, each kind in a room of its own: those in start-up, requests that the
+//! program has not answered, and those that are over and have not closed. The rooms and the connections of the
+//! program's queue pairs together leave free places in TCP's table, so that no kind keeps newcomers out.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
@@ -12,25 +12,26 @@ use crate::shared::waiting::Waiting;
 use std::sync::Arc;
 use urnic_tcp::{ConnId, Time};
 
-/// Connections whose time is over, per pass.
+/// Maximum number of overdue connections that are ended in one pass.
 const ENDED_PER_PASS: usize = 16;
 
-/// The rooms.
+/// The rooms of an engine.
 pub(super) struct Rooms {
     starting: Crowd<EndpointIndex>,
     closing: Crowd<EndpointIndex>,
-    /// Those that close and had a queue pair.
+    /// Closing connections that had a queue pair.
     carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
-    /// Endpoints that end when the burst has been worked off: they need not take turns with queue pairs, because each
-    /// has cost a frame.
+    /// Endpoints that end once the burst has been handled. They need not take turns with queue pairs, because each
+    /// of them has cost its peer a frame.
     parting: Vec<EndpointIndex>,
 }
 
 impl Rooms {
-    /// The rooms of a stack that has at most `connections`: of 524,288 4,096 in start-up, 8,192 before the program, and
-    /// 16,384 that close and never had a queue pair. Those that had one are as many as there are queue pairs.
+    /// Makes the rooms of a stack that has at most `connections`. Of 524,288 connections, 4,096 may be in start-up,
+    /// 8,192 may wait for the program, and 16,384 that never had a queue pair may be closing. Of those that had
+    /// one, as many as there are queue pairs may be closing.
     pub(super) fn new(connections: u32) -> Self {
         let all = connections as usize;
         Self {
@@ -42,7 +43,7 @@ impl Rooms {
         }
     }
 
-    /// When the next seat is over, or something parts.
+    /// Returns when the next seat expires or an endpoint ends; `None`: never.
     pub(super) fn next(&self) -> Option<Time> {
         if self.someone_parts() {
             return Some(Time::ZERO);
@@ -54,7 +55,7 @@ impl Rooms {
         !self.parting.is_empty()
     }
 
-    /// One of those that end now.
+    /// Takes one of the endpoints that end now; `None` if there is none.
     pub(super) fn next_parting(&mut self) -> Option<EndpointIndex> {
         self.parting.pop()
     }
@@ -69,7 +70,8 @@ impl Rooms {
 }
 
 impl<D: Data> Core<D> {
-    /// Seats an endpoint until `until`. If the room is full, the oldest of the source that has most is reset.
+    /// Seats an endpoint until `until`. If the room is full, resets the oldest endpoint of the source that has
+    /// most.
     pub(super) fn take_seat(&mut self, index: EndpointIndex, room: Room, until: Time) {
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
@@ -90,7 +92,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close, or longer if it [`waits`](Self::waits_for_peer).
+    /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close, or more if it [`waits`](Self::waits_for_peer).
     pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
@@ -101,8 +103,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Ends the connection of a peer that is not in RDMA mode, when the burst has been worked off; by a FIN only where
-    /// nothing was said to it.
+    /// Ends the connection of an endpoint that is not in RDMA mode, once the burst has been handled. Use a FIN only
+    /// if nothing was sent to the peer.
     pub(super) fn dismiss(&mut self, index: EndpointIndex, farewell: Farewell) {
         match farewell {
             Farewell::Fin => {
@@ -122,7 +124,7 @@ impl<D: Data> Core<D> {
         self.part(index, farewell);
     }
 
-    /// As [`farewell`](Self::farewell) for an endpoint that is over, when the burst has been worked off.
+    /// Ends an endpoint that is over, as [`farewell`](Self::farewell) does, once the burst has been handled.
     pub(super) fn part(&mut self, index: EndpointIndex, farewell: Farewell) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.bid(farewell);
@@ -131,8 +133,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Resets connections whose time is over: the MPA Request is not complete (MPA-75, MPA-76), or the peer does not close,
-    /// and `is_slow` does not say why.
+    /// Resets overdue connections: those whose MPA Request is not complete (MPA-75, MPA-76), and those whose peer
+    /// does not close, unless `is_slow` explains why.
     pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         for room in [Room::Starting, Room::Closing, Room::Carried] {
             for _ in 0..ENDED_PER_PASS {

@@ -1,13 +1,15 @@
-//! Buffers for what is sent: no host has more of them than are free for all others together, and none keeps what others need.
+//! Send buffers: no host has more of them than are free for all others together, and no host keeps buffers that
+//! others need.
 //!
-//! TCP keeps every record until the peer acknowledges it, so a peer that does not holds buffers, and a few hundred
-//! connections of one host would hold all: nobody could be answered. While less than half of the buffers are free, a host
-//! that holds more than its share gets none, and its connections wait here.
+//! TCP keeps every record until the peer acknowledges it. A peer that does not acknowledge thus holds buffers, and
+//! a few hundred connections of one host could hold all of them, so that no peer could be answered. While less than
+//! half of the buffers are free, a host that holds more than its share gets none, and its connections wait here.
 //!
-//! Many hosts can still hold all of them. So when few are free, and a host wants some that holds less than others, records of
-//! those that hold most are put aside, in ordinary memory, where they wait for their acknowledgement as before: nobody
-//! loses anything by that, and no peer needs to be judged. That memory is bounded; when it is used up, the source that
-//! has most outstanding loses connections whose peers have long acknowledged nothing.
+//! Many hosts together can still hold all buffers. When few are free, and a host that holds fewer than others wants
+//! some, the records of the hosts that hold most are put aside: in ordinary memory, where they wait for their
+//! acknowledgement as before. No peer loses anything by that, and no peer has to be judged. That memory is bounded.
+//! When it is used up, the source that has most octets outstanding loses those connections whose peers have
+//! acknowledged nothing for long.
 
 use super::endpoint::{Farewell, Phase};
 use super::names::{EndpointId, EndpointIndex};
@@ -20,53 +22,54 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_tcp::{ConnId, Time};
 
-/// Octets that are put aside at most: records of full size from thirty times as many buffers as a port on a network has.
+/// Maximum octets that are put aside: full-size records from thirty times as many buffers as a port on a network
+/// has.
 pub(crate) const ASIDE_MAX: usize = 128 << 20;
-/// While more than one part of so many is free, everybody gets buffers.
+/// While more than one of this many parts is free, every host gets buffers.
 const PLENTY_PART: usize = 2;
-/// While less than one part of so many is free, records are put aside ...
+/// While less than one of this many parts is free, records are put aside ...
 const FEW_PART: usize = 8;
-/// ... until one part of so many is.
+/// ... until one of this many parts is free.
 const ENOUGH_PART: usize = 4;
-/// So many buffers are for headers alone, of acknowledgements and resets.
+/// This many buffers are reserved for frames of headers alone: acknowledgements and resets.
 const RESERVE: usize = 64;
-/// How long a count of what hosts hold is good for.
+/// How long a count of what the hosts hold remains valid.
 const COUNT_EVERY: Duration = Duration::from_millis(4);
 /// How often connections that wait are tried again.
 const TRY_EVERY: Duration = Duration::from_millis(1);
-/// A connection is displaced when its peer has acknowledged nothing for so long.
+/// A connection is displaced when its peer has acknowledged nothing for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of the memory for what is put aside, one part of so many is freed at a time.
+/// Of the memory for what is put aside, one of this many parts is freed at a time.
 const FREED_PART: usize = 16;
 
-/// Who holds buffers, and who waits for some.
+/// The hosts that hold buffers, and the endpoints that wait for some.
 #[derive(Default)]
 pub(super) struct Shares {
     /// Endpoints in the order in which they began to wait.
     waiting: VecDeque<EndpointId>,
     try_at: Time,
-    /// Records that each host has not acknowledged, as of `counted_at` and with what has been sent since.
+    /// Number of unacknowledged records of each host: those at `counted_at`, plus those sent since.
     held: HashMap<Source, usize>,
     counted_at: Option<Time>,
-    /// When to look again for records to put aside: there were none.
+    /// Time of the next search for records to put aside, after one that found none.
     look_at: Time,
-    /// Connections that were ended to free memory.
+    /// Number of connections that were ended to free memory.
     pub(super) displaced: u64,
 }
 
 impl Shares {
-    /// When connections that wait must be tried again; `None` if there are none.
+    /// Returns when connections that wait must be tried again; `None` if there are none.
     pub(super) fn next(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.try_at)
     }
 
-    /// How many connections wait.
+    /// Returns the number of connections that wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 }
 
-/// A host, as far as it holds buffers.
+/// A host that holds buffers.
 #[derive(Default)]
 struct Holder {
     buffers: usize,
@@ -74,7 +77,7 @@ struct Holder {
     connections: Vec<(Time, ConnId)>,
 }
 
-/// A connection whose peer has not acknowledged all.
+/// A connection whose peer has not acknowledged all data.
 struct Outstanding {
     /// Since when the peer has acknowledged nothing.
     since: Time,
@@ -84,13 +87,14 @@ struct Outstanding {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Whether so many buffers are free that nobody needs to be counted.
+    /// Whether enough buffers are free that no counting is needed.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
         self.transport.send_buffers() >= self.transport.all_send_buffers() / PLENTY_PART
     }
 
-    /// While buffers are scarce: how many the endpoint at `index` may take. If none, it waits for its turn.
+    /// Returns how many buffers the endpoint at `index` may take while they are scarce. If none, it waits for its
+    /// turn.
     #[cold]
     pub(super) fn share(&mut self, index: EndpointIndex, now: Time) -> usize {
         let Some(endpoint) = self.core.endpoints.get(index) else { return 0 };
@@ -118,7 +122,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.core.shares.waiting.push_back(id);
             self.core.tend_at = self.core.tend_at.min(self.core.shares.try_at);
         }
-        // A reset gives all back.
+        // A reset frees all its buffers.
         usize::from(endpoint.farewell == Some(Farewell::Reset))
     }
 
@@ -134,8 +138,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         shares.counted_at = Some(now);
     }
 
-    /// Puts records aside, of those hosts first that have most buffers, as long as these have more than `held`. Of a host's
-    /// connections those are first that have acknowledged nothing for longest.
+    /// Puts records aside, first those of the hosts that have most buffers, as long as these have more than `held`.
+    /// Of a host's connections, those come first that have acknowledged nothing for longest.
     #[cold]
     fn put_aside(&mut self, held: usize, now: Time) {
         let mut holders = HashMap::<Source, Holder>::new();
@@ -170,8 +174,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Nothing more can be put aside: the source that has most outstanding loses connections that have acknowledged nothing
-    /// for [`PATIENCE`], the longest first.
+    /// Nothing more can be put aside: the source that has most octets outstanding loses connections that have
+    /// acknowledged nothing for [`PATIENCE`], the longest first.
     #[cold]
     fn displace(&mut self, now: Time) {
         self.core.shares.look_at = now + TRY_EVERY;
@@ -212,12 +216,12 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {
                 core.dismiss(index, Farewell::Reset);
             }
-            // A start-up that the program wants, whose time is limited anyway.
+            // A start-up that the program wants. Its time is limited anyway.
             Some(Phase::Connecting { .. } | Phase::Requesting { .. } | Phase::Expecting { .. }) | None => {}
         }
     }
 
-    /// While buffers are scarce: the endpoint at `index` may have taken some; it had `before` of them.
+    /// Buffers are scarce: counts those that the endpoint at `index` has taken. It had `before` of them.
     #[cold]
     pub(super) fn took_buffers(&mut self, index: EndpointIndex, before: usize) {
         let Some(endpoint) = self.core.endpoints.get(index) else { return };
@@ -226,7 +230,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         *self.core.shares.held.entry(Source::of(endpoint.peer.ip())).or_default() += taken;
     }
 
-    /// Lets connections that wait for buffers try again, a few at a time.
+    /// Schedules connections that wait for buffers again, a few at a time.
     pub(super) fn try_bufferless(&mut self, now: Time) {
         if now < self.core.shares.try_at {
             return;

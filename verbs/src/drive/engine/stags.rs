@@ -7,7 +7,7 @@ use crate::shared::scope::Scopes;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The table, and the engine whose passes use it.
+/// The table of STags, and the number of the engine whose passes use it.
 pub(super) struct Stags {
     table: Arc<MrTable>,
     engine: usize,
@@ -38,7 +38,7 @@ impl Stags {
         self.table.bind(bind, by, self.engine)
     }
 
-    /// Asks whether a grace period is over.
+    /// Returns whether a grace period is over.
     pub(super) fn has_ended(&self, grace: &mut Grace) -> bool {
         grace.has_ended(self.table.fellows())
     }

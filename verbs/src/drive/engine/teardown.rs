@@ -16,22 +16,22 @@ use std::net::SocketAddr;
 use urnic_iwarp::{Cause, TaggedOp, Terminate};
 use urnic_tcp::{CloseReason, ConnId};
 
-/// Why a queue pair leaves RTS by our own doing.
+/// Why this side makes a queue pair leave RTS.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// What the peer sent is wrong.
+    /// The peer broke the protocol.
     Fault(Cause),
-    /// A work request is wrong, or an inbound Read lost its memory (`None`).
+    /// A work request is wrong; `None`: an inbound Read lost its memory.
     WorkRequest(Option<Culprit>),
-    /// A completion found no room.
+    /// A completion found no room in its queue.
     CompletionQueueFull,
     /// The peer's FIN came while there was work left (ERR-46).
     WorkLeft,
-    /// The peer's source had most of the memory for incomplete FPDUs, and others needed some.
+    /// The peer's source had most of the memory for incomplete FPDUs, and others needed some of it.
     Displaced,
-    /// The peer acknowledged nothing, its source had most outstanding, and others needed the memory.
+    /// The peer acknowledged nothing, its source had most octets outstanding, and others needed the memory.
     Unacknowledged,
-    /// The application asked for it.
+    /// The application requested it.
     Requested,
 }
 
@@ -48,8 +48,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A fault on our side of queue pair `qp`: Terminate if there is one to send, FIN behind it; all
-    /// outstanding work ends (RDMAP-72, RDMAP-85; REQUIREMENTS "after any row").
+    /// A fault on this side of queue pair `qp`: sends the Terminate, if there is one, then a FIN, and ends all
+    /// outstanding work (RDMAP-72, RDMAP-85).
     pub(super) fn fail(&mut self, qp: QpIndex, terminate: Option<Terminate>, why: Why) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         if core.is_over() {
@@ -68,10 +68,10 @@ impl<D: Data> Core<D> {
             _ => (None, WcStatus::Flushed),
         };
         let peer = core.endpoint.and_then(|index| self.endpoints.get(index)).map(|endpoint| endpoint.peer);
-        // A Responder that has heard nothing valid says nothing (MPA-70, MPA-92).
+        // A Responder that has received nothing valid sends nothing (MPA-70, MPA-92).
         let terminate = terminate.filter(|_| core.may_speak());
         let event = fault((core.qpn(), peer), &why, terminate.as_ref(), culprit.is_some(), open_receive);
-        // First: who sees a flushed request may ask at once why.
+        // Before the flush, because a program that sees a flushed request may ask for the reason at once.
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
         }
@@ -101,7 +101,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A Terminate has arrived: nothing is sent but FIN (ERR-47, RDMAP-85).
+    /// A Terminate has arrived: nothing but a FIN is sent from now on (ERR-47, RDMAP-85).
     pub(super) fn terminated(&mut self, qp: QpIndex, terminate: Terminate) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.complete_sends();
@@ -125,8 +125,8 @@ impl<D: Data> Core<D> {
         self.farewell(index, Farewell::Fin);
     }
 
-    /// The peer's FIN. Work that is left ends as flushed; our half closes too, behind a Terminate that says so if there was
-    /// any (ERR-46).
+    /// The peer's FIN has arrived. Remaining work ends as flushed. This side closes, too; if there was remaining
+    /// work, it first sends a Terminate that says so (ERR-46).
     pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
@@ -168,7 +168,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The TCP connection is gone, in whatever way.
+    /// The TCP connection is gone, for any reason.
     pub(super) fn connection_gone(&mut self, index: EndpointIndex, reason: CloseReason) {
         if let Some((qp, second)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             self.never_came_up(index, qp, second, reason);
@@ -186,7 +186,7 @@ impl<D: Data> Core<D> {
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
                         CloseReason::Aborted if closing => DisconnectReason::Aborted,
-                        // What nobody has given up is aborted when the link is lost only.
+                        // A connection that no side has given up is aborted only if the link is lost.
                         CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };
@@ -205,7 +205,7 @@ impl<D: Data> Core<D> {
     fn never_came_up(&mut self, index: EndpointIndex, qp: QpIndex, second: bool, reason: CloseReason) {
         let qpn = self.release_qp(qp);
         let reason = match reason {
-            // What the first try met says more.
+            // The reason why the first try failed is more useful.
             CloseReason::Refused if second => ConnectFailure::Reset,
             CloseReason::Refused => ConnectFailure::Refused,
             CloseReason::TimedOut => ConnectFailure::TimedOut,
@@ -218,7 +218,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Tells the application once that a connection in RDMA mode is over.
+    /// Reports to the application, once, that a connection in RDMA mode is over.
     pub(super) fn announce(&mut self, index: EndpointIndex, reason: DisconnectReason) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Phase::Open { qp } = endpoint.phase else { return };
@@ -229,8 +229,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Graceful disconnect: what is posted is sent first, then FIN (DDP-43). What is posted from now on ends as flushed
-    /// (DDP-60).
+    /// Disconnects gracefully: sends what is posted, then a FIN (DDP-43). Requests posted from now on end as
+    /// flushed (DDP-60).
     pub(super) fn disconnect_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(index) = core.endpoint else { return };
@@ -245,7 +245,7 @@ impl<D: Data> Core<D> {
         self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
     }
 
-    /// The same, with an event when the send queue is empty.
+    /// Disconnects gracefully, with an event when the send queue is empty.
     pub(super) fn drain_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self.known(qpn)?;
         let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
@@ -257,14 +257,14 @@ impl<D: Data> Core<D> {
         Ok(())
     }
 
-    /// What is left of the terminate state is given up.
+    /// Leaves the terminate state for the error state, without waiting for the peer.
     pub(super) fn enter_error(&mut self, qp: QpIndex) {
         if let Some(core) = self.qps.get_mut(qp) {
             core.end(QpState::Error, None, WcStatus::Flushed);
         }
     }
 
-    /// Error to Idle. What is left of the old connection ends by itself.
+    /// Moves a queue pair from Error to Idle. The remains of the old connection end by themselves.
     pub(super) fn reuse_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self.known(qpn)?;
         let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
@@ -273,7 +273,7 @@ impl<D: Data> Core<D> {
             QpState::Error => {}
             state => return Err(Error::QpState { qpn: qpn.0, state }),
         }
-        // What its last peer was granted is not for the next one.
+        // The next peer must not get the last peer's grants.
         self.table.queue_pair_gone(core.shared.scopes.qp)?;
         let old = core.endpoint.take();
         core.reset();
@@ -284,12 +284,12 @@ impl<D: Data> Core<D> {
         Ok(())
     }
 
-    /// The application destroys queue pair `qp`: no completion follows; what TCP holds is still delivered.
+    /// The application destroys queue pair `qp`: no completion follows, but what TCP holds is still delivered.
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(mut core) = self.qps.remove(qp) else { return };
         Self::holds_no_more(&mut core, qp, &mut self.stopped);
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
-        // If it fails the process ends, and no other queue pair has this scope.
+        // If this fails, the process is ending. No other queue pair has this scope.
         let _ = self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
@@ -303,8 +303,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A connection loses its queue pair and goes on to its end without it. The application hears now how it ends, because
-    /// what comes later finds no queue pair.
+    /// A connection loses its queue pair and continues without it until it ends. The application is told now how it
+    /// ends, because later events would find no queue pair.
     fn lose_queue_pair(&mut self, index: EndpointIndex, qpn: Qpn) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let event = match endpoint.phase {
@@ -323,8 +323,9 @@ impl<D: Data> Core<D> {
         self.close_endpoint(index);
     }
 
-    /// Whether a connection that has not closed in time may wait on: a reset would destroy what was completed and the peer has
-    /// not taken. Such a peer reads slowly, or not at all for a while; one that is silent is not waited for.
+    /// Whether a connection that has not closed in time may continue to wait: a reset would destroy data of
+    /// completed requests that the peer has not taken. Such a peer reads slowly, or not at all for a while. A
+    /// silent peer is not waited for.
     pub(super) fn waits_for_peer(&mut self, index: EndpointIndex, is_slow: &impl Fn(ConnId) -> bool) -> bool {
         let now = self.now;
         let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
@@ -339,7 +340,7 @@ impl<D: Data> Core<D> {
         };
         if slow && now >= lingers.until {
             tracing::warn!(
-                "{} has not taken in {} s what it was sent before the connection was closed: the rest is dropped",
+                "{}: the peer did not take all data within {} s after the connection was closed: the rest is dropped",
                 endpoint.peer,
                 LINGER_WITHIN.as_secs()
             );
@@ -357,8 +358,8 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// The event of a failure, unless the application asked for that, or a completion tells of it: that of the request
-/// that is to blame, or that of the receive in hand, whose status is `open_receive`.
+/// Returns the event for a failure. `None` if the application requested the failure, or if a completion reports it:
+/// that of the request to blame, or that of the receive in hand, whose status is `open_receive`.
 fn fault(
     (qpn, peer): (Qpn, Option<SocketAddr>),
     why: &Why,
@@ -379,7 +380,7 @@ fn fault(
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn: qpn.0, peer, cause, detail, terminate: terminate.map(|t| info(t, true)) };
-    // What kind of error it is stands in the Terminate, whether or not that can be sent.
+    // The Terminate tells the kind of error, even if it cannot be sent.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
         _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),
         Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),
@@ -388,7 +389,7 @@ fn fault(
     })
 }
 
-/// A Terminate as the application sees it.
+/// Returns a Terminate in the form for the application.
 fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     TerminateInfo {
         sent,
@@ -399,7 +400,8 @@ fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     }
 }
 
-/// What a received Terminate means to the oldest work request that is not complete, which it seems to be about.
+/// Returns the status that a received Terminate gives the oldest incomplete work request, which it presumably
+/// concerns.
 fn blame(terminate: &Terminate) -> WcStatus {
     match (terminate.layer, terminate.etype) {
         (0, 1) => WcStatus::RemoteAccess,

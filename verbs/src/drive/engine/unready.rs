@@ -1,9 +1,10 @@
-//! Sends of peers that have found no receive, and wait for one: the receiver-not-ready retry of other transports, without
-//! its packets (DDP-50).
+//! Sends of peers that have found no receive, and wait for one. This is the receiver-not-ready retry of other
+//! transports, without its packets (DDP-50).
 //!
-//! The stream copies them aside and serves what else comes; when it has no room for more, its transport keeps the rest and
-//! shuts the window. A queue pair that waits says so in what it shares with the application, which then rings when it posts
-//! a receive. Those that wait for one shared queue are served in the order in which they began to.
+//! The stream copies such Sends aside and serves the other messages. When it has no room for more, the transport
+//! keeps the rest and shuts the window. A queue pair with waiting Sends says so in the part that it shares with the
+//! application, which then rings when it posts a receive. Queue pairs that wait for one shared queue are served in
+//! the order in which they began to wait.
 
 use super::alarms::Alarm;
 use super::names::{EndpointId, EndpointIndex, QpIndex};
@@ -21,38 +22,38 @@ use urnic_tcp::Time;
 
 /// One retry of a receiver that is not ready.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// The peer's FIN waits behind its Sends while a receive comes at least so often.
+/// The peer's FIN waits behind its Sends as long as a receive comes at least this often.
 const FIN_WAITS: Duration = Duration::from_secs(1);
-/// A list of those that wait is cleared of those that are gone when it has become so long.
+/// When a list of waiting endpoints has become this long, endpoints that no longer exist are removed.
 const CLEAR_AT: usize = 64;
-/// Another engine whose turn it is takes its receive within this time, unless nobody drives it.
+/// Another engine whose turn it is takes its receive within this time, unless no thread drives it.
 const TURN_WITHIN: Duration = Duration::from_millis(1);
 
 /// How a queue pair waits for receives.
 #[derive(Default)]
 pub(super) struct Awaits {
-    /// Sends of the peer may wait.
+    /// Whether Sends of the peer may wait.
     may: bool,
-    /// As long as each may; `None`: without limit.
+    /// How long each may wait; `None`: without limit.
     limit: Option<Duration>,
-    /// Since when the oldest one waits.
+    /// Since when the oldest one has been waiting; `None`: none waits.
     since: Option<Time>,
-    /// When the peer's FIN came behind it.
+    /// When the peer's FIN came behind it; `None`: it has not.
     finished: Option<Time>,
-    /// An alarm is set.
+    /// Whether an alarm is set.
     alarm: bool,
-    /// The stream has stopped, too: its room is full.
+    /// Whether the stream has stopped, too, because it has no more room.
     pub(super) stopped: bool,
 }
 
 impl Awaits {
-    /// Of a connection with this [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
+    /// Makes the state for a connection with this [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
     pub(super) fn with(rnr_retry: u8) -> Self {
         let limit = (rnr_retry < RNR_WITHOUT_LIMIT).then(|| RETRY_AFTER * rnr_retry.into());
         Awaits { may: rnr_retry > 0, limit, ..Self::default() }
     }
 
-    /// Whether a message that begins leaves the receives of a shared queue to those that wait for them.
+    /// Whether a message that begins must leave the receives of a shared queue to those that wait for them.
     #[inline]
     pub(super) fn yields(&self, receives: &Receives) -> bool {
         match receives {
@@ -61,7 +62,8 @@ impl Awaits {
         }
     }
 
-    /// When something is due if nothing changes: the end, because the Send has waited, or because the peer is done.
+    /// Returns when the connection ends if nothing changes, and why: the Send has waited too long, or the peer is
+    /// done.
     fn due(&self) -> Option<(Time, Overdue)> {
         let since = self.since?;
         let send = self.limit.map(|limit| (since + limit, Overdue::Send));
@@ -75,37 +77,37 @@ impl Awaits {
     }
 }
 
-/// What has waited long enough.
+/// What has waited too long.
 #[derive(Clone, Copy)]
 enum Overdue {
     Send,
     Fin,
 }
 
-/// Those that wait for receives.
+/// The endpoints that wait for receives.
 #[derive(Default)]
 pub(super) struct Unready {
-    /// Those whose own queue may have a receive now.
+    /// Endpoints whose own queue may have a receive now.
     posted: Vec<EndpointId>,
-    /// Those at shared queues, by its number.
+    /// Endpoints at shared queues, by the number of the queue.
     shared: HashMap<u32, Queue>,
-    /// A shared queue may have a receive now.
+    /// Whether a shared queue may have a receive now.
     shared_posted: bool,
-    /// How often a queue pair has begun to wait.
+    /// Number of times that a queue pair has begun to wait.
     pub(super) waited: u64,
 }
 
-/// Those that wait for one shared queue, oldest first.
+/// The endpoints that wait for one shared queue, oldest first.
 struct Queue {
     srq: Arc<SrqShared>,
     waiting: VecDeque<EndpointId>,
     clear_at: usize,
-    /// Since when the receives that there are have been left to other engines.
+    /// Since when the available receives have been left to other engines.
     leaves_since: Option<Time>,
 }
 
 impl Unready {
-    /// Whether there may be receives for some that wait.
+    /// Whether there may be receives for some of them.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.shared_posted || !self.posted.is_empty()
@@ -113,7 +115,7 @@ impl Unready {
 }
 
 impl<D: Data> QpCore<D> {
-    /// Nothing waits any more. If its stream had stopped, it is still to go on.
+    /// No Send waits any longer. A stream that has stopped must still continue.
     pub(super) fn awaits_nothing(&mut self) {
         self.awaits.since = None;
         self.shared.awaited.clear();
@@ -121,7 +123,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Sends of the peer wait at queue pair `qp`: it asks for receives, if it does not already.
+    /// Sends of the peer wait at queue pair `qp`: it asks for receives, unless it already does.
     #[cold]
     pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(endpoint) = self.endpoints.id(index) else { return };
@@ -165,7 +167,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The peer's FIN: whether it waits behind Sends, which the peer has been told have arrived.
+    /// Returns whether the peer's FIN waits behind Sends, which have been acknowledged to the peer.
     pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
         let now = self.now;
         let Some(core) = self.qps.get_mut(qp) else { return false };
@@ -177,13 +179,13 @@ impl<D: Data> Core<D> {
         true
     }
 
-    /// The own queue of the queue pair of this endpoint may have a receive, or its stream may go on without.
+    /// The queue pair's own queue may have a receive, or its stream may continue without one.
     #[cold]
     pub(super) fn may_go_on(&mut self, index: EndpointIndex) {
         self.unready.posted.extend(self.endpoints.id(index));
     }
 
-    /// A Send has waited as long as it may, or something else has (ERR-22).
+    /// A Send has waited as long as it may, or the FIN behind it has (ERR-22).
     pub(super) fn receive_timed_out(&mut self, index: EndpointIndex) {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
@@ -202,7 +204,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The application takes no more: what waits is discarded, and what finds no receive from now on.
+    /// The application takes no more: discards the waiting Sends, and from now on those that find no receive.
     pub(super) fn discard_unready(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(stream) = &mut core.stream else { return };
@@ -219,7 +221,7 @@ impl<D: Data> Core<D> {
     fn take_up(&mut self, id: EndpointId) -> TakenUp {
         let Some(index) = self.endpoints.find(id) else { return TakenUp::GONE };
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else {
-            // It has lost its queue pair: what comes is discarded.
+            // It has lost its queue pair: what arrives is discarded.
             return TakenUp { resumes: Some(index), ..TakenUp::GONE };
         };
         let waits = |core: &&mut Box<QpCore<D>>| core.awaits.is_waiting() || core.awaits.stopped;
@@ -230,7 +232,7 @@ impl<D: Data> Core<D> {
         let waits = !core.is_over() && core.stream.as_ref().is_some_and(|stream| stream.sends_wait());
         let took = core.rx.next != before;
         if took {
-            core.awaits.since = Some(self.now); // that of the next one
+            core.awaits.since = Some(self.now); // from now on, the wait of the next one
         }
         let resumes = core.awaits.stopped && (took || !waits);
         if resumes {
@@ -247,13 +249,13 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// What came of an attempt to take up what waits.
+/// Outcome of an attempt to serve what waits.
 struct TakenUp {
-    /// Nothing waits there any more.
+    /// Whether nothing waits there any longer.
     done: bool,
-    /// It has taken a receive.
+    /// Whether it has taken a receive.
     took: bool,
-    /// The stream has room again, and the transport keeps more.
+    /// The endpoint, if its stream has room again and the transport keeps more data.
     resumes: Option<EndpointIndex>,
 }
 
@@ -276,21 +278,21 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Gives the receives of a shared queue to those that wait for them, in their order.
+    /// Gives the receives of a shared queue to the endpoints that wait for them, in their order.
     fn serve_shared(&mut self, number: u32, now: Time) {
         let engine = self.core.number;
         let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
         let others_turn = queue.srq.is_others_turn(engine);
         let since = *queue.leaves_since.get_or_insert(now);
         if others_turn && now < since + TURN_WITHIN {
-            self.core.unready.shared_posted = true; // looks again in the next pass
+            self.core.unready.shared_posted = true; // look again in the next pass
             return;
         }
         queue.leaves_since = None;
         let srq = queue.srq.clone();
-        // After waiting in vain for others it takes all.
+        // If it has waited for other engines in vain, it takes all.
         let shares = !others_turn && srq.is_awaited_elsewhere(engine);
-        // As many as there are now: one whose stream goes on may wait again, behind the others.
+        // As many as wait now: an endpoint whose stream continues may wait again, behind the others.
         for _ in 0..queue.waiting.len() {
             let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
             let Some(&id) = queue.waiting.front() else { break };
@@ -299,7 +301,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 srq.has_served(engine);
             }
             if !done {
-                // It keeps its turn, and there are no more receives.
+                // It keeps its turn; there are no more receives.
                 self.go_on(resumes, now);
                 break;
             }

@@ -1,4 +1,4 @@
-//! From a configuration to engines on a DPDK port, each with a queue of it.
+//! Makes engines on a DPDK port from a configuration, each with a queue of the port.
 
 use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Clock;
@@ -22,7 +22,7 @@ use urnic_dataplane::{
 use urnic_sim::Impairment;
 use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConfig};
 
-/// Engines as `config` describes them.
+/// Makes the engines that `config` describes.
 pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     if !config.ip.is_configured() {
         return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
@@ -65,18 +65,18 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         before_cleanup(close_ports);
     }
     let usual = PortOptions::default();
-    // Buffers of memory links are large; on a network one host holds at most half of them (`senders`).
+    // Buffers of memory links are large. On a network, one host may hold at most half of the buffers (`senders`).
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
     let wanted = config.engine.count();
     let queues = u16::try_from(wanted).unwrap_or(u16::MAX);
-    // Queues share what one has for itself alone, as far as a connection's window allows.
+    // The queues share the buffers of a port with one queue, as far as a connection's window allows.
     let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
     let rx_frames = receive_frames(config);
     let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, node, ..usual };
     let mut ports = urnic_dataplane::Port::open_queues(&eal, spec, &options).map_err(|e| failed(&e))?;
     if ports.len() < wanted {
         tracing::warn!(
-            "{spec}: {wanted} engines are wanted, and the port has {} queues each way: the device has that many engines",
+            "{spec}: {wanted} engines are configured, but the port has only {} queues: the device has that many engines",
             ports.len()
         );
     }
@@ -114,12 +114,12 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         PortError::AddressInUse { address, .. } if config.ip.addresses.iter().all(|a| a.address != address) => {
             Error::Open(format!(
                 "{e}; {address} is made of the Ethernet address: set mac to another one, or give an address of fe80::/64 \
-                 too, and leave autoconf out"
+                 yourself and turn autoconf off"
             ))
         }
         e => failed(&e),
     })?;
-    // Faults are injected into frames that are complete, and copies.
+    // Faults are injected into complete frames, and into copies.
     let lends = port.caps().lends.filter(|_| fault.is_none() && config.memory.lend == Lend::Auto);
     let mpa = MpaConfig::of(config);
     let attributes = EngineAttr {
@@ -144,7 +144,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let capture = capture.map_err(|e| failed(&e))?;
     let mut captures = capture.into_iter().flatten();
     let queue = |(number, port)| {
-        // Else all queues would lose their frames in step.
+        // With equal seeds, all queues would lose their frames in step.
         let fault = fault.map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
         DpdkPort::new(port, fault.as_ref(), lends, captures.next())
     };
@@ -166,13 +166,13 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     Ok(Opened { first, others, memory: Arc::new(Arena::new(&eal)) })
 }
 
-/// Buffers of a queue in either direction, at least, beside those that the driver holds.
+/// Minimum number of buffers of a queue in each direction, beside those that the driver holds.
 const LEAST_FRAMES: u32 = 384;
 
 /// The interface that `urnic run` shows to programs; the kernel does not have it.
 const SHOWN: &str = "urnic0";
 
-/// Refuses an address that the kernel has on an interface: both would answer for it.
+/// Refuses an address that the kernel has on an interface, because both would answer for it.
 fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     let has = |i: &InterfaceAddress| {
         let address = i.address.as_ref().and_then(|a| match ip {
@@ -190,8 +190,9 @@ fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     }
 }
 
-/// Receive buffers beside those of the driver, for each queue: for a window of full segments that all wait for one that was lost, of
-/// which at most three quarters of the buffers are held; no more than a quarter of the memory takes.
+/// Returns the number of receive buffers of each queue, beside those of the driver. They suffice for a window of
+/// full segments that all wait for a lost one, of which at most three quarters of the buffers are held. They take
+/// at most a quarter of the memory.
 fn receive_frames(config: &Config) -> u32 {
     let mtu = u32::from(config.port.mtu).max(576);
     let window = config.tcp.recv_window.div_ceil(mtu - 60);
@@ -201,13 +202,13 @@ fn receive_frames(config: &Config) -> u32 {
     wanted.max((PortOptions::default().rx_frames / queues).max(LEAST_FRAMES))
 }
 
-/// How long octets may wait on a link between two processes: as long as two or three messages of 64 KiB take
-/// there. Half of it costs a single stream an eighth of its rate.
+/// Longest time that octets of a stream should wait on a link between two processes: two messages of 64 KiB take about as
+/// long there. Half of it would cost a single stream an eighth of its rate.
 const MEMORY_LINK_QUEUE: Duration = Duration::from_micros(16);
 
 fn tcp(config: &Config) -> TcpConfig {
     let t = &config.tcp;
-    // Nobody else sends on such a link.
+    // No other traffic uses such a link.
     let alone = config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
     TcpConfig {
         queue_delay: alone.then_some(MEMORY_LINK_QUEUE),

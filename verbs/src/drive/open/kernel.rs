@@ -1,4 +1,4 @@
-//! From a configuration to an engine on the kernel's sockets.
+//! Makes engines on the kernel's sockets from a configuration.
 
 use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Watch;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 use urnic_config::{Cidr, Config, Hugepages, KernelAddresses, Lend};
 use urnic_tcp::{Address, Keepalive, Patience};
 
-/// Engines as `config` describes them.
+/// Makes the engines that `config` describes.
 pub(super) fn open(config: &Config) -> Result<Opened> {
     if config.ip.is_configured() {
         return Err(Error::Invalid(
-            "an IP address without a port: the kernel's sockets have the host's own addresses; set [port] port, or \
+            "an IP address without a port: the kernel's sockets use the host's own addresses; set [port] port, or \
              leave [ip] out",
         ));
     }
     if config.port.fault.is_some() || config.port.capture.is_some() {
         return Err(Error::Invalid(
-            "a fault, or a capture, without a port: the kernel's sockets have neither",
+            "fault and capture need a port: the kernel's sockets support neither; set [port] port, or remove them",
         ));
     }
     choose_kernel(config.engine.crc_kernel)?;

@@ -1,4 +1,4 @@
-//! From a configuration to an engine.
+//! Makes engines from a configuration.
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use urnic_config::PortSpec;
 use urnic_config::{Choice, Config, CrcKernel, Mac};
 
-/// What a device is made of.
+/// The parts of a device.
 pub(crate) struct Opened {
     /// Its engines, in the order of their numbers.
     pub(crate) first: Undriven,
     pub(crate) others: Vec<Undriven>,
-    /// Where registered memory comes from.
+    /// The source of registered memory.
     pub(crate) memory: Arc<dyn Allocate>,
 }
 
-/// Engines as `config` describes them.
+/// Makes the engines that `config` describes.
 pub(crate) fn open(config: &Config) -> Result<Opened> {
     match &config.port.spec {
         Some(spec) => open_port(config, spec),
@@ -34,17 +34,17 @@ pub(crate) fn open(config: &Config) -> Result<Opened> {
 #[cfg(feature = "dpdk")]
 use dpdk::open as open_port;
 
-/// Says that there is nothing to open.
+/// Reports that this build has no ports.
 #[cfg(not(feature = "dpdk"))]
 fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     Err(Error::Open(
-        "ports need the build of urnic with DPDK, and this is the one without: build it with the feature dpdk, or leave the \
+        "this build of urnic has no DPDK, which ports need: build it with the feature dpdk, or leave the \
          port out to use the kernel's sockets"
             .to_owned(),
     ))
 }
 
-/// The Ethernet address of a device that need not be open.
+/// Returns the Ethernet address of a device, without opening it.
 pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     let derived =
         || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);
@@ -54,7 +54,7 @@ pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     }
 }
 
-/// The number of the host's interface that has an address of a device's.
+/// Returns the index of the host's interface that has an address of the device; `None` if there is none.
 pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     match &config.port.spec {
         None => host::interface(address),
@@ -67,7 +67,7 @@ pub(crate) fn has_address(address: IpAddr) -> bool {
     host::interface(address).is_some()
 }
 
-/// Which CRC kernel the process uses from now on.
+/// Selects the CRC implementation that the process uses from now on.
 pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
     let kernel = match wanted {
         CrcKernel::Auto => return Ok(()),
@@ -79,20 +79,20 @@ pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
         Ok(())
     } else {
         Err(Error::Open(format!(
-            "this processor cannot run the CRC kernel {:?}: use \"auto\"",
+            "this processor cannot run the CRC kernel {:?}: choose another, or \"auto\"",
             wanted.word()
         )))
     }
 }
 
-/// A number that nobody can guess.
+/// Returns an unpredictable number.
 pub(crate) fn secret() -> Result<u64> {
     let mut seed = [0u8; 8];
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the buffer has the stated length.
     let n = unsafe { libc::getrandom(seed.as_mut_ptr().cast(), seed.len(), 0) };
     if n == seed.len() as isize {
         Ok(u64::from_ne_bytes(seed))
     } else {
-        Err(Error::last_os("random numbers from the kernel"))
+        Err(Error::last_os("getting random numbers from the kernel"))
     }
 }

@@ -1,10 +1,10 @@
-//! Octets to be sent again that lie in ordinary memory, so that the buffers in which they were are free for others.
+//! Octets that may be sent again, kept in ordinary memory, so that their buffers are free for others.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many octets of a port have been put aside.
+/// Counts the octets of a port that have been put aside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Put(Arc<AtomicUsize>);
 
@@ -15,7 +15,7 @@ impl Put {
     }
 }
 
-/// Octets that count until they are dropped.
+/// Octets that have been put aside. They count until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Aside {
     octets: Box<[u8]>,

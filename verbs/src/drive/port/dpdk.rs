@@ -1,8 +1,8 @@
 //! A DPDK port under an engine.
 //!
-//! DPDK's buffers are not `Send`: their pools serve one user at a time. An engine, with its port and everything
-//! made from the port's pools, is used by one thread at a time, under the shard's lock, and moves as a
-//! whole; that is what the `Send` promises here rest on.
+//! DPDK's buffers are not `Send`, because their pools serve one user at a time. One thread at a time uses an
+//! engine, its port and everything made from the port's pools, under the shard's lock; they move together. All
+//! `Send` implementations here rest on that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,19 +21,20 @@ use super::{BURST, Freeze, Port, Spread, Stray};
 use crate::drive::draft::Draft;
 use crate::drive::wakeup::Wakeup;
 
-/// Queued frames at which a burst is sent without waiting for the end of the pass.
+/// Number of queued frames at which a burst is sent before the end of the pass.
 const EAGER: usize = 32;
-/// Octets of queued frames at which it is, too: the receiver works on what it has while the next is made.
+/// Octets of queued payload at which a burst is sent without waiting for the end of the pass, so that the receiver works on
+/// it while we make the next.
 const EAGER_OCTETS: usize = 32 << 10;
-/// Payload of at least so many octets is lent rather than copied, where that can be: less is not worth two more mbufs.
+/// Size, in octets, from which payload is lent rather than copied. Smaller pieces are not worth two more mbufs.
 const LENDS_FROM: usize = 4096;
-/// Frames to ourselves that wait, at most; like any link, this one drops what it can't hold.
+/// Maximum number of queued frames to this host itself. Like any link, this one drops what it cannot hold.
 const HAIRPIN: usize = 1024;
 
 /// A received frame.
 pub(crate) struct RxFrame(Mbuf);
 
-// SAFETY: see the module's words on `Send`.
+// SAFETY: see the remark on `Send` in the module's documentation.
 unsafe impl Send for RxFrame {}
 
 impl From<Mbuf> for RxFrame {
@@ -73,18 +74,18 @@ pub(crate) struct MbufPayload {
     unit: u16,
 }
 
-/// Where a payload lies.
+/// Where the octets of a payload are.
 #[derive(Clone)]
 enum Octets {
     Mbufs(TxPayload),
     Aside(Arc<Aside>),
 }
 
-// SAFETY: see the module's words on `Send`.
+// SAFETY: see the remark on `Send` in the module's documentation.
 unsafe impl Send for MbufPayload {}
 
 impl MbufPayload {
-    /// Copies `range` behind what is in `out`; nothing if it is out of bounds.
+    /// Appends `range` to `out`; appends nothing if it is out of bounds.
     fn append_to(&self, range: Range<usize>, out: &mut Vec<u8>) {
         match &self.octets {
             Octets::Mbufs(payload) => {
@@ -117,7 +118,7 @@ impl Payload for MbufPayload {
             (_, Octets::Mbufs(payload)) => {
                 let (mut sum, mut at) = (0, 0);
                 payload.pieces(range, |from, len| {
-                    // SAFETY: a piece of a payload is readable.
+                    // SAFETY: the pieces of a payload are readable.
                     sum = urnic_crc::combine(sum, at, unsafe { urnic_crc::sum_at(from, len) });
                     at += len;
                 });
@@ -130,7 +131,7 @@ impl Payload for MbufPayload {
 /// Payload under construction.
 pub(crate) struct MbufDraft(TxBuf);
 
-// SAFETY: see the module's words on `Send`.
+// SAFETY: see the remark on `Send` in the module's documentation.
 unsafe impl Send for MbufDraft {}
 
 impl Draft for MbufDraft {
@@ -159,7 +160,7 @@ impl Freeze for MbufDraft {
     }
 }
 
-/// Faults injected into what the port sends.
+/// Faults to inject into what the port sends.
 struct Fault {
     link: Link<Vec<u8>>,
     now: Time,
@@ -176,23 +177,23 @@ pub(crate) struct DpdkPort {
     wires_turn: bool,
     fault: Option<Box<Fault>>,
     capture: Option<Box<Capture>>,
-    /// Mbufs left in the receive pool at which it counts as low.
+    /// Number of mbufs left in the receive pool at which it counts as low.
     low: usize,
-    /// Mbufs of the send pool.
+    /// Number of mbufs in the send pool.
     send_buffers: usize,
-    /// Frames that found no buffer.
+    /// Number of frames that were dropped for want of a buffer or a place in the queue.
     unsent: u64,
     spares_checksum: bool,
     lends: Option<ExternalMemory>,
     aside: Put,
 }
 
-// SAFETY: see the module's words on `Send`.
+// SAFETY: see the remark on `Send` in the module's documentation.
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
-    /// Wraps an open port. `fault` impairs what it sends; of the memory in `lends` it sends without a copy; `capture` records
-    /// what crosses it.
+    /// Wraps an open port. `fault` impairs what it sends. Memory of the kind `lends` is sent without a copy.
+    /// `capture` records all frames.
     pub(crate) fn new(
         port: urnic_dataplane::Port,
         fault: Option<&Impairment>,
@@ -203,7 +204,7 @@ impl DpdkPort {
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             send_buffers: port.tx_capacity(),
-            // Injected corruption is to be noticed, as on a real wire: so the checksums are real then.
+            // Injected corruption must be noticed, as on a real wire, so the checksums must be real then.
             spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
             lends,
             port,
@@ -229,7 +230,7 @@ impl DpdkPort {
         }
     }
 
-    /// Puts what waits where the first queue's engine gets it.
+    /// Moves the queued frames to where the engine of the first queue gets them.
     #[cold]
     fn go_astray(&mut self) {
         let (strays, unsent) = (&mut self.strays, &mut self.unsent);
@@ -255,7 +256,7 @@ impl DpdkPort {
         }
     }
 
-    /// Sends what is due on the fault-injecting link.
+    /// Sends the frames that are due on the fault-injecting link.
     fn send_impaired(&mut self) {
         while let Some(frame) = self.fault.as_mut().and_then(|f| f.link.pop(f.now.0)) {
             if self.queue.room() == 0 {
@@ -265,7 +266,7 @@ impl DpdkPort {
         }
     }
 
-    /// Sends a frame of `headers` and `parts`, which are those of `emit`.
+    /// Sends a frame of `headers` and `parts`, which come from `emit`.
     #[inline]
     fn emit_parts(&mut self, emit: &Emit<'_, MbufPayload>, headers: &[u8], parts: &[Part<'_>]) {
         if emit.loopback {
@@ -308,12 +309,12 @@ impl DpdkPort {
                     self.send_burst();
                 }
             }
-            // Like a drop on the wire: TCP sends it again.
+            // This is like a drop on the wire: TCP sends the segment again.
             None => self.unsent += 1,
         }
     }
 
-    /// Sends a frame some of whose payload has been put aside: all of its payload is copied into one buffer.
+    /// Sends a frame with payload that has been put aside: copies all of its payload into one buffer.
     #[cold]
     fn emit_copy(&mut self, emit: &Emit<'_, MbufPayload>) {
         let mut octets = Vec::new();
@@ -326,7 +327,7 @@ impl DpdkPort {
             return;
         };
         room.copy_from_slice(&octets);
-        // Alone, so that headers go in front of it, even of the longest train.
+        // The buffer has no other payload, so the headers fit in front of it, even those of the longest train.
         if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
             self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
         }
@@ -431,7 +432,7 @@ impl Port for DpdkPort {
     }
 
     fn gso_max(&self) -> usize {
-        // Faults are to hit single segments, as on a real wire.
+        // Faults must hit single segments, as on a real wire.
         if self.fault.is_some() { 0 } else { self.port.gso_max() }
     }
 
@@ -450,7 +451,7 @@ impl Port for DpdkPort {
             return false;
         }
         let Some(at) = NonNull::new(at.cast_mut()) else { return false };
-        // SAFETY: as the caller promises; it is memory that the port can send.
+        // SAFETY: the caller keeps this function's contract, and the port can send this memory.
         unsafe { draft.0.lend(self.port.tx_pool(), at, len) }
     }
 

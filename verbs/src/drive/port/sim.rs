@@ -1,5 +1,5 @@
-//! A simulated wire: frames are plain vectors, and whoever holds the other end of the
-//! [`SimWire`] moves them, in virtual time.
+//! A simulated wire: frames are vectors, and the holder of the other end, the [`SimWire`], carries them in virtual
+//! time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,7 +13,8 @@ use super::aside::{Aside, Put};
 use super::{BURST, Freeze, Port, Spread, Stray};
 use crate::drive::draft::Draft;
 
-/// Octets of receive buffers that a simulated port says it has. (Its frames are vectors; there are any number of them.)
+/// Size of the receive buffers that a simulated port reports, in octets. (Its frames are vectors, without any
+/// limit.)
 const SIMULATED_MEMORY: usize = 16 << 20;
 
 /// A received frame.
@@ -29,7 +30,7 @@ impl Frame for SimFrame {
     }
 }
 
-/// Octets in order, some of which may lie in memory of someone else, and what tells that they have a buffer.
+/// A sequence of octets, some of which may be lent, and a token that counts the buffer that they take.
 #[derive(Default)]
 struct Pieces(Vec<Piece>, Option<Arc<()>>);
 
@@ -39,7 +40,7 @@ enum Piece {
     Aside(Aside),
 }
 
-// SAFETY: what is lent may be read by any thread, as whoever lends it promises.
+// SAFETY: any thread may read what is lent, as the lender promises.
 unsafe impl Send for Pieces {}
 // SAFETY: as above.
 unsafe impl Sync for Pieces {}
@@ -56,7 +57,7 @@ impl Pieces {
             .sum()
     }
 
-    /// What they hold now.
+    /// Returns the present content.
     fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.len());
         for piece in &self.0 {
@@ -64,7 +65,7 @@ impl Pieces {
                 Piece::Own(ref bytes) => all.extend_from_slice(bytes),
                 Piece::Aside(ref bytes) => all.extend_from_slice(bytes),
                 Piece::Lent(at, len) => all.extend((0..len).map(|i| {
-                    // SAFETY: lent memory is readable until it has been taken back; it may change meanwhile.
+                    // SAFETY: lent memory is readable until it has been taken back. It may change meanwhile.
                     unsafe { at.add(i).read_volatile() }
                 })),
             }
@@ -136,7 +137,7 @@ impl Draft for SimDraft {
                     *n -= cut;
                     cut
                 }
-                Piece::Aside(_) => break, // what is under construction is not aside
+                Piece::Aside(_) => break, // a draft has no pieces that are aside
             };
             self.room += cut;
             if matches!(last, Piece::Lent(_, 0)) || matches!(last, Piece::Own(bytes) if bytes.is_empty()) {
@@ -154,25 +155,25 @@ impl Freeze for SimDraft {
     }
 }
 
-/// The other end of a [`SimPort`]: what it sent, and what it is to receive.
+/// The other end of a [`SimPort`]: the frames it has sent, and those that it will receive.
 #[derive(Clone)]
 pub struct SimWire(Arc<Mutex<Queues>>);
 
 struct Queues {
-    /// Of each port on the wire.
+    /// The received frames of each port on the wire.
     to_port: Box<[VecDeque<Vec<u8>>]>,
-    /// Each with the number of the port that has sent it.
+    /// The sent frames, each with the number of the port that sent it.
     from_port: VecDeque<(usize, Vec<u8>)>,
     steer: Steer,
     link_down: bool,
 }
 
-/// How a wire with several ports, which are the queues of one device, chooses one for a frame.
+/// How a wire with several ports, which are the queues of one device, chooses a port for a frame.
 #[derive(Clone, Debug)]
 pub enum Steer {
     /// At random.
     Random(Rng),
-    /// As a network card does that knows the device's hash; at random what is no segment of TCP.
+    /// As a NIC does that knows the device's hash. Frames that are not TCP segments go to a random port.
     ByOwner(Steering, Rng),
 }
 
@@ -199,7 +200,7 @@ impl SimWire {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame into the receive queue of the port that it is steered to.
+    /// Puts a frame into the receive queue of the port that the wire chooses for it.
     pub fn deliver(&self, frame: Vec<u8>) {
         let Queues { to_port, steer, .. } = &mut *self.queues();
         let queue = steer.choose(to_port.len(), &frame);
@@ -216,18 +217,18 @@ impl SimWire {
         }
     }
 
-    /// Returns the next frame that the port, or any of them, has sent.
+    /// Returns the next frame that any of the ports has sent; `None` if there is none.
     pub fn take(&self) -> Option<Vec<u8>> {
         Some(self.queues().from_port.pop_front()?.1)
     }
 
-    /// Returns the next frame that any of the ports has sent, and which.
+    /// Returns the next frame that any of the ports has sent, with the number of the port; `None` if there is none.
     #[cfg(test)]
     pub(crate) fn take_from(&self) -> Option<(usize, Vec<u8>)> {
         self.queues().from_port.pop_front()
     }
 
-    /// Takes the carrier away or gives it back.
+    /// Takes the carrier down or up.
     pub fn set_link(&self, up: bool) {
         self.queues().link_down = !up;
     }
@@ -236,24 +237,25 @@ impl SimWire {
 /// A port on a [`SimWire`].
 pub struct SimPort {
     wire: SimWire,
-    /// Its place among the ports on the wire.
+    /// Number of the port among those on the wire.
     queue: usize,
     draft_size: usize,
     gso_max: usize,
     lends_from: usize,
     lends_any: bool,
     send_buffers: usize,
-    /// As many references as there are buffers in use, and one; `None` while they are without number.
+    /// A token with as many clones as buffers are in use, plus one; `None` while the number of buffers is
+    /// unlimited.
     used: Option<Arc<()>>,
     aside: Put,
-    /// Queues of the peer, each a pair with that of the same number; `None` where the wire chooses.
+    /// Number of queues of the peer, each paired with the queue of the same number; `None` if the wire chooses.
     peer_queues: Option<usize>,
     spread: Spread,
     strays: VecDeque<Stray>,
 }
 
 impl SimPort {
-    /// Returns the queues of a device on one wire, as ports for frames of up to `mtu` octets of IP.
+    /// Makes the queues of a device on one wire, as ports for IP packets of up to `mtu` octets.
     pub fn several(mtu: u16, count: usize, steer: Steer) -> (Vec<SimPort>, SimWire) {
         let wire = SimWire::with(count, steer);
         ((0..count).map(|queue| Self::on(&wire, queue, mtu)).collect(), wire)
@@ -276,35 +278,36 @@ impl SimPort {
         }
     }
 
-    /// Has a peer with so many queues, whose frames come to the queue with the number of that which sends them.
+    /// Gives the port a peer with this number of queues. Frames from a queue of the peer arrive at the queue with
+    /// its number.
     #[cfg(test)]
     pub(crate) fn pair_with(&mut self, peer_queues: usize) {
         self.peer_queues = Some(peer_queues);
     }
 
-    /// Has the port say that its queues are chosen so.
+    /// Makes the port report this way of choosing queues.
     #[cfg(test)]
     pub(crate) fn says(&mut self, spread: Spread) {
         self.spread = spread;
     }
 
-    /// Has so many buffers for what is sent.
+    /// Limits the number of send buffers.
     pub fn set_send_buffers(&mut self, buffers: usize) {
         self.send_buffers = buffers;
         self.used = Some(Arc::default());
     }
 
-    /// Lends payload of at least `octets` instead of copying it.
+    /// Makes the port lend payload of at least `octets` instead of copying it.
     pub fn set_lends_from(&mut self, octets: usize) {
         self.lends_from = octets;
     }
 
-    /// Lends memory of the device's allocator only.
+    /// Makes the port lend only memory of the device's allocator.
     pub fn set_lends_own_only(&mut self) {
         self.lends_any = false;
     }
 
-    /// Lets frames of up to `octets` of payload pass, as several segments.
+    /// Allows frames with up to `octets` of payload, as several segments.
     pub fn set_gso_max(&mut self, octets: usize) {
         self.gso_max = octets;
         self.draft_size = self.draft_size.max(octets);
@@ -349,7 +352,7 @@ impl Port for SimPort {
     }
 
     fn emit(&mut self, emit: Emit<'_, SimPayload>) {
-        // Headers take a buffer, too.
+        // A frame without payload needs a buffer, too.
         if self.send_buffers() == 0 {
             return;
         }

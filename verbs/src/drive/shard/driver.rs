@@ -1,4 +1,4 @@
-//! The engine's own thread.
+//! The engine's own thread: when it drives the engine, and when it sleeps.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -16,60 +16,63 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::eventfd::EventFd;
 
-/// A nap while there was work a moment ago.
+/// A nap shortly after there was work.
 pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
-/// A nap when nothing has happened for long, where the port does not tell of frames: the delay that the peer of a sleeping
-/// application sees at most, against the processor time of an idle process (15 to 30 us for each nap).
+/// A nap when nothing has happened for long, on a port that does not signal frames. It trades the longest delay
+/// that the peer of a sleeping application sees for the processor time of an idle process (15 to 30 us for each
+/// nap).
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
-/// A nap while the port tells of frames: the delay if it does not, as when a peer has just come back.
+/// A nap while the port signals frames. It bounds the delay in case a signal is missing, as when a peer has just
+/// come back.
 const ARMED_NAP: Duration = Duration::from_millis(if cfg!(test) { 3_600_000 } else { 10 });
-/// A nap while the transport is sure to tell: how soon it is noticed that the program's threads have all ended.
+/// A nap while the transport signals everything that arrives. It bounds the time until the end of all the program's
+/// threads is noticed.
 const CERTAIN_NAP: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 1 });
-/// A nap while somebody polls: how soon it is noticed that he stopped.
+/// A nap while another thread polls. It bounds the time until the end of the polling is noticed.
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread keeps passing after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Engines' threads that run, in the whole process.
+/// Number of engines' threads that run in this process.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends all naps when the process is about to end.
 static GOODBYE: OnceLock<EventFd> = OnceLock::new();
 
-/// Wakes the threads whose transports are sure to tell: the process is about to end. May be called in a signal handler.
+/// Wakes the threads whose transports signal everything, because the process is about to end. Async-signal-safe.
 pub(super) fn wake_all() {
     if let Some(goodbye) = GOODBYE.get() {
         goodbye.signal();
     }
 }
 
-/// Whether some engine has a thread.
+/// Whether any engine has a thread.
 pub(super) fn has_threads() -> bool {
     THREADS.load(Ordering::SeqCst) > 0
 }
 
-/// Whether and why the thread sleeps.
+/// Whether the thread sleeps, and why.
 mod sleep {
     pub(super) const NO: u8 = 0;
-    /// Somebody polls.
+    /// Another thread polls.
     pub(super) const WATCHING: u8 = 1;
     /// Nothing happens.
     pub(super) const IDLE: u8 = 2;
-    /// Nothing happens, and the port tells of frames.
+    /// Nothing happens, and the port signals frames.
     pub(super) const ARMED: u8 = 3;
-    /// Nothing happens, and the transport is sure to tell of what arrives.
+    /// Nothing happens, and the transport signals everything that arrives.
     pub(super) const CERTAIN: u8 = 4;
 }
 
-/// Hand-over between callers and the thread.
+/// Hand-over between callers and the engine's thread.
 pub(super) struct Driver {
     progress: Progress,
-    /// Counts wake-ups; the thread sleeps on it (futex).
+    /// Counts wake-ups. The thread sleeps on this word (futex).
     wakes: AtomicU32,
     sleeping: AtomicU8,
-    /// Ends naps that the port may end, too.
+    /// Ends the naps that the port may end, too.
     bell: EventFd,
-    /// A caller is about to sleep: take over whether or not somebody polled a moment ago.
+    /// A caller is about to sleep: the thread must take over, even if another thread polled a moment ago.
     handed_over: AtomicBool,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -78,7 +81,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(progress: Progress) -> Result<Self> {
         if GOODBYE.get().is_none() {
-            // Of two at once, one is dropped.
+            // If two threads set this at once, one event is dropped.
             let _ = GOODBYE.set(EventFd::new()?);
         }
         Ok(Self {
@@ -101,8 +104,8 @@ impl Driver {
         self.progress != Progress::Inline && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread, with all signals blocked: they are the application's. It runs on `core`, or on any, at NUMA node
-    /// `node` where it may.
+    /// Starts the thread. All signals are blocked in it, because they belong to the application. It runs on `core`,
+    /// or if that is `None` on any core, preferably of NUMA node `node`.
     pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>, node: Option<u32>) -> Result<()> {
         let driver = &shard.driver;
         let run = match driver.progress {
@@ -121,13 +124,13 @@ impl Driver {
         });
         let thread = thread.map_err(|source| {
             THREADS.fetch_sub(1, Ordering::SeqCst);
-            Error::Os { what: "the engine's thread", source }
+            Error::Os { what: "starting the engine's thread", source }
         })?;
         *driver.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(())
     }
 
-    /// There is work: wakes the thread if it sleeps and nobody polls.
+    /// There is work: wakes the thread if it sleeps and no other thread polls.
     #[inline]
     pub(super) fn nudge(&self) {
         if self.sleeping.load(Ordering::Relaxed) >= sleep::IDLE {
@@ -135,8 +138,8 @@ impl Driver {
         }
     }
 
-    /// There is something that no doorbell tells of. It is counted first: a thread that is about to sleep, and has looked
-    /// before that, does not.
+    /// There is work that no doorbell announces. The wake-up is counted first, so that a thread that is about to
+    /// sleep, and has already looked for work, does not fall asleep.
     pub(super) fn alert(&self) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         if self.sleeping.load(Ordering::SeqCst) >= sleep::IDLE {
@@ -144,8 +147,9 @@ impl Driver {
         }
     }
 
-    /// Something was sent, and what comes back wants somebody who receives it: wakes the thread, unless the transport does.
-    /// Whoever has sent is about to poll, as a rule, and two that want the engine wait for each other.
+    /// Something was sent, and a thread must receive the answer: wakes the engine's thread, unless the transport
+    /// does. The thread that sends usually polls next, and two threads that want the engine would wait for each
+    /// other.
     #[inline]
     pub(super) fn expect(&self) {
         if matches!(self.sleeping.load(Ordering::Relaxed), sleep::IDLE | sleep::ARMED) {
@@ -153,7 +157,7 @@ impl Driver {
         }
     }
 
-    /// The caller is about to sleep.
+    /// The caller is about to sleep: makes the thread take over.
     pub(super) fn hand_over(&self) {
         if self.progress == Progress::Adaptive {
             self.handed_over.store(true, Ordering::Release);
@@ -179,7 +183,7 @@ impl Driver {
         }
     }
 
-    /// The thread: sleeps until the time is over or a wake-up after the one counted as `seen`.
+    /// Called by the thread: sleeps until `time` has passed, or until a wake-up after the one counted as `seen`.
     fn nap(&self, seen: u32, why: u8, time: Duration, doorbells: &Doorbells) {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: time.min(LONGEST_NAP).subsec_nanos().into() };
         self.sleeping.store(why, Ordering::SeqCst);
@@ -200,14 +204,14 @@ impl Driver {
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
     }
 
-    /// The same, and a frame that arrives ends it, too.
+    /// Sleeps as [`nap`](Self::nap) does; `event`, a frame that arrives, ends the nap, too.
     fn nap_armed(&self, seen: u32, event: &dyn Wakeup, time: Duration, doorbells: &Doorbells) {
         let why = if event.is_certain() { sleep::CERTAIN } else { sleep::ARMED };
         self.sleeping.store(why, Ordering::SeqCst);
-        // A caller that wakes the thread counts first, and one that rings enters its number first; either looks then whether
-        // the thread sleeps.
+        // A waking caller first counts, a ringing one first enters its number. Each looks only then whether the
+        // thread sleeps.
         if self.wakes.load(Ordering::SeqCst) == seen && doorbells.is_empty() {
-            // Once it rings, it does for good: naps are short then.
+            // Once the end has begun, the event stays readable. It is not polled then, and naps are short.
             let goodbye = GOODBYE.get().filter(|_| !linger::has_begun()).unwrap_or(&self.bell).as_fd();
             let ends =
                 |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -216,7 +220,7 @@ impl Driver {
                 tv_sec: time.as_secs() as libc::time_t,
                 tv_nsec: time.subsec_nanos().into(),
             };
-            // SAFETY: descriptors that are open, and a time, that live through the call.
+            // SAFETY: the descriptors are open, and the array and the time live through the call.
             unsafe { libc::ppoll(ends.as_mut_ptr(), ends.len() as _, &raw const limit, std::ptr::null()) };
         }
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
@@ -234,7 +238,7 @@ impl Driver {
     }
 }
 
-/// Passes without pause.
+/// Runs pass after pass, without naps.
 fn dedicated(shard: &Shard) {
     let mut watch = Watch::new();
     while !shard.driver.stopping.load(Ordering::Relaxed) {
@@ -253,7 +257,7 @@ fn dedicated(shard: &Shard) {
     }
 }
 
-/// Watches while others poll, drives when they do not.
+/// Watches while other threads poll, and drives the engine when none does.
 fn adaptive(shard: &Shard) {
     let driver = &shard.driver;
     let mut polls = shard.hot.polls.load(Ordering::Relaxed);
@@ -292,20 +296,20 @@ fn adaptive(shard: &Shard) {
     }
 }
 
-/// What came of driving an engine.
+/// Outcome of driving an engine.
 #[derive(Default)]
 struct Drive {
-    /// There was work.
+    /// Whether there was work.
     worked: bool,
-    /// Much memory has become free.
+    /// Whether much memory has become free.
     freed: bool,
-    /// When the engine wants the next pass.
+    /// Time until the engine wants the next pass; `None`: it does not need one.
     deadline: Option<Duration>,
-    /// What tells of the next frame.
+    /// What signals the next frame; `None` if the port does not signal frames.
     event: Option<Arc<dyn Wakeup>>,
 }
 
-/// Passes until there was no work for a while or somebody polls.
+/// Runs passes until there was no work for a while, or another thread polls.
 fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
     let mut done = Drive::default();
     let mut end = None;
@@ -320,7 +324,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
         if found {
             (end, done.event) = (None, None);
         }
-        // Only a thread that has just worked spins: an idle one would burn its core.
+        // Only a thread that has just worked spins. An idle one would waste its core.
         let spins = found
             || done.worked && {
                 let now = Instant::now();
@@ -331,7 +335,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
             || shard.hot.polls.load(Ordering::Relaxed) != polls;
         if !spins && !stops && done.event.is_none() {
             done.event = engine.arm();
-            // What came before that is not told of.
+            // Frames that came before `arm` are not signalled: one more pass looks for them.
             if done.event.is_some() {
                 continue;
             }
@@ -348,26 +352,26 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
     }
 }
 
-/// Has the C library give free memory back to the system, also what lies between memory in use.
+/// Makes the C library return free memory to the system, including memory between blocks in use.
 #[cold]
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it concerns free memory only, and may be called at any time.
+    // SAFETY: the call concerns free memory only, and is allowed at any time.
     unsafe {
         libc::malloc_trim(0)
     };
 }
 
-/// Lets control verbs have the lock first.
+/// Lets waiting control verbs have the lock first.
 fn step_aside(shard: &Shard) {
-    // A verb may have been interrupted for good as it waited.
+    // A signal may have interrupted a waiting verb for good, hence the other conditions.
     while shard.is_wanted() && !shard.driver.stopping.load(Ordering::Relaxed) && !linger::is_wanted() {
         thread::yield_now();
     }
 }
 
-/// Pins the thread, if asked to; else it leaves the core of whoever has opened the device, if that thread is pinned: a
-/// polling thread would leave it half of its time. Makes its naps as short as they say.
+/// Pins the thread to `core`. If that is `None`, keeps it off the core of the thread that opened the device, if
+/// that is pinned: it would take half the time of a polling thread. Also makes the naps of this thread precise.
 fn settle(core: Option<usize>, node: Option<u32>) {
     match core {
         Some(core) => {
@@ -378,12 +382,12 @@ fn settle(core: Option<usize>, node: Option<u32>) {
         None if node.is_none() => set_current_thread(&free_cores()),
         None => set_current_thread(&Machine::this().near(node, &free_cores())),
     }
-    // SAFETY: concerns this thread's timers only.
+    // SAFETY: the call concerns only this thread's timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
     ask_for_short_slices();
 }
 
-/// Linux's attributes of a thread's scheduling, as of version 0.
+/// Linux's `sched_attr`, version 0.
 #[repr(C)]
 #[derive(Default)]
 struct SchedAttr {
@@ -397,16 +401,16 @@ struct SchedAttr {
     period: u64,
 }
 
-/// A turn of the thread on a core that others want.
+/// Time slice of the thread on a core that other threads want, too.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Asks for shorter turns than others take, which Linux (6.12 and later) rewards by letting the thread have them sooner:
-/// a program that spins on memory does not keep it away for milliseconds when they share a core. It gets no more of the
-/// core by that.
+/// Asks for shorter time slices than other threads have. Linux 6.12 and later then runs this thread sooner: a
+/// program that spins on memory does not keep it off a shared core for milliseconds. Its part of the core does not
+/// grow by this.
 fn ask_for_short_slices() {
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>() as u32;
-    // SAFETY: an attribute structure of our own, as long as we say; 0 is this thread.
+    // SAFETY: the structure is ours and has the stated size; 0 names this thread.
     unsafe {
         if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) == 0
             && attr.policy == libc::SCHED_OTHER as u32
@@ -417,7 +421,7 @@ fn ask_for_short_slices() {
     }
 }
 
-/// Starts a thread that inherits this: signals are the application's.
+/// Starts a thread that inherits a mask of blocked signals, because signals belong to the application.
 pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = block_signals();
     let started = start();
@@ -426,7 +430,7 @@ pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: sets of our own, valid through the calls.
+    // SAFETY: both sets are ours, and valid through the calls.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -437,6 +441,6 @@ fn block_signals() -> libc::sigset_t {
 }
 
 fn restore_signals(before: &libc::sigset_t) {
-    // SAFETY: a set that pthread_sigmask gave.
+    // SAFETY: the set comes from pthread_sigmask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }

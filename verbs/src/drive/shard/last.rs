@@ -1,17 +1,17 @@
-//! A program whose threads have all ended (`pthread_exit`, in `main` too): the C library ends the process with its last thread,
-//! but the device's threads would keep it.
+//! The end of a program whose threads have all ended (by `pthread_exit`, also of `main`). The C library ends the
+//! process with its last thread, but the device's own threads would keep it alive.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often an engine's thread looks.
+/// How often an engine's thread looks for the program's threads.
 const EVERY: Duration = Duration::from_secs(1);
-/// Passes between two looks at the clock.
+/// Number of passes between two looks at the clock.
 const PASSES: u32 = 1 << 16;
 
-/// What an engine's thread knows of the program's threads.
+/// An engine's thread's watch on the program's threads.
 pub(super) struct Watch {
     next: Instant,
     passes: u32,
@@ -22,7 +22,7 @@ impl Watch {
         Self { next: Instant::now() + EVERY, passes: 0 }
     }
 
-    /// The thread is about to make one more pass.
+    /// Called before each further pass.
     #[inline]
     pub(super) fn count(&mut self) {
         self.passes = self.passes.wrapping_add(1);
@@ -44,27 +44,27 @@ impl Watch {
     }
 }
 
-/// The first thread has ended, and all others are the device's.
+/// Whether the first thread has ended, and all others are the device's.
 #[cold]
 fn is_abandoned() -> bool {
     let first = std::process::id();
-    // What most processes are asked is this alone.
+    // For most processes, this is all that is read.
     if !Task::read(first).is_some_and(|task| task.ended) {
         return false;
     }
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     tasks.map_while(Result::ok).filter_map(|task| task.file_name().to_str()?.parse().ok()).all(|id: u32| {
-        // One that is gone by now is none of the program's either.
+        // A thread that no longer exists is not the program's either.
         id == first || Task::read(id).is_none_or(|task| task.ended || task.is_ours())
     })
 }
 
-/// As the kernel shows a thread.
+/// A thread, as the kernel shows it.
 #[derive(Debug, Default)]
 struct Task {
     name: String,
     ended: bool,
-    /// Signals that it blocks.
+    /// The signals that it blocks, one bit each.
     blocked: u64,
 }
 
@@ -86,10 +86,10 @@ impl Task {
         task
     }
 
-    /// Whether it is a thread of ours, or one that DPDK has started from ours: all of these block every signal that can be
-    /// blocked, and have names of their own or that of the thread which started them.
+    /// Whether it is a thread of this device, or one that DPDK has started from such a thread. All of them block
+    /// every signal that can be blocked. Their names are their own, or that of the thread that started them.
     fn is_ours(&self) -> bool {
-        /// SIGKILL and SIGSTOP, and the two that the C library keeps to itself.
+        /// SIGKILL and SIGSTOP, and the two signals that the C library reserves for itself.
         const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18 | 1 << 31 | 1 << 32;
         const NAMES: [&str; 7] =
             ["urnic-", "dpdk-", "eal-intr-thread", "rte_mp_", "vhost-events", "vhost_reconn", "telemetry-"];
@@ -97,7 +97,7 @@ impl Task {
     }
 }
 
-/// Runs the exit handlers in a thread that the program might have had, once.
+/// Runs the exit handlers, once, in a thread such as the program might have had.
 #[cold]
 fn end() {
     static ENDING: AtomicBool = AtomicBool::new(false);
@@ -105,7 +105,7 @@ fn end() {
         return;
     }
     let exit = || {
-        // SAFETY: a set of our own; the status is what the C library gives for the last thread.
+        // SAFETY: the set is ours; the status is what the C library uses after the last thread.
         unsafe {
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut none);
@@ -113,7 +113,7 @@ fn end() {
             libc::exit(0)
         }
     };
-    // Without one, the next look comes in a second.
+    // If no thread can be started, the next look comes in a second.
     if thread::Builder::new().spawn(exit).is_err() {
         ENDING.store(false, Ordering::SeqCst);
     }
@@ -136,7 +136,7 @@ mod tests {
         assert!(!task("main", "S (sleeping)", "0000000000000000").ended);
     }
 
-    /// This test's own thread is one of the program's, and its first thread lives.
+    /// The thread of this test is one of the program's, and its first thread lives.
     #[test]
     fn a_program_that_runs_is_not_abandoned() {
         assert!(!is_abandoned());

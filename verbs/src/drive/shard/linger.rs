@@ -1,7 +1,7 @@
 //! The ends of a process: exit, `_exit`, `quick_exit`, and fork.
 //!
-//! All ends go one way. The exiting thread may be a signal handler's, which has interrupted anything: it makes a wish and
-//! waits, for a bounded time; an engine's thread fulfils it.
+//! All ends work the same way. The exiting thread may run a signal handler, which may have interrupted anything: it
+//! requests the goodbye and waits for a bounded time, and an engine's thread carries it out.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -13,31 +13,32 @@ use crate::shared::error::Result;
 use crate::shared::quiet::{self, forked};
 use crate::shared::sync::this_thread;
 
-/// How long a graceful end may take (exit, drop of the device).
+/// Time limit of a graceful end (exit, drop of the device).
 const LINGER: Duration = Duration::from_secs(5);
-/// How long the holder of an engine may keep it while the process ends: it may have been stopped for good.
+/// How long a thread may hold an engine while the process ends. It may have been stopped for good.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-/// How long an engine's thread may take to begin.
+/// How long an engine's thread may take to begin the goodbye.
 const BEGIN: Duration = Duration::from_secs(2);
-/// How long the program hears of nothing after the goodbye. One that is there for longer waits for something.
+/// How long the program is told nothing after the goodbye. A process that still exists then is waiting for
+/// something.
 const HUSH: Duration = Duration::from_secs(1);
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
-/// What the exiting thread wants of the engines' threads, and how far that is.
+/// The request of the exiting thread to the engines' threads, and its progress.
 static WISH: AtomicU8 = AtomicU8::new(wish::NONE);
-/// The process that has the devices: a child that shares our memory (vfork) has not.
+/// The process that has the devices. A child that shares its memory (vfork) does not have them.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The thread that waits for the goodbye, or 0. An engine that it holds nobody can have: it was interrupted.
+/// The thread that waits for the goodbye, or 0. An engine that it holds cannot be had: the thread was interrupted.
 static EXITING: AtomicUsize = AtomicUsize::new(0);
-/// Some engine could not be had.
+/// Whether some engine could not be had.
 static LOST: AtomicBool = AtomicBool::new(false);
-/// When the goodbye was over, in nanoseconds since [`epoch`].
+/// When the goodbye ended, in nanoseconds since [`epoch`].
 static OVER: AtomicU64 = AtomicU64::new(0);
 
 mod wish {
     pub(super) const NONE: u8 = 0;
     pub(super) const WANTED: u8 = 1;
-    /// Some thread is at it.
+    /// A thread is carrying it out.
     pub(super) const TAKEN: u8 = 2;
     /// The engines that can be had are known.
     pub(super) const BEGUN: u8 = 3;
@@ -47,7 +48,7 @@ mod wish {
 }
 
 unsafe extern "C" {
-    /// The C library's; crate `libc` has it not.
+    /// A function of the C library that crate `libc` does not declare.
     fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
 }
 
@@ -60,18 +61,18 @@ fn epoch() -> Instant {
 pub(super) fn watch_forks() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        // SAFETY: the function is there as long as the program, takes nothing and stores one word.
+        // SAFETY: the function exists as long as the program, takes nothing and stores one word.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-/// Drives the shard's engine at a normal exit of the process until all is acknowledged and closed, so that
-/// a completed Send arrives.
+/// Registers the shard for the exit of the process: its engine is then driven until all is acknowledged and closed,
+/// so that a completed Send arrives.
 pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         epoch();
-        // SAFETY: the functions are there as long as the program, and take nothing.
+        // SAFETY: the functions exist as long as the program, and take nothing.
         unsafe {
             libc::atexit(at_exit);
             at_quick_exit(at_exit);
@@ -83,8 +84,8 @@ pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     shards.push(Arc::downgrade(shard));
 }
 
-/// The program is about to clean up the EAL that its ports are on: ends their connections as at a normal exit, and closes
-/// them.
+/// Ends the connections of all ports as at a normal exit, and closes the ports, because the program is about to
+/// clean up their EAL.
 #[cfg(feature = "dpdk")]
 pub(crate) fn close_ports() {
     let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,15 +105,16 @@ extern "C" fn at_exit() {
     goodbye(true);
 }
 
-/// Ends all connections of this process gracefully and waits, some seconds at most, until their data is acknowledged, as
-/// is done at a normal exit: for programs that end without that, by `_exit`. The devices need a thread of the engine.
+/// Ends all connections of this process gracefully, as a normal exit does, and waits a few seconds at most until
+/// their data is acknowledged. Call this in a program that ends otherwise, by `_exit`. It does nothing for devices
+/// whose engines have no thread.
 ///
-/// May be called in a signal handler: it allocates nothing and takes no lock.
+/// Async-signal-safe: it allocates nothing and takes no lock.
 pub fn before_exit() {
     goodbye(false);
 }
 
-/// Wishes for a goodbye and waits for it. Without a thread of the engine it starts one, if it may allocate.
+/// Requests a goodbye and waits for it. If no engine has a thread, starts one, provided that this may allocate.
 fn goodbye(may_start_thread: bool) {
     if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {
         return;
@@ -121,12 +123,12 @@ fn goodbye(may_start_thread: bool) {
     if !fulfilled && !may_start_thread {
         return;
     }
-    // Another thread may have come first.
+    // Another thread may have made the request first.
     if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         EXITING.store(this_thread(), Ordering::SeqCst);
         quiet::hush();
         driver::wake_all();
-        // Not this one: it has lost its thread-local variables by now, and logging uses some.
+        // A new thread, because this one has lost its thread-local variables by now, and logging uses some.
         if !fulfilled && thread::Builder::new().spawn(grant).is_err() {
             grant();
         }
@@ -141,25 +143,26 @@ fn goodbye(may_start_thread: bool) {
         if start.elapsed() >= patience || fulfilled && !driver::has_threads() {
             break false;
         }
-        // Their naps are short.
+        // The engines' threads take only short naps now.
         thread::sleep(driver::SHORTEST_NAP);
     };
     let _ = EXITING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
     if !done || LOST.swap(false, Ordering::SeqCst) {
         say(
-            "urnic: the process ends while a thread is at work on the device, as after exit() in a signal handler: \
-             its connections end unannounced, and their peers find out by themselves\n",
+            "urnic: the process ends while a thread is at work on the device (for example by exit() in a signal handler): \
+             its connections end without notice, and their peers find out by timeout\n",
         );
     }
 }
 
-/// Writes to standard error what may be written in a signal handler.
+/// Writes to standard error. Async-signal-safe.
 fn say(words: &str) {
-    // SAFETY: the buffer is as long as stated.
+    // SAFETY: the buffer has the stated length.
     unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
 }
 
-/// Whether the holder of an engine will not let go of it: the process ends, and the exiting thread has it.
+/// Whether the holder of an engine will not release it, because the process ends and the holder is the exiting
+/// thread.
 pub(super) fn is_stuck(owner: usize) -> bool {
     owner != 0 && owner == EXITING.load(Ordering::SeqCst)
 }
@@ -175,8 +178,8 @@ pub(super) fn is_wanted() -> bool {
     matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)
 }
 
-/// Does what [`goodbye`] waits for; the caller is an engine's thread that does not hold its engine, or one that was
-/// started for this.
+/// Carries out what [`goodbye`] waits for. The caller is an engine's thread that does not hold its engine, or a
+/// thread that was started for this.
 #[cold]
 pub(super) fn grant() {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -185,7 +188,7 @@ pub(super) fn grant() {
     if WISH.compare_exchange(wish::WANTED, wish::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    // The exiting thread may hold this.
+    // The exiting thread may hold this lock.
     let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
     let unknown = listed.is_err();
     let shards = listed.unwrap_or_default();
@@ -198,7 +201,8 @@ pub(super) fn grant() {
             engine.finish();
         }
     }
-    // The process ends now: to drop a device here would wait for this very thread. Kept where leak checkers find it.
+    // Dropping a device here would wait for this very thread, and the process ends anyway. Leak checkers find it in
+    // a static.
     static LAST: OnceLock<Vec<Arc<Shard>>> = OnceLock::new();
     if let Err(shards) = LAST.set(shards) {
         std::mem::forget(shards);
@@ -207,7 +211,8 @@ pub(super) fn grant() {
     WISH.store(wish::DONE, Ordering::SeqCst);
 }
 
-/// After the goodbye, if the process stays: an exit handler may wait for what was held back.
+/// Tells the program what was held back, if the process still exists long after the goodbye: an exit handler may be
+/// waiting for it.
 fn break_silence() {
     let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
     if epoch().elapsed() >= over + HUSH
@@ -217,7 +222,7 @@ fn break_silence() {
     }
 }
 
-/// A poller found that the program must not see anything new: whether that still holds.
+/// Called by a poller that found that the program must not be told anything new. Returns whether that is still so.
 #[cold]
 pub(crate) fn still_quiet() -> bool {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -226,15 +231,15 @@ pub(crate) fn still_quiet() -> bool {
     quiet::is_quiet()
 }
 
-/// Ends all connections of `shards` gracefully and drives their engines until all data is acknowledged;
-/// bounded. All at once, because they may be each other's peers.
+/// Ends all connections of `shards` gracefully, and drives their engines until all data is acknowledged or
+/// [`LINGER`] has passed. Does so for all shards at once, because they may be each other's peers.
 pub(super) fn linger(shards: &[&Shard]) {
     if forked() {
         return;
     }
-    // Only while the process ends can an engine not be had, and then there is nothing more to do.
+    // An engine can be unavailable only while the process ends, and then nothing more can be done.
     if let Err(error) = see_out(shards) {
-        tracing::debug!("no more of the goodbye: {error}");
+        tracing::debug!("the goodbye ends early: {error}");
     }
     report(shards);
 }
@@ -252,14 +257,14 @@ fn see_out(shards: &[&Shard]) -> Result<()> {
             drained &= engine.drained();
         }
         if drained {
-            // What the last pass received is acknowledged by this one: the peer's FIN, perhaps.
+            // This pass acknowledges what the last one received, for example the peer's FIN.
             for shard in shards {
                 shard.lock()?.pass();
             }
             return Ok(());
         }
         if Instant::now() >= end {
-            tracing::warn!("not everything was acknowledged within {LINGER:?}");
+            tracing::warn!("the peers did not acknowledge all data within {LINGER:?}: the rest may be lost");
             return Ok(());
         }
         if !worked {
@@ -272,7 +277,7 @@ extern "C" fn in_child() {
     quiet::is_child();
 }
 
-/// What the devices have counted.
+/// Logs the counters of the devices.
 fn report(shards: &[&Shard]) {
     if tracing::enabled!(tracing::Level::DEBUG) {
         for shard in shards {

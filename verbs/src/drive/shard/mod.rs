@@ -1,5 +1,5 @@
-//! The engine lock, and who drives the engine: whoever polls tries the lock, the winner runs a pass; control
-//! verbs take it in turn; the engine's own thread steps in when nobody polls.
+//! The engine lock, and which thread drives the engine. Pollers try the lock, and the winner runs a pass. Control
+//! verbs take the lock in turn. The engine's own thread steps in when no thread polls.
 
 mod driver;
 mod last;
@@ -36,26 +36,26 @@ use urnic_config::Progress;
 
 use driver::Driver;
 
-/// Looks at a taken lock before the looker offers its core to the holder.
+/// Spins before yielding to the lock holder.
 const SPINS: u32 = 64;
 
-/// What came of an attempt to run a pass.
+/// Outcome of an attempt to run a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     /// The pass found work.
     Worked,
-    /// The pass found none.
+    /// The pass found no work.
     Idle,
-    /// Somebody else drives the engine, or it is not for pollers to drive.
+    /// Another thread drives the engine, or pollers may not drive it.
     Skipped,
 }
 
 /// The words that pollers touch.
 #[derive(Default)]
 struct Hot {
-    /// Names the thread that has the engine ([`this_thread`]).
+    /// Holds the id of the thread that has the engine ([`this_thread`]).
     lock: PassLock,
-    /// Passes run by pollers; written under the lock. The engine's thread sees by it that somebody polls.
+    /// Passes run by pollers; written under the lock. A change shows the engine's thread that another thread polls.
     polls: AtomicU32,
     /// Passes that found work; written under the lock.
     busy: AtomicU64,
@@ -64,14 +64,15 @@ struct Hot {
 /// One engine with its lock and its driver.
 pub(crate) struct Shard {
     hot: Line<Hot>,
-    /// Control verbs that wait for the lock, or for the end of a pass; pollers and the engine's thread step aside for them.
+    /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
+    /// give way to them.
     want: Line<AtomicU32>,
-    /// Times that the engine had been driven when the last visitor left.
+    /// The lock's count of holders when the last visitor left.
     visited: Line<AtomicU32>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
-    /// The core that the engine's thread is pinned to; `None`: to none, or there is no thread.
+    /// The core that the engine's thread is pinned to; `None` if it is not pinned, or there is no thread.
     core: Option<usize>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Shard {
 unsafe impl Sync for Shard {}
 
 impl Shard {
-    /// Makes a shard of an engine, and starts the engine's thread if `progress` has one.
+    /// Makes a shard of an engine. Starts the engine's thread if `progress` asks for one.
     pub(crate) fn new(engine: Undriven, progress: Progress, core: Option<usize>) -> Result<Arc<Self>> {
         let Undriven { engine, doorbells, node } = engine;
         if forked() {
@@ -99,21 +100,22 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Runs a pass if nobody else drives the engine just now.
+    /// Runs a pass unless another thread drives the engine.
     #[inline]
     pub(crate) fn try_pass(&self) -> Polled {
         self.attempt(false)
     }
 
-    /// The same for a thread that will poll again soon, so that the engine's thread may sleep.
+    /// Runs a pass as [`try_pass`](Self::try_pass) does, for a thread that will poll again soon: the engine's
+    /// thread may sleep.
     #[inline]
     pub(crate) fn poll_pass(&self) -> Polled {
         self.attempt(true)
     }
 
-    /// Runs a pass for a thread that mainly drives another engine, as [`try_pass`](Self::try_pass), or with `stays`
-    /// as [`poll_pass`](Self::poll_pass). `None`: others have driven this engine since the last visit, and are trusted to go
-    /// on; the next visitor finds out if they do not.
+    /// Runs a pass for a thread that mainly drives another engine: as [`try_pass`](Self::try_pass), or with `stays`
+    /// as [`poll_pass`](Self::poll_pass). Returns `None`, without a pass, if other threads have driven this engine
+    /// since the last visit. They are trusted to continue; if they do not, the next visitor runs a pass.
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
         let driven = self.hot.lock.count() as u32;
         if self.visited.load(Ordering::Relaxed) != driven {
@@ -132,23 +134,24 @@ impl Shard {
         }
         let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
         if stays {
-            // Under the lock, so no read-modify-write is needed.
+            // Written under the lock, so no read-modify-write is needed.
             let polls = self.hot.polls.load(Ordering::Relaxed);
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
         if engine.pass() { Polled::Worked } else { Polled::Idle }
     }
 
-    /// Runs a pass, whoever else would like to.
+    /// Runs a pass, ahead of all pollers. Returns whether it found work, and the time until the engine wants the
+    /// next pass; `None`: it does not need one.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
         self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
     }
 
-    /// Waits for the end of the pass that is under way, if there is one, without the lock. Passes that begin later see what
-    /// the caller stored before.
+    /// Waits for the end of the pass that is under way, if there is one, without the lock. Later passes see what
+    /// the caller has stored before.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: that pass does not end before the caller returns; [`Error::Forked`].
+    /// [`Error::Interrupted`] if that pass cannot end before the caller returns; [`Error::Forked`].
     pub(crate) fn await_pass(&self) -> Result<()> {
         if forked() {
             return Err(Error::Forked);
@@ -173,7 +176,7 @@ impl Shard {
         ended
     }
 
-    /// Runs `verb` between passes, and a pass afterwards.
+    /// Runs `verb` between passes, then a pass.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);
@@ -187,10 +190,10 @@ impl Shard {
         answer
     }
 
-    /// Returns how busy the engine, number `number` of its device, is and was.
+    /// Returns the load of the engine, which is number `number` of its device.
     ///
     /// # Errors
-    /// As those of [`control`](Self::control).
+    /// As for [`control`](Self::control).
     pub(crate) fn figures(&self, number: EngineNumber) -> Result<EngineFigures> {
         let (Population { queue_pairs, connections }, counters) =
             self.control(|engine| Ok((engine.population(), engine.attributes().counters)))?;
@@ -205,7 +208,7 @@ impl Shard {
         })
     }
 
-    /// Runs `verb` between passes: one that gives the engine nothing to do.
+    /// Runs `verb` between passes, without a pass afterwards: for a verb that gives the engine no work.
     pub(crate) fn arrange<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);
@@ -213,8 +216,8 @@ impl Shard {
         verb(&mut **self.lock()?)
     }
 
-    /// Sends what was posted to a QP without a pass, if nobody else drives the engine just now and nothing else is to
-    /// be sent. False: ring.
+    /// Sends what was posted to a queue pair, without a pass, unless another thread drives the engine or the engine
+    /// has other data to send. Returns false if it did not: the caller must ring.
     #[inline]
     pub(crate) fn kick(&self, qpn: u32) -> bool {
         if self.driver.is_dedicated() || self.is_wanted() || quiet::stands_back() {
@@ -227,53 +230,56 @@ impl Shard {
         kicked
     }
 
-    /// A QP has work: enters its doorbell and wakes the engine's thread if that sleeps because nobody polled.
+    /// Enters the doorbell of a queue pair that has work, and wakes the engine's thread if that sleeps and no
+    /// thread polls.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
         self.doorbells.ring(qpn);
         self.driver.nudge();
     }
 
-    /// A shared queue has receives for which Sends wait.
+    /// Tells the engine that a shared queue has receives for which Sends wait.
     pub(crate) fn ring_receives(&self) {
         self.doorbells.ring_receives();
         self.driver.nudge();
     }
 
-    /// The caller is about to sleep: the engine's thread takes over now.
+    /// The caller is about to sleep: makes the engine's thread take over now.
     pub(crate) fn hand_over(&self) {
         self.driver.hand_over();
     }
 
-    /// Stops the engine's thread; from then on only callers drive the engine.
+    /// Stops the engine's thread. From then on only callers drive the engine.
     pub(crate) fn stop(&self) {
-        // A forked child has no such thread.
+        // A forked child does not have the thread.
         if !forked() {
             self.driver.stop();
         }
     }
 
-    /// Closes the engine and its port, whoever still has the device: what they need is about to go.
+    /// Closes the engine and its port, even if handles to the device remain, because the process is about to lose
+    /// what the port needs.
     #[cfg(feature = "dpdk")]
     fn close(&self) {
         if let Ok(guard) = self.lock() {
             std::mem::forget(guard);
             self.hot.lock.close();
-            // SAFETY: this thread has had the lock, and nobody gets it any more; nor does the shard drop it again.
+            // SAFETY: this thread has the lock, and the lock is closed, so no thread gets it again; nor does the
+            // shard drop the engine again.
             unsafe { ManuallyDrop::drop(&mut *self.engine.get()) };
         }
     }
 
     #[inline]
     fn try_lock(&self) -> Option<EngineGuard<'_>> {
-        // Not `then_some`: a guard made in vain would let go of the winner's lock.
+        // Not `then_some`: dropping a guard made in vain would release the winner's lock.
         self.hot.lock.try_take(this_thread()).then(|| EngineGuard { shard: self })
     }
 
-    /// The lock, ahead of all pollers.
+    /// Takes the lock, ahead of all pollers.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: it cannot be had, because its holder does not come back, or it is closed.
+    /// [`Error::Interrupted`] if the lock cannot be had: its holder cannot continue, or the engine is closed.
     fn lock(&self) -> Result<EngineGuard<'_>> {
         self.want.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
@@ -295,9 +301,9 @@ impl Shard {
         guard
     }
 
-    /// Whether to wait for the holder of the lock is in vain: it is this very thread, which a signal handler has
-    /// interrupted, or the process ends and the holder has been stopped, or was interrupted likewise. `since`: when that
-    /// was first thought.
+    /// Whether waiting for the holder of the lock is in vain. Either the holder is this thread, which a signal
+    /// handler has interrupted; or the process ends, and the holder has been stopped, or interrupted likewise.
+    /// `since` is the time of the first such suspicion.
     #[cold]
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         let owner = self.hot.lock.owner();
@@ -336,22 +342,22 @@ impl Fellow for Shard {
     }
 }
 
-/// The nap after one of `nap` in which nothing happened.
+/// Returns the nap that follows a nap in which nothing happened.
 fn longer(nap: Duration) -> Duration {
     (nap * 2).clamp(driver::SHORTEST_NAP, driver::LONGEST_NAP)
 }
 
 impl Drop for Shard {
     fn drop(&mut self) {
-        // The port of a forked child is its parent's: closing it would end the parent's connections.
+        // The port of a forked child is its parent's. Closing it would end the parent's connections.
         if !forked() && !self.hot.lock.is_closed() {
-            // SAFETY: dropped once, here or by `close`, and nobody has the lock any more.
+            // SAFETY: the engine is dropped once, here or by `close`, and no thread has the lock any longer.
             unsafe { ManuallyDrop::drop(self.engine.get_mut()) };
         }
     }
 }
 
-/// The right to use the engine.
+/// The lock: the right to use the engine.
 struct EngineGuard<'a> {
     shard: &'a Shard,
 }
@@ -363,7 +369,7 @@ impl EngineGuard<'_> {
         let found = (**self).pass();
         if found {
             let busy = &self.shard.hot.busy;
-            // Under the lock, so no read-modify-write is needed.
+            // Written under the lock, so no read-modify-write is needed.
             busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         found

@@ -1,4 +1,4 @@
-//! What the shard and the control verbs need of an engine.
+//! What the shard and the control verbs need from an engine.
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
@@ -21,21 +21,21 @@ use crate::shared::memory::MrTable;
 use crate::shared::qp::{QpConnection, QpShared};
 use crate::shared::waiting::Waiting;
 
-/// Where a connection goes.
+/// The two ends of a connection to be opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// The reserved address it comes from; `None`: any port.
+    /// The reserved address that it comes from; `None`: any address and port.
     pub(crate) from: Option<BindId>,
     pub(crate) to: SocketAddr,
 }
 
-/// Something to be done once.
+/// A function to be called once.
 pub(crate) type Deed = Box<dyn FnOnce() + Send>;
 
-/// Something that goes from one engine of a device to another, which knows what it is.
+/// What one engine of a device gives to another. Only the engines know its type.
 pub(crate) type Parcel = Box<dyn Any + Send>;
 
-/// What a device has in common with its engines, beside the objects.
+/// What a device and its engines share, beside the objects.
 #[derive(Clone)]
 pub(crate) struct Ties {
     pub(crate) commons: Arc<Commons>,
@@ -44,107 +44,114 @@ pub(crate) struct Ties {
     pub(crate) clock: DeviceClock,
 }
 
-/// Facts about an engine.
+/// Attributes of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EngineAttr {
     pub(crate) mac: [u8; 6],
-    /// The main one first.
+    /// All present addresses, the main one first.
     pub(crate) addresses: Vec<Cidr>,
-    /// Bytes of an IP packet.
+    /// Largest IP packet, in bytes.
     pub(crate) mtu: u16,
-    /// Kind of port, as in the configuration.
+    /// Kind of port, as the configuration names it.
     pub(crate) port: String,
     pub(crate) link_up: bool,
-    /// What the port can do; none of a simulated one.
+    /// Port capabilities; `None` for a simulated port.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Octets of payload that a frame may carry to the peer that is there now as several segments, or zero.
+    /// Payload octets that one frame to the present peer may carry as several segments; 0 if it cannot carry
+    /// several.
     pub(crate) gso_max: usize,
-    /// Most Reads of a QP, inbound and outbound.
+    /// Maximum number of Reads of a queue pair: inbound (`ird`) and outbound (`ord`).
     pub(crate) ird: u16,
     pub(crate) ord: u16,
-    /// Names and values, in the order to show them.
+    /// Counters: names and values, in display order.
     pub(crate) counters: Vec<(&'static str, u64)>,
 }
 
 impl EngineAttr {
-    /// The main address.
+    /// Returns the main address; 0.0.0.0 if there is none.
     pub(crate) fn main(&self) -> IpAddr {
         self.addresses.first().map_or(IpAddr::from([0; 4]), |a| a.address)
     }
 }
 
-/// What an engine has at a moment.
+/// Numbers of the objects that an engine has now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Population {
     pub(crate) queue_pairs: usize,
-    /// Those that begin or end included.
+    /// Includes connections that begin or end.
     pub(crate) connections: usize,
 }
 
 /// An engine, used by the holder of its shard's lock.
 pub(crate) trait EngineOps: Send {
-    /// One bounded pass.
+    /// Runs one bounded pass.
     ///
-    /// True if something was received, sent or completed, or there is more to do now.
+    /// Returns true if something was received, sent or completed, or if there is more to do now.
     fn pass(&mut self) -> bool;
-    /// Sends at once what was posted to a QP whose connection has nothing under way, and nobody else waits. False, and
-    /// nothing happened, otherwise: what is posted then goes in company, when its doorbell is answered.
+    /// Sends at once what was posted to a queue pair, if its connection has nothing under way and no other one
+    /// waits. Otherwise returns false and does nothing: the posted work then goes together with other work, when
+    /// its doorbell is answered.
     fn kick(&mut self, qpn: u32) -> bool;
-    /// When the engine wants a pass even if nothing happens, from now. For callers that may wait.
+    /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not. For callers
+    /// that may wait.
     fn next_deadline(&mut self) -> Option<Duration>;
-    /// Lets what arrives from now on end a nap, if the port can. The caller makes a pass before the nap.
+    /// Arms the port, if it can signal: what arrives from now on ends a nap. The caller runs a pass before the nap.
+    /// `None`: the port cannot signal.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>>;
-    /// Whether much memory has become free since this last returned true: the caller gives it back to the system when
-    /// it has let go of the engine.
+    /// Returns whether much memory has become free since this last returned true. The caller returns that memory to
+    /// the system after it has released the engine.
     fn has_freed_much(&mut self) -> bool {
         false
     }
-    /// Does something once, after a time; never if the device ends before. It is quick and does not use the engine.
+    /// Calls `deed` once, after `time`; never if the device ends before. `deed` is quick and does not use the
+    /// engine.
     fn after(&mut self, time: Duration, deed: Deed);
-    /// What the device has in common with it.
+    /// Returns what the device and this engine share.
     fn ties(&self) -> Ties;
-    /// From now on nothing that is under way reads memory within `range` (addresses). What names it was revoked before.
+    /// Makes all work under way stop reading memory within `range` (addresses). The caller has revoked the range's
+    /// STags before.
     fn take_back(&mut self, range: &Range<usize>);
 
-    /// Takes a new QP, in the idle state.
+    /// Takes in a new queue pair, which is idle.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
-    /// Whether a QP has completed anything, here or elsewhere.
+    /// Whether a queue pair has completed anything, at any engine.
     fn has_completed(&self, _qpn: u32) -> bool {
         true
     }
-    /// Parts with an idle QP, which goes to another engine. Doorbells that ring here are forwarded to it.
+    /// Gives up an idle queue pair, which moves to engine `to`. Doorbells that ring here are forwarded to that
+    /// engine.
     fn release_qp(&mut self, qpn: u32, _to: EngineNumber) -> Result<Parcel> {
         Err(Error::UnknownQp(qpn))
     }
-    /// Takes in a QP that another engine has released.
+    /// Takes in a queue pair that another engine has released.
     fn admit_qp(&mut self, _parcel: Parcel) -> Result<()> {
         Ok(())
     }
-    /// Destroys a QP: ends its connection if any; no completions of it follow.
+    /// Destroys a queue pair: ends its connection, if any. No completions of it follow.
     fn detach_qp(&mut self, qpn: u32);
-    /// Resets the connection if any and flushes.
+    /// Resets the connection of a queue pair, if any, and flushes its work.
     fn modify_to_error(&mut self, qpn: u32);
-    /// From the error state: as new.
+    /// Makes a queue pair in the error state like a new one.
     fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;
-    /// Closes gracefully; an event tells when the send queue is empty.
+    /// Closes gracefully. An event reports when the send queue is empty.
     fn drain(&mut self, qpn: u32) -> Result<()>;
-    /// The QP's connection in RDMA mode.
+    /// Returns the connection of a queue pair in RDMA mode; `None` if there is none.
     fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>>;
 
     /// Reserves a TCP port of a local address.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound>;
-    /// Enters a reservation that another engine of the device has made. It has the same name here.
+    /// Enters a reservation that another engine of the device has made. It has the same id here.
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted("engines of this transport"))
     }
-    /// Returns the engine of the device that must open a connection from a reserved address to `to`, if not any can.
+    /// Returns the engine of the device that must open a connection from a reserved address to `to`; `None` if any
+    /// may.
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
         None
     }
-    /// Gives a reservation back. If it listens that stops, and requests without an answer are rejected.
+    /// Ends a reservation. If it has a listener, listening stops, and requests without an answer are rejected.
     fn unbind(&mut self, id: BindId);
-    /// Starts to listen on a reserved address.
-    /// `places` are for requests that the application has not answered.
+    /// Starts to listen on a reserved address. `places` limits the requests that the application has not answered.
     fn listen(
         &mut self,
         at: BindId,
@@ -152,9 +159,9 @@ pub(crate) trait EngineOps: Send {
         places: Arc<Waiting>,
         events: Arc<EventQueue>,
     ) -> Result<()>;
-    /// Starts to connect an idle QP; the outcome is an event.
+    /// Starts to connect an idle queue pair. An event reports the outcome.
     fn connect(&mut self, qpn: u32, way: Way, param: &ConnParam, events: Arc<EventQueue>) -> Result<()>;
-    /// Makes a connected socket the connection of an idle QP; the outcome is an event.
+    /// Makes a connected socket the connection of an idle queue pair. An event reports the outcome.
     fn convert(
         &mut self,
         _qpn: u32,
@@ -164,42 +171,42 @@ pub(crate) trait EngineOps: Send {
     ) -> Result<()> {
         Err(Error::NoConversion)
     }
-    /// Parts with the connection of a request, for another engine of the device; `None` if its transport can't.
+    /// Gives up the connection of a request, for another engine of the device; `None` if its transport cannot.
     fn part_with(&mut self, _request: RequestId) -> Result<Option<Parcel>> {
         Ok(None)
     }
-    /// Takes in what another engine has parted with: the request has a new name.
+    /// Takes in a connection that another engine has given up. Returns the new id of its request.
     fn take_in(&mut self, _parcel: Parcel) -> Result<RequestId> {
         Err(Error::RequestGone)
     }
-    /// Accepts a request with an idle QP; an event follows when the connection stands.
+    /// Accepts a request with an idle queue pair. An event follows when the connection is established.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
-    /// Which address and port of ours a request has come to.
+    /// Returns the local address and port that a request came to.
     fn local(&mut self, request: RequestId) -> Result<SocketAddr>;
-    /// Refuses a request.
+    /// Rejects a request.
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
-    /// Closes a connection gracefully; an event follows when it is closed.
+    /// Closes a connection gracefully. An event follows when it is closed.
     fn disconnect(&mut self, qpn: u32) -> Result<()>;
 
-    /// When the silent peer of a QP counts as dead.
+    /// Sets when the silent peer of a queue pair counts as dead; `None`: as configured.
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
-    /// Everything sent is acknowledged and every connection is closed.
+    /// Whether everything that was sent is acknowledged, and every connection is closed.
     fn drained(&self) -> bool;
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);
 
-    /// Completes what is written besides frames: the process is about to end.
+    /// Completes what the engine writes besides frames, because the process is about to end.
     fn finish(&mut self) {}
 
-    /// The address of ours that a connection to `to` comes from, if there is a way to it.
+    /// Returns the local address that a connection to `to` would come from; `None` if no route leads to `to`.
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>>;
-    /// Facts to show.
+    /// Returns the attributes to show.
     fn attributes(&self) -> EngineAttr;
-    /// Counts what the engine has.
+    /// Returns the numbers of the objects that the engine has.
     fn population(&self) -> Population {
         Population::default()
     }
-    /// The TCP connections that there are.
+    /// Returns the present TCP connections.
     fn connections(&self) -> Vec<ConnectionAttr>;
 }

@@ -1,4 +1,4 @@
-//! All shards of a device.
+//! The shards of a device.
 
 use std::iter;
 use std::sync::{Arc, Weak};
@@ -15,14 +15,14 @@ use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
 use crate::shared::grace::Fellow;
 
-/// Polls of a completion queue for which an engine that it may not know of is driven once.
+/// Number of polls of a completion queue after which one engine is driven that may complete to no polled queue.
 const LOOKS_AFTER_EVERY: u32 = 64;
 
-/// An engine that nobody drives yet, and where its doorbells are entered.
+/// An engine that no thread drives yet, and the list of its doorbells.
 pub(crate) struct Undriven {
     pub(crate) engine: Box<dyn EngineOps>,
     pub(crate) doorbells: Arc<Doorbells>,
-    /// NUMA node of the port, near which its thread runs; `None`: anywhere.
+    /// NUMA node of the port, near which the engine's thread runs; `None`: on any node.
     pub(crate) node: Option<u32>,
 }
 
@@ -34,11 +34,11 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Makes a shard of each engine, and starts its thread on the core with the same place in `cores`, if `progress` has
-    /// threads. Engines beyond the cores are not pinned.
+    /// Makes a shard of each engine, and starts its thread if `progress` asks for threads. The thread is pinned to
+    /// the core that has the engine's place in `cores`; threads beyond the list are not pinned.
     ///
     /// # Errors
-    /// As those of [`Shard::new`].
+    /// As for [`Shard::new`].
     pub(crate) fn new(
         first: Undriven,
         others: impl IntoIterator<Item = Undriven>,
@@ -54,7 +54,7 @@ impl Shards {
             match drive(engine) {
                 Ok(shard) => made.push(shard),
                 Err(error) => {
-                    // Their threads keep them.
+                    // The shards live as long as their threads, so the threads must stop.
                     iter::once(&first).chain(&made).for_each(|shard| shard.stop());
                     return Err(error);
                 }
@@ -68,7 +68,7 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Returns the shard whose engine does what concerns the device as a whole.
+    /// Returns the first shard, whose engine does what concerns the device as a whole.
     #[inline]
     pub(crate) fn first(&self) -> &Arc<Shard> {
         &self.first
@@ -104,11 +104,11 @@ impl Shards {
         (0..self.count()).filter_map(EngineNumber::new)
     }
 
-    /// Runs `verb` between passes of each engine in turn, and a pass afterwards, up to the first error. No two are held at
-    /// once.
+    /// Runs `verb` between passes of each engine in turn, then a pass of that engine, and stops at the first error.
+    /// No two engines are locked at once.
     ///
     /// # Errors
-    /// Those of `verb`, and as [`Shard::control`].
+    /// Those of `verb`, and as for [`Shard::control`].
     pub(crate) fn control_each(
         &self,
         mut verb: impl FnMut(EngineNumber, &mut dyn EngineOps) -> Result<()>,
@@ -118,10 +118,10 @@ impl Shards {
             .try_for_each(|(number, shard)| shard.control(|engine| verb(number, engine)))
     }
 
-    /// Returns how busy each engine is and was, in the order of their numbers.
+    /// Returns the load of each engine, in the order of their numbers.
     ///
     /// # Errors
-    /// As those of [`Shard::control`].
+    /// As for [`Shard::control`].
     pub(crate) fn figures(&self) -> Result<Vec<EngineFigures>> {
         self.numbers().zip(self.iter()).map(|(number, shard)| shard.figures(number)).collect()
     }
@@ -129,7 +129,7 @@ impl Shards {
     /// Returns the connections of all engines.
     ///
     /// # Errors
-    /// As those of [`Shard::control`].
+    /// As for [`Shard::control`].
     pub(crate) fn connections(&self) -> Result<Vec<ConnectionAttr>> {
         let mut all = Vec::new();
         for shard in self.iter() {
@@ -138,16 +138,16 @@ impl Shards {
         Ok(all)
     }
 
-    /// Runs a pass of each engine that nobody else drives, for a thread that will come again soon.
+    /// Runs a pass of each engine that no other thread drives, for a thread that will come again soon.
     pub(crate) fn poll_passes(&self) {
         self.iter().for_each(|shard| {
             shard.poll_pass();
         });
     }
 
-    /// Now and then runs a pass of one of the engines, each in turn, if they have no threads: one that completes to no queue
-    /// that is polled may have a frame for another engine, an answer to give to a neighbour, or a deed that is due. `turn`
-    /// counts the polls of the caller.
+    /// If the engines have no threads, runs a pass of one of them once in [`LOOKS_AFTER_EVERY`] calls, each engine
+    /// in turn. An engine that completes to no polled queue may still have a frame for another engine, an answer
+    /// for a neighbour, or a deed that is due. `turn` counts the polls of the caller.
     #[inline(never)]
     pub(crate) fn look_after(&self, turn: u32) {
         let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
@@ -156,12 +156,13 @@ impl Shards {
         }
     }
 
-    /// The caller is about to sleep: the engines' threads take over now.
+    /// The caller is about to sleep: makes the engines' threads take over now.
     pub(crate) fn hand_over(&self) {
         self.iter().for_each(|shard| shard.hand_over());
     }
 
-    /// Waits until `take` answers, which `fd` tells of; at most `timeout`. Without engines' threads this drives the engines
+    /// Waits until `take` returns something, which `fd` signals, and returns it; `None` once `timeout` has passed.
+    /// A `timeout` of `None` waits without limit. If the engines have no threads, this drives the engines
     /// meanwhile.
     pub(crate) fn wait<R>(
         &self,
@@ -193,23 +194,24 @@ impl Shards {
             if left.is_some_and(|l| l.is_zero()) {
                 return None;
             }
-            // An interruption by a signal is only a reason to look again.
+            // If a signal interrupts the wait, the loop just looks again.
             let _ = fd.wait(limit);
         }
     }
 
-    /// Stops the engines' threads; from then on only callers drive the engines.
+    /// Stops the engines' threads. From then on only callers drive the engines.
     pub(crate) fn stop(&self) {
         self.iter().for_each(|shard| shard.stop());
     }
 
-    /// Ends all connections gracefully and drives the engines until their data is acknowledged; bounded.
+    /// Ends all connections gracefully, and drives the engines until all data is acknowledged or a time limit is
+    /// reached.
     pub(crate) fn linger(&self) {
         let all: Vec<&Shard> = self.iter().map(Arc::as_ref).collect();
         linger::linger(&all);
     }
 
-    /// Returns what finds the shards as long as the device is there.
+    /// Returns a handle that does not keep the device alive.
     pub(crate) fn downgrade(&self) -> WeakShards {
         WeakShards {
             first: Arc::downgrade(&self.first),
@@ -218,14 +220,14 @@ impl Shards {
     }
 }
 
-/// The shards of a device that may be gone.
+/// The shards of a device that may no longer exist.
 pub(crate) struct WeakShards {
     first: Weak<Shard>,
     others: Box<[Weak<Shard>]>,
 }
 
 impl WeakShards {
-    /// Returns the shards; `None` if the device is gone.
+    /// Returns the shards; `None` if the device no longer exists.
     pub(crate) fn upgrade(&self) -> Option<Shards> {
         let others: Option<Vec<_>> = self.others.iter().map(Weak::upgrade).collect();
         Some(Shards { first: self.first.upgrade()?, others: others?.into() })

@@ -17,7 +17,7 @@ use crate::shared::wr::{SendFlags, SendOp, SendWr};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
 
-/// Waits for something that must happen; the limit only ends a hopeless test.
+/// Waits for something that must happen. The limit only ends a hopeless test.
 fn until(what: &str, happened: impl Fn() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !happened() {
@@ -30,13 +30,13 @@ fn passes(knobs: &Knobs) -> u64 {
     knobs.passes.load(Ordering::SeqCst)
 }
 
-/// Its naps grow while nothing happens, so that it uses next to no processor time.
+/// Naps grow while nothing happens, so that the thread uses next to no processor time.
 #[test]
 fn an_idle_adaptive_thread_naps() {
     let (_device, knobs) = fake::device(Progress::Adaptive);
     let (start, before) = (Instant::now(), passes(&knobs));
     until("200 passes", || passes(&knobs) >= before + 200);
-    // 200 naps that grow from 50 us to 1.5 ms last 290 ms at least; a busy machine makes them longer only.
+    // 200 naps that grow from 50 us to 1.5 ms last at least 290 ms. A busy machine only makes them longer.
     assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
 }
 
@@ -72,7 +72,7 @@ fn passes_that_find_work_are_counted_beside_all() {
     }
     let after = figures();
     assert_eq!(after.busy_passes, before.busy_passes + 2);
-    // Asking drives it too.
+    // Asking for the figures drives the engine, too.
     assert_eq!(after.passes, before.passes + 6);
 }
 
@@ -89,7 +89,7 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
     assert_eq!(passes(&knobs), before + 3);
 }
 
-/// Whoever runs a pass may lose its core between a completion and the freeing of the slot.
+/// The thread that runs a pass may lose its core between a completion and the freeing of its slot.
 #[test]
 fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
     let (device, _) = fake::device(Progress::Inline);
@@ -135,7 +135,7 @@ fn a_busy_thread_stops() {
     }
 }
 
-/// While somebody polls, the thread makes no passes; when he stops, it does.
+/// While a thread polls, the engine's thread makes no passes. When the polling stops, it does.
 #[test]
 fn adaptive_watches_pollers_and_takes_over() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -148,7 +148,7 @@ fn adaptive_watches_pollers_and_takes_over() {
         }
         (own, passes(&knobs) - before)
     };
-    // It may be in the middle of a round of its own at first.
+    // The engine's thread may be in a round of its own at first.
     let mut quiet = false;
     let limit = Instant::now() + Duration::from_secs(60);
     while !quiet && Instant::now() < limit {
@@ -184,7 +184,7 @@ fn one_driver_at_a_time() {
     }
 }
 
-/// Control verbs get the lock although two pollers never let go of it for longer than a moment.
+/// Control verbs get the lock although two pollers release it only for moments.
 #[test]
 fn control_is_not_starved_by_busy_pollers() {
     let (device, _) = fake::device(Progress::Inline);
@@ -204,8 +204,8 @@ fn control_is_not_starved_by_busy_pollers() {
     });
 }
 
-/// A thread that naps because nothing happens is woken by a doorbell; one that was told to take over does so
-/// though somebody has just polled.
+/// A doorbell wakes a thread that naps because nothing happens. A thread that was told to take over does so even if
+/// another thread has just polled.
 #[test]
 fn hand_over_and_doorbells_wake() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -222,8 +222,8 @@ fn hand_over_and_doorbells_wake() {
     }
 }
 
-/// Where the port tells of frames, a nap lasts until it does, a doorbell rings, or somebody is about to sleep; in tests there
-/// is no other end.
+/// If the port signals frames, a nap lasts until a frame comes, a doorbell rings, or a caller is about to sleep. In
+/// tests it has no other end.
 #[test]
 fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -237,7 +237,7 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
                 knobs.arrivals.store(1, Ordering::SeqCst);
                 frames.signal();
             }
-            // Nobody takes what is signalled: the next has to be noticed nevertheless.
+            // The signals are not taken: the next one must be noticed nevertheless.
             1 => frames.signal(),
             2 => device.shared.shards.first().ring(1),
             _ => device.shared.shards.first().hand_over(),
@@ -246,8 +246,8 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     }
 }
 
-/// A verb in a signal handler that has interrupted its own thread's pass is refused; it waited for itself. The thread goes
-/// on then.
+/// A verb in a signal handler that has interrupted a pass of its own thread is refused, because it would wait for
+/// itself. The thread then continues.
 #[test]
 fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
     for progress in ALL {
@@ -257,9 +257,9 @@ fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
         let pass = device.shared.shards.first().lock().unwrap();
         assert!(matches!(device.attributes(), Err(crate::Error::Interrupted)));
         assert_eq!(device.shared.shards.first().poll_pass(), Polled::Skipped);
-        // The pass may still write there: the memory stays.
+        // The pass may still write there, so the memory stays.
         drop(region);
-        // SAFETY: as said.
+        // SAFETY: the memory stays, as tested here.
         unsafe { address.write_volatile(1) };
         drop(pass);
         device.attributes().unwrap();
@@ -267,7 +267,7 @@ fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
     }
 }
 
-/// Doorbells of others stay when one is forgotten, while others ring.
+/// Forgetting a doorbell keeps the others, even while others ring.
 #[test]
 fn forgetting_a_doorbell_keeps_the_others() {
     let doorbells = Doorbells::new(64);
@@ -283,8 +283,8 @@ fn forgetting_a_doorbell_keeps_the_others() {
     assert_eq!(left, (0..10).chain(20..64).collect::<Vec<_>>());
 }
 
-/// A child of a process with a device is told that it cannot use it, and can drop what it inherited without
-/// touching the device.
+/// A forked child of a process with a device is told that it cannot use the device. It can drop what it inherited
+/// without touching the device.
 #[test]
 fn a_forked_child_leaves_the_device_alone() {
     for progress in ALL {
@@ -297,11 +297,11 @@ fn a_forked_child_leaves_the_device_alone() {
             let skipped = device.shared.shards.first().poll_pass() == Polled::Skipped;
             drop(device);
             let untouched = !knobs.shut_down.load(Ordering::SeqCst) && Arc::strong_count(&knobs) == 2;
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: ends the child without running anything that belongs to the parent.
             unsafe { libc::_exit(i32::from(!(refused && skipped && untouched))) };
         }
         let mut status = -1;
-        // SAFETY: waits for the child made above.
+        // SAFETY: waits for the child forked above.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         assert_eq!(status, 0);
         assert!(device.attributes().is_ok(), "the parent goes on");

@@ -1,11 +1,11 @@
-//! What an engine needs of whatever carries its streams: reliable byte streams between addresses, as TCP's.
+//! What an engine needs from a transport: reliable byte streams between addresses, like TCP's.
 //!
-//! The engine is generic over [`Transport`], so that it knows nothing of frames, neighbours, checksums and pools, and no
-//! call on the way of a message is dynamic. `over_port` is the project's own TCP on a port. Another one makes a
-//! device by [`Device::over`](crate::Device::over).
+//! The engine is generic over [`Transport`]. It therefore knows nothing of frames, neighbours, checksums and pools,
+//! and the path of a message has no dynamic calls. `over_port` is urnic's own TCP on a port, `over_kernel` the
+//! kernel's TCP sockets. [`Device::over`](crate::Device::over) makes a device on any other transport.
 //!
 //! # A whole transport
-//! Streams from a device to itself, without windows, timers and resets:
+//! This one carries streams from a device to itself, without windows, timers and resets:
 //!
 //! ```
 //! use std::collections::VecDeque;
@@ -29,15 +29,15 @@
 //!     to: Option<SocketAddr>,
 //!     queued: Vec<u8>,
 //!     unacked: u64,
-//!     /// What has arrived and was not taken.
+//!     /// Octets that have arrived and were not taken.
 //!     waiting: VecDeque<Octets>,
 //!     stopped: bool,
-//!     /// Our end is to come, the other one's has come.
+//!     /// This half will close; the other half has ended.
 //!     closes: bool,
 //!     ended: bool,
 //! }
 //!
-//! /// What half of which index hears.
+//! /// An event, with the index of the half that it is for.
 //! enum News {
 //!     Incoming(u32),
 //!     Connected(u32),
@@ -202,7 +202,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // A device on it writes into its own memory.
+//! // A device on this transport writes into its own memory.
 //! let mut config = Config::default();
 //! config.engine.progress = urnic::Progress::Inline;
 //! let device = Device::over(Loop::default(), Watch::new(), &config)?;
@@ -270,56 +270,57 @@ pub use urnic_tcp::{
     Scope, Time,
 };
 
-/// Streams of one engine. A connection is named by a [`ConnId`]; ids of connections that are gone are refused quietly
-/// wherever they are used. Events of a connection carry the number that the engine gave it, its tag.
+/// The streams of one engine. A [`ConnId`] names a connection. Every function must ignore ids of connections that
+/// no longer exist. Each event of a connection carries the connection's tag, a number chosen by the engine.
 ///
-/// A pass of the engine calls, in this order: [`check`](Self::check) if it is due, the sending functions for connections that
-/// have something to say, [`flush`](Self::flush) if any had, [`advance`](Self::advance), [`flush`](Self::flush),
-/// [`receive`](Self::receive). Nothing here waits.
+/// A pass of the engine calls, in this order: [`check`](Self::check) if it is due, the sending functions for
+/// connections that have data to send, [`flush`](Self::flush) if any had, [`advance`](Self::advance),
+/// [`flush`](Self::flush), [`receive`](Self::receive). None of these functions may wait.
 pub trait Transport: Send {
-    /// Stream data that has arrived. It stays where it is for as long as it is held.
+    /// Stream data that has arrived. It stays in place for as long as it is held.
     type Data: Data + Send + 'static;
     /// A record under construction.
     type Draft: Draft + Send;
 
     // ---- connections ----
 
-    /// Reserves a port (zero: any free one) of a local address. An unspecified address stands for all of its family,
-    /// and `::` for both families unless `v6only` ([`Scope::of`]).
+    /// Reserves a port (0: any free one) of a local address. An unspecified address stands for all addresses of its
+    /// family, and `::` for those of both families unless `v6only` ([`Scope::of`]).
     ///
     /// # Errors
-    /// The address is not the transport's, the port is taken, or none is free.
+    /// [`BindError`] if the address is not the transport's, the port is taken, or none is free.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError>;
 
-    /// Enters what the transport of another engine of the device has reserved, under the same name. Reservations are made,
-    /// listened on and given back in the same order at all engines of a device; one reserves, the others enter.
+    /// Enters a reservation that the transport of another engine of the device has made, with the same id.
+    /// Reservations are made, listened on and ended in the same order at all engines of a device: one engine
+    /// reserves, the others enter.
     ///
     /// # Errors
-    /// [`BindError::OutOfStep`]: the order was not the same, or the transport is made for one engine.
+    /// [`BindError::OutOfStep`] if the order was not the same, or the transport supports only one engine.
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<(), BindError> {
         Err(BindError::OutOfStep)
     }
 
-    /// Returns the number of the engine of the device that must open a connection from a reserved address to `to`; `None` if
-    /// any may, or none can.
+    /// Returns the number of the engine of the device that must open a connection from a reserved address to `to`;
+    /// `None` if any engine may, or none can.
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<usize> {
         None
     }
 
-    /// Gives a reservation back, and admits no more connections to it.
+    /// Ends a reservation. No more connections are admitted to it.
     fn unbind(&mut self, bound: BindId);
 
-    /// Admits connections to a reserved address, of which `backlog` may be half open.
+    /// Admits connections to a reserved address. At most `backlog` of them may be half open.
     ///
     /// # Errors
-    /// It is not reserved, another listener has it, or it listens already.
+    /// [`ListenError`] if the address is not reserved, another listener has it, or it has a listener already.
     fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError>;
 
-    /// Opens a connection, from a reserved address or from any port; [`Events::connected`] or [`Events::closed`] tells
-    /// how it went.
+    /// Opens a connection, from a reserved address or from any port (`None`). [`Events::connected`] or
+    /// [`Events::closed`] reports the outcome.
     ///
     /// # Errors
-    /// It cannot even be tried.
+    /// [`ConnectError`] if the connection cannot even be attempted.
     fn connect(
         &mut self,
         now: Time,
@@ -328,12 +329,13 @@ pub trait Transport: Send {
         tag: u64,
     ) -> Result<ConnId, ConnectError>;
 
-    /// Takes a connected socket of the program's over. `already_read` is the beginning of what the peer says; it waits until
-    /// the engine calls [`resume`](Self::resume), as all that follows does. There is no [`Events::connected`].
+    /// Takes over a connected socket of the program. `already_read` is the beginning of the peer's data. It waits,
+    /// like all data that follows, until the engine calls [`resume`](Self::resume). There is no
+    /// [`Events::connected`].
     ///
     /// # Errors
-    /// The transport has no sockets ([`Error::NoConversion`](crate::Error::NoConversion)), or cannot take this one, which is
-    /// given back as it was.
+    /// [`ConvertError`] with the unchanged socket: the transport has no sockets
+    /// ([`Error::NoConversion`](crate::Error::NoConversion)), or cannot take this one.
     fn adopt(
         &mut self,
         _now: Time,
@@ -344,219 +346,224 @@ pub trait Transport: Send {
         Err(ConvertError::new(Error::NoConversion, socket))
     }
 
-    /// Whether a connection may go to the transport of another engine of the device.
+    /// Returns whether connections may move to the transport of another engine of the device.
     fn can_part(&self) -> bool {
         false
     }
 
-    /// Parts with a connection on which nothing was sent, for [`take_in`](Self::take_in) of another engine; `None` if it is
-    /// gone.
+    /// Gives up a connection on which nothing was sent, for [`take_in`](Self::take_in) at another engine; `None` if
+    /// the connection no longer exists.
     fn part_with(&mut self, _conn: ConnId) -> Option<Box<dyn Any + Send>> {
         None
     }
 
-    /// Takes in a connection that another engine has parted with; its events carry `tag` from now on.
+    /// Takes in a connection that another engine has given up. Its events carry `tag` from now on.
     ///
     /// # Errors
-    /// It is lost: there is no room for it.
+    /// The connection is lost if this transport has no room for it.
     fn take_in(&mut self, _now: Time, _stream: Box<dyn Any + Send>, _tag: u64) -> Result<ConnId> {
         Err(Error::RequestGone)
     }
 
-    /// The program wants this connection that has come in: until now its peer may have sent little more than an MPA Request.
+    /// The program accepts this incoming connection. Until now its peer was allowed to send little more than an MPA
+    /// Request.
     fn welcome(&mut self, _now: Time, _conn: ConnId) {}
 
-    /// Gives a connection time limits of its own, or with `None` those of the configuration.
+    /// Sets time limits for a silent peer of a connection; `None`: those of the configuration.
     fn set_patience(&mut self, _conn: ConnId, _patience: Option<Patience>) {}
 
-    /// Ends a connection behind what is queued; what the peer still says arrives.
+    /// Ends a connection after its queued data has been sent. Data that the peer still sends arrives.
     fn close(&mut self, now: Time, conn: ConnId);
 
-    /// Ends a connection at once; the peer sees a reset.
+    /// Ends a connection at once. The peer sees a reset.
     fn abort(&mut self, now: Time, conn: ConnId);
 
-    /// Whether the peer has acknowledged all that was sent on a connection that was closed, and its end.
+    /// Returns whether the peer has acknowledged all data of a closed connection, and its end.
     fn has_ended(&self, conn: ConnId) -> bool;
 
-    /// Connections that there can be at once.
+    /// Returns the maximum number of connections.
     fn max_connections(&self) -> u32 {
         1 << 19
     }
 
     // ---- a pass ----
 
-    /// Looks at what changes rarely; says when to look again.
+    /// Checks what changes rarely. Returns when to call this again.
     fn check(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) -> Time {
         Time::MAX
     }
 
-    /// Takes what has arrived, a bounded amount. False: nothing has.
+    /// Takes a bounded amount of what has arrived. Returns false if nothing has.
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool;
 
-    /// Lets due timers fire, tells of connections that have ended, and sends what is owed and found no company.
+    /// Fires due timers, reports connections that have ended, and sends acknowledgements that no data carried.
     fn advance(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) {}
 
-    /// Hands what was sent to the wire.
+    /// Hands to the wire what was sent.
     fn flush(&mut self) {}
 
-    /// When it wants [`advance`](Self::advance) to be called, even if nothing happens.
+    /// Returns when [`advance`](Self::advance) must be called even if nothing happens; `None`: never.
     fn next_deadline(&self) -> Option<Time>;
 
-    /// Sends what waits for company: the engine may not be driven for long.
+    /// Sends what waits to share a frame, because the engine may not be driven for long.
     fn flush_late(&mut self, now: Time) {
         let _ = now;
     }
 
-    /// Lets what arrives from now on end a nap, if it can.
+    /// Arms the transport, if it can signal: what arrives from now on ends a nap. `None`: it cannot signal.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }
 
-    /// Segments sent so far, or what comes close to them: a pass ends after some.
+    /// Returns the number of segments sent so far, or an approximation. A pass ends after a certain number.
     fn sent(&self) -> u64 {
         0
     }
 
-    /// Octets of its memory that data which is held may pin; [`Events::pinnable`] tells of changes. What may not be held is
-    /// copied.
+    /// Returns how many octets of its memory held data may pin. Data beyond that is copied. [`Events::pinnable`]
+    /// reports changes.
     fn pinnable(&self) -> usize {
         0
     }
 
-    /// Calls [`Events::data`] with what waits because the engine could not take it.
+    /// Calls [`Events::data`] with the data that waits because the engine could not take it.
     fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Self::Data>);
 
     // ---- sending ----
 
-    /// Whether anything can be sent now.
+    /// Returns whether anything can be sent now.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// A fresh record; `None` while there is no buffer for it.
+    /// Returns a fresh record; `None` while there is no buffer for it.
     fn draft(&mut self) -> Option<Self::Draft>;
 
-    /// Octets of data that a segment of the connection carries; zero for a connection that is gone. An FPDU fits into one
-    /// (MPA-43).
+    /// Returns the number of data octets in a segment of the connection; 0 if the connection no longer exists. An
+    /// FPDU fits into one segment (MPA-43).
     fn segment(&self, conn: ConnId) -> usize;
 
-    /// Octets that a record had best have at most: as many as leave at once.
+    /// Recommended maximum record size, in octets: what leaves at once.
     fn record_max(&self, conn: ConnId) -> usize {
         self.segment(conn)
     }
 
-    /// Octets worth sending now. Zero: wait for [`Events::acked`].
+    /// Returns how many octets are worth sending now. 0: wait for [`Events::acked`].
     fn room(&self, conn: ConnId) -> usize;
 
-    /// Queues a record. `sum` is the one's-complement sum of its octets, if it is known; they had best be cut, if they do not
-    /// go as a whole, at multiples of `unit` octets, zero: anywhere. A connection that is gone takes nothing; the engine hears
-    /// of that by [`Events::closed`].
+    /// Queues a record. `sum` is the one's-complement sum of its octets, if known. If the record does not leave as
+    /// a whole, it should be cut at multiples of `unit` octets; 0: anywhere. A connection that no longer exists
+    /// takes nothing; [`Events::closed`] has told the engine, or will.
     fn send(&mut self, conn: ConnId, record: Self::Draft, sum: Option<u16>, unit: u16);
 
-    /// Sends what is queued, as far as the peer's window goes.
+    /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
 
-    /// Octets that were sent and that the peer has not acknowledged.
+    /// Returns the number of octets that were sent and that the peer has not acknowledged.
     fn unacked(&self, conn: ConnId) -> u64;
 
-    /// Octets that were sent to a connection and have not left, as far as the transport knows.
+    /// Returns the number of octets that were sent on a connection and have not left this host, as far as the
+    /// transport knows.
     fn unsent(&self, conn: ConnId) -> u64 {
         self.unacked(conn)
     }
 
-    /// Since when the peer has acknowledged nothing of what it was sent; `None` if nothing is outstanding.
+    /// Returns since when the peer has acknowledged nothing of what is outstanding; `None` if nothing is.
     fn stalled_since(&self, _conn: ConnId) -> Option<Time> {
         None
     }
 
-    /// Whether something waits because the peer keeps its window shut; a peer that does not answer probes is found dead, and
-    /// its connection ends. When the program is done with a connection, the engine waits for such a peer.
+    /// Returns whether data waits because the peer keeps its window shut. The transport must find out whether such
+    /// a peer is dead, by probes, and then end the connection: after the program is done with a connection, the
+    /// engine waits for such a peer.
     fn is_held_up(&self, _conn: ConnId) -> bool {
         false
     }
 
-    /// Whether records need the sum of their octets.
+    /// Returns whether records need the sum of their octets.
     fn wants_sum(&self) -> bool {
         false
     }
 
     // ---- buffers for what is sent ----
 
-    /// Buffers that are free. `usize::MAX` where they are not what runs out.
+    /// Returns the number of free send buffers; `usize::MAX` if they are not a limited resource.
     fn send_buffers(&self) -> usize {
         usize::MAX
     }
 
-    /// All of them.
+    /// Returns the number of all send buffers; `usize::MAX` if they are not a limited resource.
     fn all_send_buffers(&self) -> usize {
         usize::MAX
     }
 
-    /// Records of a connection that the peer has not acknowledged.
+    /// Returns the number of records of a connection that the peer has not acknowledged.
     fn records(&self, _conn: ConnId) -> usize {
         0
     }
 
-    /// Of those the newest that have buffers of the transport's.
+    /// Returns how many of the newest of these records occupy the transport's buffers.
     fn buffers(&self, _conn: ConnId) -> usize {
         0
     }
 
-    /// Copies a connection's records to ordinary memory, as long as less than `most` octets lie there, so that their buffers are
-    /// free for others.
+    /// Copies a connection's records to ordinary memory, as long as less than `most` octets are there, so that
+    /// other connections get their buffers.
     fn put_aside(&mut self, _conn: ConnId, _most: usize) {}
 
-    /// Octets that lie there.
+    /// Returns the number of octets in that memory.
     fn aside(&self) -> usize {
         0
     }
 
     // ---- memory that is lent instead of copied ----
 
-    /// From how many octets in one piece on payload had better be lent than copied; `usize::MAX` where none can be.
+    /// Returns the size, in octets, from which a contiguous piece should be lent rather than copied; `usize::MAX`
+    /// if the transport cannot lend.
     fn lends_from(&self) -> usize {
         usize::MAX
     }
 
-    /// Appends `len` octets at `at` to a record without copying them. `ours`: they are of the device's own allocator. False:
-    /// it can't be done, and nothing has changed.
+    /// Appends `len` octets at `at` to a record without copying them. With `ours`, they are in memory of the
+    /// device's own allocator. Returns false, and changes nothing, if the transport cannot do that.
     ///
     /// # Safety
-    /// The octets stay readable until they are acknowledged, or [`take_back`](Self::take_back) has copied them, and
-    /// [`forget`](Self::forget) has dropped what waits.
+    /// The octets must stay readable until they are acknowledged, or until [`take_back`](Self::take_back) has
+    /// copied them and [`forget`](Self::forget) has dropped what waits.
     unsafe fn lend(&mut self, _record: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
         false
     }
 
-    /// Copies what a connection still has of memory within `range` (addresses). If that can't be done, the connection ends.
+    /// Copies what a connection still refers to within `range` (addresses). If it cannot be copied, ends the
+    /// connection.
     fn take_back(&mut self, _now: Time, _conn: ConnId, _range: &Range<usize>) {}
 
-    /// Drops what waits to be sent a second time, and shows memory within `range` (addresses).
+    /// Drops queued retransmissions that refer to memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}
 
     // ---- the end ----
 
-    /// The only peer that there can be is gone.
+    /// Returns whether the only possible peer is gone.
     fn is_deserted(&self) -> bool {
         false
     }
 
-    /// The peers' kernels, or processes, notice when this one goes without a word.
+    /// Returns whether the peers' kernels or processes notice by themselves when this process ends.
     fn is_missed(&self) -> bool {
         false
     }
 
-    /// Completes what it writes besides: the process is about to end.
+    /// Completes what the transport writes besides frames, because the process is about to end.
     fn finish(&mut self) {}
 
     // ---- facts ----
 
-    /// Returns our end of a connection; `None` if the connection is gone.
+    /// Returns the local address of a connection; `None` if the connection no longer exists.
     fn local(&self, conn: ConnId) -> Option<SocketAddr>;
 
-    /// Returns where a connection to `to` goes: a loopback address leads to ourselves, and [`bind`](Self::bind) takes it for
-    /// any of its family. By default the first of [`facts`](Self::facts) of its family, unless one of these is of the
-    /// loopback.
+    /// Returns the address that a connection to `to` must use. A loopback address means this host, and
+    /// [`bind`](Self::bind) takes it for any address of its family. By default, a loopback address becomes the
+    /// first of the [`facts`](Self::facts)' addresses of its family, unless one of these is a loopback address.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         let ip = to.ip().to_canonical();
         if !ip.is_loopback() {
@@ -568,34 +575,34 @@ pub trait Transport: Send {
         home.map_or(to, |home| SocketAddr::new(home.ip, to.port()))
     }
 
-    /// Returns the address of ours that a connection to `to` comes from; `None` if there is no way to it. By default that
-    /// of [`facts`](Self::facts) whose network has it.
+    /// Returns the local address that a connection to `to` would come from; `None` if no route leads to `to`. By
+    /// default, the address of [`facts`](Self::facts) whose network contains `to`.
     ///
     /// # Errors
-    /// It cannot be found out now.
+    /// The transport's, if the address cannot be found now.
     fn source_for(&self, _now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
         let (own, to) = (self.facts().addresses, to.ip());
         let has = |own: &Address| Cidr { address: own.ip, prefix: own.prefix_len }.contains(to);
         Ok(own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip))
     }
 
-    /// Returns what the user may look at where there is no way to an address, to be put behind a colon.
+    /// Returns what the user should check if no route leads to an address. It follows a colon in the message.
     fn without_route(&self) -> &'static str {
-        "the device's streams do not lead there"
+        "the device's transport does not reach it"
     }
 
-    /// Facts to show.
+    /// Returns the facts to show.
     fn facts(&self) -> Facts {
         Facts { link_up: true, ..Facts::default() }
     }
 
-    /// The connections that there are.
+    /// Returns the present connections.
     fn connections(&self) -> Vec<StreamFacts> {
         Vec::new()
     }
 }
 
-/// Octets in ordinary memory, for a transport that has no better place.
+/// Octets in ordinary memory, for a transport that has no better place for received data.
 #[derive(Clone, Debug, Default)]
 pub struct Octets {
     all: Arc<[u8]>,
@@ -603,13 +610,13 @@ pub struct Octets {
 }
 
 impl Octets {
-    /// All of `octets`.
+    /// Makes an object of all of `octets`.
     pub fn new(octets: Vec<u8>) -> Self {
         let range = 0..octets.len();
         Self { all: octets.into(), range }
     }
 
-    /// A part of these; nothing of what it leaves out is copied.
+    /// Returns the part `range` of these octets, without copying.
     pub fn part(&self, range: Range<usize>) -> Self {
         let (start, end) = (self.range.start + range.start, self.range.start + range.end);
         Self { all: self.all.clone(), range: start.min(self.range.end)..end.min(self.range.end) }
@@ -630,71 +637,72 @@ impl Data for Octets {
 
 /// Octets of a stream, in order.
 pub trait Data: Chunk {
-    /// Takes the first `n` octets away.
+    /// Removes the first `n` octets.
     fn skip(&mut self, n: usize);
 }
 
-/// What a transport tells its engine, from inside its functions. The engine cannot call it back from there; it notes what it
-/// wants to do and does it afterwards.
+/// The engine, as a transport reports events to it from inside its functions. The engine cannot call the transport
+/// from there; it notes what to do, and does it afterwards.
 pub trait Events<D> {
-    /// A connection has come in. Gives its tag.
+    /// A connection has come in. Returns its tag.
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
-    /// A connection that was asked for is there.
+    /// A connection that the engine has opened is established.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// The next octets of a stream, each once and in order. What the engine cannot take it gives back (a suffix, not empty):
-    /// that and what follows waits, and shuts the window, until [`Transport::resume`].
+    /// The next octets of a stream, each once and in order. The engine returns the octets that it cannot take (a
+    /// non-empty suffix). These, and what follows, wait and shut the window until [`Transport::resume`].
     fn data(&mut self, conn: ConnId, tag: u64, data: D) -> Option<D>;
 
-    /// `octets` more of what was sent are acknowledged, so that the engine may reuse their memory. Also told with zero when
-    /// there may be room for another reason.
+    /// `octets` more of what was sent are acknowledged, so that the engine may reuse their memory. Also called with
+    /// 0 if there may be room for another reason.
     fn acked(&mut self, conn: ConnId, tag: u64, octets: u64);
 
-    /// The peer will send no more; all its data has been told.
+    /// The peer will send no more, and all its data has been reported.
     fn finished(&mut self, conn: ConnId, tag: u64);
 
-    /// The connection is gone.
+    /// The connection has ended.
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
 
-    /// Data that is held may pin so many octets of the transport's memory from now on. Zero: what is held must be copied.
+    /// Held data may pin this many octets of the transport's memory from now on. 0: held data must be copied.
     fn pinnable(&mut self, octets: usize);
 
     /// The link has come up, or gone down.
     fn link(&mut self, up: bool);
 }
 
-/// A connection that was a socket of the program's.
+/// A connection that was a socket of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// Its name.
+    /// Its id.
     pub conn: ConnId,
-    /// The other end.
+    /// Address of the peer.
     pub peer: SocketAddr,
 }
 
 /// Facts about a transport.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Whether there is a link.
+    /// Whether the link is up.
     pub link_up: bool,
-    /// Octets of payload that one frame may carry as several segments to the peer that is there now, or zero.
+    /// Payload octets that one frame to the present peer may carry as several segments; 0 if it cannot carry
+    /// several.
     pub gso_max: usize,
-    /// Addresses that can be used at this moment, the main one first; none: those of the configuration.
+    /// Addresses that can be used now, the main one first. Empty: those of the configuration.
     pub addresses: Vec<Address>,
-    /// Names and values, in the order to show them.
+    /// Counters: names and values, in display order.
     pub counters: Vec<(&'static str, u64)>,
 }
 
-/// A connection's figures.
+/// Facts about a connection.
 #[derive(Clone, Debug)]
 pub struct StreamFacts {
-    /// Its name.
+    /// Its id.
     pub conn: ConnId,
-    /// This end.
+    /// Local address.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address of the peer.
     pub peer: SocketAddr,
-    /// What TCP says of it.
+    /// State and figures of TCP.
     pub tcp: ConnInfo,
 }

@@ -1,4 +1,4 @@
-//! What one engine gives to one completion queue.
+//! The completions that one engine adds to one completion queue.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use crate::shared::queue::{CompletionRing, capacity_for};
 use crate::shared::sync::Line;
 use crate::shared::wc::Wc;
 
-/// Completions, and when they came if that is wanted.
+/// Completions, and their time stamps if these are wanted.
 pub(crate) struct Entries {
     pub(crate) ring: CompletionRing,
-    /// For each slot; none if there are no time stamps.
+    /// One for each slot; empty if there are no time stamps.
     times: Box<[AtomicU64]>,
 }
 
@@ -32,16 +32,17 @@ impl Entries {
     }
 }
 
-/// The completions of one engine, in the order in which it gave them.
+/// The completions of one engine, in the order in which it added them.
 pub(crate) struct Lane {
-    /// Used by the engine under its lock and by pollers under theirs; replaced under both.
+    /// Used by the engine under its lock and by pollers under theirs. Replaced under both.
     entries: UnsafeCell<Entries>,
-    /// Number of the next completion; written by the engine only.
+    /// Number of the next completion. Only the engine writes it.
     head: Line<AtomicU32>,
 }
 
-// SAFETY: the entries are replaced only by `replace`, whose caller has the engine lock and, as the poller shows, the
-// pollers' lock; everybody else has one of the two and uses them through shared references. All else is Sync.
+// SAFETY: only `replace` replaces the entries. Its caller has the engine lock and, as the poller shows, the
+// pollers' lock. All others have one of the two locks, and use the entries through shared references. Everything
+// else is Sync.
 unsafe impl Sync for Lane {}
 
 impl Lane {
@@ -49,7 +50,7 @@ impl Lane {
         Self { entries: UnsafeCell::new(entries), head: Line(AtomicU32::new(0)) }
     }
 
-    /// Engine, under its lock: publishes a completion. False if there is no room.
+    /// Called by the engine, under its lock: publishes a completion. Returns false if there is no room.
     #[inline(always)]
     pub(super) fn push(&self, wc: Wc, clock: Option<&DeviceClock>) -> bool {
         let head = self.head.load(Ordering::Relaxed);
@@ -65,21 +66,22 @@ impl Lane {
         true
     }
 
-    /// The pollers' side.
+    /// Returns the entries, for pollers.
     #[inline(always)]
     pub(crate) fn polled<'a>(&'a self, _poller: &'a Poller) -> &'a Entries {
-        // SAFETY: a poller is borrowed from the guard of the pollers' lock, which is held as long as the reference lives.
+        // SAFETY: a poller is borrowed from the guard of the pollers' lock, which is held as long as the reference
+        // lives.
         unsafe { &*self.entries.get() }
     }
 
-    /// Completions that nobody has taken. The engine may add to them at any time.
+    /// Returns the number of completions that were not taken. The engine may add to them at any time.
     pub(super) fn pending(&self, poller: &Poller) -> u32 {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).ring.released())
     }
 
-    /// Moves what is there to `fresh`, which takes the place of the entries; the old ones are given back. If the engine has
-    /// added more than `fresh` holds since that was checked, a larger one takes their place: nothing is lost. The caller has
-    /// the engine lock.
+    /// Moves the completions to `fresh`, which replaces the entries, and returns the old ones. If the engine has
+    /// added more than `fresh` can hold since the caller checked, larger entries replace them, so that nothing is
+    /// lost. The caller has the engine lock.
     pub(super) fn replace(&self, poller: &mut Poller, mut fresh: Entries) -> Entries {
         let pending = self.pending(poller);
         if pending > fresh.ring.capacity() {
@@ -101,7 +103,7 @@ impl Lane {
         std::mem::replace(entries, fresh)
     }
 
-    /// Takes completions into `out`; gives how many.
+    /// Takes completions into `out`, and returns their number.
     #[inline(always)]
     pub(super) fn take(&self, poller: &Poller, out: &mut [Wc]) -> usize {
         let ring = &self.polled(poller).ring;
@@ -118,14 +120,14 @@ impl Lane {
         taken
     }
 
-    /// Whether there is something to take.
+    /// Whether there is a completion to take.
     #[inline(always)]
     pub(super) fn has_some(&self, poller: &Poller) -> bool {
         let ring = &self.polled(poller).ring;
         ring.peek(ring.released()).is_some()
     }
 
-    /// Engine, under its lock: whether all has been taken.
+    /// Called by the engine, under its lock: whether all completions have been taken.
     pub(super) fn is_empty(&self) -> bool {
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
@@ -141,7 +143,7 @@ impl Lane {
     }
 }
 
-/// Notes the time of completion `head`, which comes next.
+/// Stores the time of completion `head`, which comes next.
 #[inline(never)]
 fn stamp(entries: &Entries, head: u32, clock: &DeviceClock) {
     if let Some(time) = entries.time(head)

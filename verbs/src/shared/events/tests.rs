@@ -36,7 +36,7 @@ fn events_come_in_order_and_the_descriptor_tells_of_them() {
     assert_eq!(queue.take(), None);
 }
 
-/// However often something happens, the memory of it is bounded; what happened last comes last.
+/// However often something happens, the stored events are bounded. The latest event comes last.
 #[test]
 fn the_newer_event_takes_the_place_of_the_older() {
     let queue = AsyncQueue::new().unwrap();
@@ -65,7 +65,7 @@ fn an_object_that_is_gone_leaves_no_event() {
     assert!(!readable(&queue.fd));
 }
 
-/// Threads that raise, read and destroy at the same time: the descriptor tells the truth in the end.
+/// Threads raise, read and destroy at the same time. In the end, the descriptor's count is right.
 #[test]
 fn threads_may_meet() {
     let queue = AsyncQueue::new().unwrap();
@@ -91,7 +91,7 @@ fn threads_may_meet() {
     assert!(!readable(&queue.fd));
 }
 
-/// A completion queue tells of its overflow once, by its number, and not after its end.
+/// A completion queue reports its overflow once, by its number, and not after its end.
 #[test]
 fn overflow_is_an_event() {
     let (device, _) = fake::device(Progress::Inline);
@@ -110,7 +110,7 @@ fn overflow_is_an_event() {
     assert_eq!(events.poll(), None);
 }
 
-/// A queue pair's unread events end with it, although its number comes back some day.
+/// A queue pair's unread events are discarded with it, because its number will be used again.
 #[test]
 fn a_queue_pair_takes_its_events_along() {
     let (device, _) = fake::device(Progress::Inline);

@@ -1,4 +1,4 @@
-//! Every order of events that the memory model allows, of the lock of an engine and of the table that its passes read
+//! Every order of events that the memory model allows, for the lock of an engine and the table that its passes read
 //! (`cargo test -p urnic --no-default-features --features loom --lib models`).
 
 use loom::sync::Arc;
@@ -7,21 +7,21 @@ use loom::thread;
 
 use super::PassLock;
 
-/// The model checker, with a bound on involuntary changes of thread that keeps it in seconds.
+/// Runs the model checker, with a bound on involuntary thread switches that keeps it within seconds.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// A revocation, and two passes of another engine that may begin at the same time, on one thread or on two. When the grace
-/// period is over no pass uses what was revoked, and none finds it valid.
+/// A revocation, and two passes of another engine that may begin at the same time, on one thread or on two. When
+/// the grace period is over, no pass uses what was revoked, and none finds it valid.
 #[test]
 fn no_pass_uses_what_was_revoked_when_its_grace_period_is_over() {
     struct Shared {
         lock: PassLock,
         valid: AtomicBool,
-        /// Whether the memory is there.
+        /// Whether the memory exists.
         memory: AtomicBool,
     }
     fn pass(shared: &Shared) {
@@ -46,7 +46,7 @@ fn no_pass_uses_what_was_revoked_when_its_grace_period_is_over() {
                 })
                 .collect();
             shared.valid.store(false, Ordering::SeqCst);
-            // In place of a wait: an outcome counts if the grace period is over when it is asked.
+            // Instead of a wait: an outcome counts if the grace period is over when it is checked.
             let over = shared.lock.under_way().is_none_or(|pass| shared.lock.has_ended(pass));
             if over {
                 shared.memory.store(false, Ordering::Relaxed);

@@ -1,21 +1,22 @@
-//! Where registered memory comes from.
+//! The sources of registered memory.
 
 use std::io;
 
 use crate::shared::error::{Error, Result};
 
-/// A piece of memory; freed when dropped.
+/// A block of memory. Dropping it frees it.
 pub(crate) trait Block: Send + Sync {
-    /// Its first byte.
+    /// Returns its first byte.
     fn base(&self) -> *mut u8;
 }
 
 /// An allocator of memory to register.
 pub(crate) trait Allocate: Send + Sync {
-    /// `len` zeroed bytes (at least 1), aligned to a page.
+    /// Allocates `len` zeroed bytes (at least 1), aligned to a page.
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>>;
 
-    /// Whether an application's memory is of the kind that this allocates, so that every port can send from it.
+    /// Returns whether memory of an application is of the kind that this allocates, so that every port can send
+    /// from it.
     fn holds(&self, _base: *const u8, _len: usize) -> bool {
         false
     }
@@ -46,7 +47,7 @@ impl Block for urnic_dataplane::HugeBuf {
     }
 }
 
-/// Ordinary private pages, present from the start.
+/// Allocates ordinary private pages, which are present from the start.
 pub(crate) struct PageAllocator;
 
 struct Pages {
@@ -56,18 +57,18 @@ struct Pages {
 
 // SAFETY: an anonymous mapping belongs to no thread.
 unsafe impl Send for Pages {}
-// SAFETY: as above; `base` hands out a raw pointer only.
+// SAFETY: as above; `base` returns only a raw pointer.
 unsafe impl Sync for Pages {}
 
 impl Allocate for PageAllocator {
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: a new anonymous mapping wherever the kernel likes.
+        // SAFETY: a new anonymous mapping at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
         };
         if base == libc::MAP_FAILED {
-            return Err(Error::last_os("memory for a region"));
+            return Err(Error::last_os("allocating memory for a region"));
         }
         Ok(Box::new(Pages { base: base.cast(), len }))
     }
@@ -81,20 +82,20 @@ impl Block for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; its region was deregistered before.
+        // SAFETY: the mapping is ours; its region was deregistered before.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
 
-/// Makes sure that the pages of a range are there, for reading or for writing.
+/// Makes the pages of a range present, for reading or for writing.
 pub(crate) fn fault_in(base: *mut u8, len: usize, write: bool) -> Result<()> {
-    // SAFETY: asks for a number.
+    // SAFETY: only returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let start = base.map_addr(|a| a & !(page - 1));
     let span = len + (base as usize - start as usize);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     loop {
-        // SAFETY: populating changes no contents; the kernel refuses what is not mapped.
+        // SAFETY: populating does not change contents; the kernel refuses unmapped ranges.
         if unsafe { libc::madvise(start.cast(), span, advice) } == 0 {
             return Ok(());
         }

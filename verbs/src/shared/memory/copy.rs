@@ -1,4 +1,4 @@
-//! Copies from and to memory that others may write meanwhile: volatile, in ascending order, each byte once.
+//! Copies from and to memory that others may write at the same time: volatile, in ascending order, each byte once.
 
 const WORD: usize = size_of::<u64>();
 
@@ -11,7 +11,7 @@ pub(crate) unsafe fn write(to: *mut u8, src: &[u8]) {
     let (first, rest) = src.split_at(head);
     let (words, last) = rest.as_chunks::<WORD>();
     let mut at = to;
-    // SAFETY: `at` ascends through the src.len() valid bytes; words are written where it is aligned.
+    // SAFETY: `at` ascends through the src.len() valid bytes; words are written only where it is aligned.
     unsafe {
         for byte in first {
             at.write_volatile(*byte);
@@ -37,7 +37,7 @@ pub(crate) unsafe fn read(from: *const u8, dst: &mut [u8]) {
     let (first, rest) = dst.split_at_mut(head);
     let (words, last) = rest.as_chunks_mut::<WORD>();
     let mut at = from;
-    // SAFETY: `at` ascends through the dst.len() valid bytes; words are read where it is aligned.
+    // SAFETY: `at` ascends through the dst.len() valid bytes; words are read only where it is aligned.
     unsafe {
         for byte in first {
             *byte = at.read_volatile();

@@ -1,37 +1,37 @@
-//! Memory of a device that has no EAL: private, and on the system's hugepages where there are some.
+//! Memory of a device without EAL: private, and on the system's hugepages if there are any.
 
 use std::alloc::Layout;
 
 use super::allocate::{Allocate, Block, PageAllocator, fault_in};
 use crate::shared::error::{Error, Result};
 
-/// Hugepages if there are enough of them, or else ordinary pages.
+/// Allocates on hugepages if enough of them are free, or else on ordinary pages.
 pub(crate) struct HugepageAllocator {
-    /// Octets of a hugepage; `None`: the system has none.
+    /// Size of a hugepage in octets; `None`: the system has none.
     page: Option<usize>,
-    /// Ordinary pages are no substitute.
+    /// Whether hugepages are required, so that ordinary pages are no substitute.
     required: bool,
 }
 
 impl HugepageAllocator {
     pub(crate) fn new(required: bool) -> Result<Self> {
-        // The crate that maps them takes a system without for a bug.
+        // The crate that maps hugepages treats a system without them as a bug.
         let page = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| page_size(&text));
         match page {
             None if required => {
-                Err(Error::Open("this system has no hugepages, and they are required".to_owned()))
+                Err(Error::Open("hugepages are required, and this system has none".to_owned()))
             }
             page => Ok(Self { page, required }),
         }
     }
 
-    /// Whether a block is large enough: less than half a hugepage of it would lie idle.
+    /// Whether a block is large enough: less than half a hugepage would be wasted.
     fn is_worth_it(&self, len: usize) -> bool {
         self.required || self.page.is_some_and(|page| len > page / 2)
     }
 }
 
-/// Octets of a hugepage, as `/proc/meminfo` says.
+/// Returns the size of a hugepage in octets, from `/proc/meminfo`; `None` if there is none.
 fn page_size(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
     let (number, unit) = line.trim().split_once(' ')?;
@@ -44,7 +44,7 @@ impl Allocate for HugepageAllocator {
         match self.page.filter(|_| self.is_worth_it(len)).and_then(|page| HugeBlock::new(len, page)) {
             Some(block) => Ok(Box::new(block)),
             None if self.required => Err(Error::NoMemory(format!(
-                "{len} octets on hugepages, of which too few are free (/proc/sys/vm/nr_hugepages)"
+                "too few hugepages are free for {len} octets: raise their number (/proc/sys/vm/nr_hugepages)"
             ))),
             None => PageAllocator.allocate(len),
         }
@@ -58,20 +58,20 @@ struct HugeBlock {
 }
 
 impl HugeBlock {
-    /// None if there are not enough of them.
+    /// Allocates a block; `None` if too few hugepages are free.
     fn new(len: usize, page: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len, page).ok()?;
         // SAFETY: regions have at least one octet.
         let base = unsafe { hugepage_rs::alloc(layout) };
         let block = (!base.is_null()).then_some(Self { base, layout })?;
-        // A limit of a container's shows when the pages are wanted, as an error here instead of a signal later.
+        // A container's limit shows when the pages are first used: here as an error, instead of a signal later.
         fault_in(base, len, true).ok().map(|()| block)
     }
 }
 
 // SAFETY: an anonymous mapping belongs to no thread.
 unsafe impl Send for HugeBlock {}
-// SAFETY: as above; `base` hands out a raw pointer only.
+// SAFETY: as above; `base` returns only a raw pointer.
 unsafe impl Sync for HugeBlock {}
 
 impl Block for HugeBlock {
@@ -82,7 +82,7 @@ impl Block for HugeBlock {
 
 impl Drop for HugeBlock {
     fn drop(&mut self) {
-        // SAFETY: of that layout it was allocated; its region was deregistered before.
+        // SAFETY: it was allocated with that layout; its region was deregistered before.
         unsafe { hugepage_rs::dealloc(self.base, self.layout) };
     }
 }

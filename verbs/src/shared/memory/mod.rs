@@ -1,5 +1,5 @@
-//! Registered memory: what may be done with it, and where it is. The peer and the application may write it at any time, so
-//! it is never a Rust slice: all access is by volatile copies within checked bounds.
+//! Registered memory: the rights on it, and where it is. The peer and the application may write to it at any time,
+//! so it is never a Rust slice: all access is by volatile copies within checked bounds.
 
 mod allocate;
 pub(crate) mod copy;
@@ -18,35 +18,36 @@ pub(crate) use regions::Regions;
 pub(crate) use table::{Bind, MAX_REGIONS, MrEntry, MrFault, MrTable, Refused};
 
 bitflags! {
-    /// What may be done with a memory region. Local reading always may.
+    /// Rights on a memory region. Local reading is always allowed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Access: u8 {
-        /// Receives and Reads of this node may write it.
+        /// Receives and Reads of this node may write to it.
         const LOCAL_WRITE = 1;
-        /// The peer may write it; needs `LOCAL_WRITE`.
+        /// The peer may write to it; needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
         /// The peer may read it.
         const REMOTE_READ = 1 << 2;
         /// The peer may perform Atomics on it (RFC 7306), at addresses that are multiples of 8; needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
-        /// Its bytes are addressed from 0, by the peer and in scatter-gather elements, instead of by their addresses.
+        /// Scatter-gather elements and the peer address its bytes from 0 instead of by virtual addresses.
         const ZERO_BASED = 1 << 4;
-        /// Every peer that has one of these remote rights may invalidate the region, by a Send with Invalidate. Not for
-        /// regions that several peers use: one could take it away from the others (RFC 5040 §8.1.1). Regions that are
-        /// limited to one queue pair ([`Mr::restrict_to`](crate::Mr::restrict_to)) and windows of type 2 do not need it.
+        /// Every peer that has one of these remote rights may invalidate the region, by a Send with Invalidate. Do
+        /// not use this for regions that several peers use, because one peer could take the region away from the
+        /// others (RFC 5040 §8.1.1). Regions that are limited to one queue pair
+        /// ([`Mr::restrict_to`](crate::Mr::restrict_to)), and windows of type 2, do not need it.
         const REMOTE_INVALIDATE = 1 << 5;
     }
 }
 
 impl Access {
-    /// The rights that a peer can have.
+    /// All rights that a peer can have.
     pub(crate) const REMOTE: Self = Self::REMOTE_WRITING.union(Self::REMOTE_READ);
-    /// Those by which a peer changes memory; they need `LOCAL_WRITE`.
+    /// The rights by which a peer changes memory; they need `LOCAL_WRITE`.
     pub(crate) const REMOTE_WRITING: Self = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
-    /// What every region grants to its own node, and windows do not.
+    /// The right to read that every region grants to its own node, and no window does.
     pub(crate) const LOCAL_READ: Self = Self::from_bits_retain(1 << 7);
 
-    /// Whether the rights go together (verbs §7).
+    /// Checks that the rights are consistent (verbs §7).
     pub(crate) fn check(self) -> Result<()> {
         if self.intersects(Self::REMOTE_WRITING) && !self.contains(Self::LOCAL_WRITE) {
             return Err(Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
@@ -58,11 +59,12 @@ impl Access {
 /// The kinds of memory windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwKind {
-    /// For all queue pairs of its protection domain. It is bound by [`Mw::bind`](crate::Mw::bind) and may be bound again at any time; nobody
-    /// can invalidate it.
+    /// Usable by all queue pairs of its protection domain. [`Mw::bind`](crate::Mw::bind) binds it, at any time
+    /// again. It cannot be invalidated.
     One,
-    /// For the queue pair that binds it ([`SendOp::BindMw`](crate::SendOp::BindMw)). Before it is bound again it has to be invalidated, by
-    /// [`SendOp::LocalInv`](crate::SendOp::LocalInv) or by the peer. When its queue pair is destroyed or goes back to idle it is unbound.
+    /// Usable by the queue pair that binds it ([`SendOp::BindMw`](crate::SendOp::BindMw)). It must be invalidated
+    /// before it is bound again, by [`SendOp::LocalInv`](crate::SendOp::LocalInv) or by the peer. It is unbound
+    /// when its queue pair is destroyed or goes back to idle.
     Two,
 }
 

@@ -1,5 +1,5 @@
-//! The regions of a protection domain, for inline data: it is copied by the posting thread, which cannot ask
-//! the engine's table.
+//! The regions of a protection domain, for inline data. The posting thread copies inline data, and cannot use the
+//! engine's table.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -14,12 +14,12 @@ struct Region {
     virt: u64,
 }
 
-// SAFETY: the pointer is only used for volatile copies while the region is in the map.
+// SAFETY: the pointer is used only for volatile copies while the region is in the map.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// Regions by key. The lock is taken only to post inline data from registered memory, and keeps that memory
+/// Regions by key. The lock is taken only to post inline data from registered memory. It keeps that memory
 /// registered meanwhile.
 #[derive(Default)]
 pub(crate) struct Regions {
@@ -36,7 +36,7 @@ impl Regions {
         self.by_key.write().unwrap_or_else(PoisonError::into_inner).remove(&stag);
     }
 
-    /// Copies the bytes that `sges` name into `room`, whose length is the sum of theirs.
+    /// Copies the bytes that `sges` name into `room`, whose length is the sum of their lengths.
     pub(crate) fn gather(&self, sges: &[Sge], mut room: &mut [u8]) -> Result<(), PostError> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         for sge in sges.iter().filter(|sge| sge.len > 0) {
@@ -46,7 +46,7 @@ impl Regions {
                 return Err(PostError::InlineAccess);
             }
             let (part, rest) = room.split_at_mut_checked(sge.len as usize).ok_or(PostError::InlineTooLong)?;
-            // SAFETY: in bounds of a region that stays registered while the lock is held.
+            // SAFETY: within the bounds of a region that stays registered while the lock is held.
             unsafe { copy::read(region.base.wrapping_add(offset as usize), part) };
             room = rest;
         }

@@ -1,13 +1,13 @@
-//! How STags look: the upper 24 bits name a slot of the table, scrambled, the lower 8 are the slot's key
-//! of the moment.
+//! The form of STags: the upper 24 bits name a slot of the table, scrambled; the lower 8 are the slot's present
+//! key.
 
-/// Bits of a slot number in an STag.
+/// Number of bits of a slot number in an STag.
 pub(super) const INDEX_BITS: u32 = 24;
 const MASK: u32 = (1 << INDEX_BITS) - 1;
 const HALF: u32 = INDEX_BITS / 2;
 
-/// A secret permutation of the 24-bit numbers, so that STags are hard to predict and spread over the whole range
-/// (RFC 5040 §8.1.1, SEC-9, SEC-37), and a slot is still found at once.
+/// A secret permutation of the 24-bit numbers. It makes STags hard to predict and spreads them over the whole range
+/// (RFC 5040 §8.1.1, SEC-9, SEC-37), and still finds a slot at once.
 pub(super) struct StagMap {
     mask: u32,
     multiply: [u32; 2],
@@ -20,7 +20,7 @@ impl StagMap {
         Self { mask: random.u32(..) & MASK, multiply, inverse: multiply.map(inverse) }
     }
 
-    /// The STag of `slot` with `key`.
+    /// Returns the STag of `slot` with `key`.
     pub(super) fn stag(&self, slot: u32, key: u8) -> u32 {
         let x = fold((slot & MASK) ^ self.mask);
         let x = fold(x.wrapping_mul(self.multiply[0]) & MASK);
@@ -28,12 +28,12 @@ impl StagMap {
         x << 8 | u32::from(key)
     }
 
-    /// An STag that names no slot below `slots`; never 0.
+    /// Returns an STag that names no slot below `slots`; never 0.
     pub(super) fn beyond(&self, slots: u32, random: &mut fastrand::Rng) -> u32 {
         self.stag(random.u32(slots..=MASK), random.u8(1..))
     }
 
-    /// The slot that `stag` names, and the key.
+    /// Returns the slot and the key of `stag`.
     #[inline]
     pub(super) fn slot(&self, stag: u32) -> (u32, u8) {
         let x = fold(stag >> 8);
@@ -43,15 +43,15 @@ impl StagMap {
     }
 }
 
-/// Mixes the upper half into the lower; its own inverse.
+/// Mixes the upper half into the lower. It is its own inverse.
 #[inline]
 fn fold(x: u32) -> u32 {
     x ^ (x >> HALF)
 }
 
-/// The inverse of an odd number modulo 2^32 (and so modulo 2^24), by Newton's iteration.
+/// Returns the inverse of an odd number modulo 2^32 (and so modulo 2^24), by Newton's iteration.
 fn inverse(odd: u32) -> u32 {
-    // Right in the lowest 3 bits to begin with; each step doubles that.
+    // Correct in the lowest 3 bits at first. Each step doubles their number.
     let mut x = odd;
     for _ in 0..4 {
         x = x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x)));

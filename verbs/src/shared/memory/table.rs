@@ -1,9 +1,11 @@
 //! The table of STags: memory regions and windows.
 //!
-//! All engines of a device and its verbs use it at the same time. Passes look STags up without a lock: a slot never moves,
-//! and its last word says whether the rest of it counts. Whatever changes the table holds a leaf lock, for which passes do
-//! not wait. A slot is revoked by a change of that word, and written anew only when the grace period that began then is over
-//! ([`crate::shared::grace`]), so that what a pass reads behind a valid word belongs to it.
+//! All engines of a device, and its verbs, use it at the same time. Passes look up STags without a lock: a slot
+//! never moves, and its last word tells whether the rest of it is valid. Changes of the table take a leaf lock, for
+//! which passes do not wait.
+//!
+//! A change of that word revokes a slot. The slot is rewritten only when the grace period that began then is over
+//! ([`crate::shared::grace`]), so that what a pass reads after a valid word belongs to that word.
 
 mod links;
 mod manage;
@@ -23,49 +25,49 @@ use slot::{Content, Slot, State, Word};
 
 pub(crate) use manage::{Bind, Refused};
 
-/// Most memory regions and windows of a device, taken together.
+/// Maximum number of memory regions and windows of a device, taken together.
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
-/// Slots that wait at least until one of them is used again, so that an STag of old stays invalid for long.
+/// Number of free slots that are kept before one of them is used again, so that an old STag stays invalid for long.
 const RESTING: usize = 1024;
-// Some are left, of which one stands for lists: see `MrTable::list`.
+// Some indices are left. One of them stands for lists: see `MrTable::list`.
 const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
 
-/// The scope of no queue pair at all.
+/// A scope that no queue pair has.
 const NOBODY: Scope = Scope(u32::MAX);
 
-/// Slots of a table: few for the model checker.
+/// Number of slots of a table; few for the model checker.
 const SLOTS: usize = if cfg!(feature = "loom") { 4 } else { MAX_REGIONS };
 
-/// Beside the rights: the region is one with [`MrEntry::ours`].
+/// A bit beside the rights: the region has [`MrEntry::ours`].
 const OURS: Access = Access::from_bits_retain(1 << 6);
 
-/// A memory region to enter.
+/// The parameters of a memory region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MrEntry {
     pub(crate) base: *mut u8,
     pub(crate) len: u64,
     pub(crate) pd: Scope,
     pub(crate) access: Access,
-    /// Address or tagged offset of the first byte; the range does not wrap.
+    /// Address or tagged offset of the first byte. The range does not wrap.
     pub(crate) virt: u64,
-    /// The memory is of the device's own allocator, or of the same kind ([`Allocate::holds`](super::Allocate::holds)), so
-    /// that every port can send from it.
+    /// Whether the memory is from the device's own allocator, or of the same kind
+    /// ([`Allocate::holds`](super::Allocate::holds)), so that every port can send from it.
     pub(crate) ours: bool,
 }
 
-/// Memory that an access may touch, until the pass ends.
+/// Memory that an access may touch until the pass ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) ptr: *mut u8,
     pub(crate) len: u32,
 }
 
-/// Why an access is refused; in the order of the checks (RFC 5041 §7.1, RFC 5040 §7.2).
+/// Why an access is refused, in the order of the checks (RFC 5041 §7.1, RFC 5040 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MrFault {
-    /// The STag names nothing valid.
+    /// The STag does not name a valid region or window.
     InvalidStag,
-    /// The STag is of another protection domain or queue pair.
+    /// The STag belongs to another protection domain or queue pair.
     NotAssociated,
     /// The STag lacks the right.
     NoRight,
@@ -75,44 +77,45 @@ pub(crate) enum MrFault {
     Bounds,
 }
 
-/// What else there is to an STag.
+/// The rest of an STag's state, which passes do not look at.
 struct Home {
     pd: Scope,
     kind: Kind,
-    /// Of a region: the windows that are bound to it. Of a window that is bound: the others of its region, and that.
+    /// For a region: the windows that are bound to it. For a bound window: the other windows of its region, and
+    /// that region.
     bound: Links,
-    /// Others that are limited to the same queue pair; in use if `limited_to` says so.
+    /// Other slots that are limited to the same queue pair; in use if `limited_to` is `Some`.
     limited: Links,
     limited_to: Option<Scope>,
-    /// Until it is over the slot must not be written anew.
+    /// The slot must not be rewritten until this is over.
     grace: Grace,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
     Region {
-        /// All of its memory; the slot may grant a part.
+        /// All of its memory. The slot may grant a part of it.
         base: *mut u8,
         len: u64,
         /// Whether the memory was registered for writing.
         writable: bool,
-        /// Windows bound to it; while there are any it can't be invalidated.
+        /// Number of windows bound to it. While there are any, it cannot be invalidated.
         windows: u32,
     },
     Window {
         kind: MwKind,
-        /// While the slot is valid: the slot of the region that it is bound to.
+        /// While the slot is valid: the slot of the region that the window is bound to.
         region: u32,
     },
 }
 
-/// What only those see that change the table.
+/// State that only changes of the table use.
 struct Managed {
-    /// Of the slots that have been used.
+    /// One for each slot that has been used.
     homes: Vec<Home>,
     free: VecDeque<u32>,
-    /// By queue pair: the first of the STags that are limited to it, which are windows of type 2 that are bound, and regions
-    /// that say so.
+    /// By queue pair: the first of the STags that are limited to it. These are bound windows of type 2, and regions
+    /// limited by the application.
     limited: HashMap<Scope, u32>,
     random: fastrand::Rng,
 }
@@ -120,18 +123,19 @@ struct Managed {
 // SAFETY: the base pointers are addresses of registered memory, which no thread owns.
 unsafe impl Send for Managed {}
 
-/// All STags of a device. STag = scrambled slot (24 bits) | key (8 bits); local and remote keys are the same.
+/// All STags of a device. STag = scrambled slot (24 bits) | key (8 bits). Local and remote keys are the same.
 pub(crate) struct MrTable {
     slots: Box<[Slot; SLOTS]>,
     map: StagMap,
     list: u32,
     fellows: Arc<Fellows>,
-    /// Written by each registration, and not what passes look at.
+    /// Written by each registration, so on cache lines that passes do not read.
     managed: Line<LeafLock<Managed>>,
 }
 
 impl MrTable {
-    /// A table whose STags follow from `seed`, which must be secret outside of tests, for the engines `fellows`.
+    /// Makes a table for the engines `fellows`. The STags follow from `seed`, which must be secret outside of
+    /// tests.
     pub(crate) fn new(seed: u64, fellows: Arc<Fellows>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let map = StagMap::new(&mut random);
@@ -140,8 +144,8 @@ impl MrTable {
         Self { slots: slot::reserve(), map, list, fellows, managed: Line(LeafLock::new(managed)) }
     }
 
-    /// The STag that stands for the scatter list of a Read of ours. It is never one of a region or window, so whatever else
-    /// names it is refused as naming nothing.
+    /// Returns the STag that stands for the scatter list of a Read of this device. No region or window ever has it,
+    /// so every other use of it is refused as an invalid STag.
     #[inline]
     pub(crate) fn list(&self) -> u32 {
         self.list
@@ -153,13 +157,13 @@ impl MrTable {
         &self.fellows
     }
 
-    /// Enters a region and answers its STag, which is never 0.
+    /// Enters a region, and returns its STag, which is never 0.
     pub(crate) fn insert(&self, entry: MrEntry) -> Result<u32> {
         let (content, home) = of_region(entry);
         self.enter(&mut *self.managed.lock()?, content, home)
     }
 
-    /// Enters a window, which grants nothing until it is bound.
+    /// Enters a window, which grants nothing until it is bound, and returns its STag.
     pub(crate) fn insert_window(&self, kind: MwKind, pd: Scope) -> Result<u32> {
         let word = Word::new(pd, Access::empty(), 0, State::Invalid);
         let content = Content { base: std::ptr::null_mut(), len: 0, virt: 0, word };
@@ -176,7 +180,7 @@ impl MrTable {
         let Some(slot) = self.slots.get(index as usize) else {
             return Err(Error::Exhausted("memory regions"));
         };
-        // Another key each time, so that an old STag stays invalid for 255 uses of the slot.
+        // A different key each time, so that an old STag stays invalid for 255 uses of the slot.
         let mut key = if fresh { random.u8(..) } else { slot.word().key() }.wrapping_add(1);
         if self.map.stag(index, key) == 0 {
             key = key.wrapping_add(1);
@@ -191,7 +195,7 @@ impl MrTable {
         Ok(self.map.stag(index, key))
     }
 
-    /// The slot that `stag` names in all of its 32 bits, if it is in use, and its word.
+    /// Returns the slot that all 32 bits of `stag` name, and its word; `None` if the slot is not in use.
     fn named(&self, stag: u32) -> Option<(usize, Word)> {
         let (index, key) = self.map.slot(stag);
         let word = self.slots.get(index as usize)?.word();
@@ -199,7 +203,7 @@ impl MrTable {
         (word.key() == key && in_use).then_some((index as usize, word))
     }
 
-    /// The slot that the application's handle with `stag` is for. Its key may have changed since.
+    /// Returns the slot of the application's handle with `stag`. Its key may have changed since.
     fn held(&self, stag: u32) -> Result<usize> {
         let index = self.map.slot(stag).0 as usize;
         match self.slots.get(index).map(|slot| slot.word().state()) {
@@ -208,13 +212,13 @@ impl MrTable {
         }
     }
 
-    /// Whether what `stag` names is memory of the device's own allocator.
+    /// Whether `stag` names memory of the device's own allocator.
     pub(crate) fn is_ours(&self, stag: u32) -> bool {
         self.slots.get(self.map.slot(stag).0 as usize).is_some_and(|slot| slot.word().access().contains(OURS))
     }
 
-    /// The memory for an access of `len` bytes at `addr` that needs the rights `need`, by a queue pair whose scopes are
-    /// `by`. An access of no bytes is not checked.
+    /// Returns the memory for an access of `len` bytes at `addr` that needs the rights `need`, by a queue pair with
+    /// the scopes `by`. An access of no bytes is not checked.
     #[inline]
     pub(crate) fn resolve(
         &self,
@@ -241,7 +245,7 @@ impl MrTable {
         }
         let (base, all, virt) = slot.grants();
         match addr.checked_sub(virt) {
-            // What the slot grants does not wrap, so what is within it does not either.
+            // The granted range does not wrap, so no range within it does.
             Some(offset) if offset <= all && u64::from(len) <= all - offset => {
                 Ok(Span { ptr: base.wrapping_add(offset as usize), len })
             }
@@ -258,7 +262,7 @@ impl Home {
     }
 }
 
-/// What a region's slot says, but for its key, and what else there is to it.
+/// Returns the content of a region's slot, without its key, and the rest of its state.
 fn of_region(entry: MrEntry) -> (Content, Home) {
     let MrEntry { base, len, pd, access, virt, ours } = entry;
     let writable = access.contains(Access::LOCAL_WRITE);

@@ -1,5 +1,5 @@
-//! The rings between applications and the engine: single producer, single consumer, a sequence number
-//! in each slot. The application's end is guarded by a spinlock, the engine's end by the engine lock.
+//! The rings between applications and the engine: one producer, one consumer, a sequence number in each slot. A
+//! spinlock guards the application's end, the engine lock the engine's end.
 
 mod recv;
 mod ring;
@@ -11,7 +11,7 @@ pub(crate) use send::{Payload, SendPoster, SendQueue, SendView, Stored};
 
 use crate::shared::wc::Wc;
 
-/// The completions that one engine gives to one completion queue.
+/// The completions that one engine adds to one completion queue.
 pub(crate) type CompletionRing = Ring<Wc>;
 
 /// The number of a work request in its queue, from 0 in the order of posting. It wraps, so numbers have no order.
@@ -27,7 +27,7 @@ impl WrNumber {
         WrNumber(self.0.wrapping_add(1))
     }
 
-    /// Returns how many requests there are from `earlier` to before this one.
+    /// Returns the number of requests from `earlier` up to, but without, this one.
     #[inline]
     pub(crate) fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)

@@ -1,4 +1,4 @@
-//! The receive queue of a QP.
+//! The receive queue of a queue pair or a shared receive queue.
 
 use std::cell::UnsafeCell;
 
@@ -14,26 +14,26 @@ struct RecvEntry {
     num_sge: u8,
 }
 
-/// What the engine sees of a posted receive.
+/// A posted receive, as the engine sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct RecvView<'a> {
     pub(crate) wr_id: u64,
     pub(crate) sges: &'a [Sge],
-    /// Bytes that the buffer holds.
+    /// Size of the buffer, in bytes.
     pub(crate) length: u32,
 }
 
-/// Receives from the application (one at a time, under `tail`) to the engine (under the engine lock).
+/// Receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
-    /// `max_sge` elements for each slot; they belong to whoever owns the slot.
+    /// `max_sge` elements for each slot. They belong to the owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
     max_sge: usize,
     /// Number of the next receive.
     tail: SpinLock<u32>,
 }
 
-// SAFETY: the list of a slot follows the ownership of the ring's slot.
+// SAFETY: a slot's list has the same owner as the ring's slot.
 unsafe impl Sync for RecvQueue {}
 
 impl RecvQueue {
@@ -56,18 +56,18 @@ impl RecvQueue {
         self.max_sge as u8
     }
 
-    /// Application: the right to post, until dropped.
+    /// Application: takes the right to post, until the result is dropped.
     pub(crate) fn poster(&self) -> RecvPoster<'_> {
         RecvPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
-    /// Engine: returns a receive, or `None` if it is not posted yet.
+    /// Engine: returns a receive; `None` if it is not posted yet.
     #[inline]
     pub(crate) fn peek(&self, number: WrNumber) -> Option<RecvView<'_>> {
         let entry = self.ring.peek(number.0)?;
         let start = self.sges_at(self.ring.slot_of(number.0)).cast_const();
-        // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share and
-        // leaves them alone until release.
+        // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share, and leaves
+        // them alone until they are released.
         let sges = unsafe { std::slice::from_raw_parts(start, usize::from(entry.num_sge)) };
         Some(RecvView { wr_id: entry.wr_id, sges, length: entry.length })
     }
@@ -78,7 +78,7 @@ impl RecvQueue {
         self.ring.release(number.0);
     }
 
-    /// One of several engines: gives back the slot of receive `number`, which it alone has.
+    /// One of several engines: gives back the slot of receive `number`, which belongs to it alone.
     #[inline]
     pub(crate) fn release_one(&self, number: WrNumber) {
         self.ring.release_one(number.0);
@@ -95,17 +95,17 @@ impl RecvQueue {
         self.ring.was_published(number.0)
     }
 
-    /// Start of the slot's list; valid for `max_sge` elements.
+    /// Returns the start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
         self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
     }
 }
 
-/// The application's end of a receive queue.
+/// The application's end of a receive queue, with the lock.
 pub(crate) struct RecvPoster<'a> {
     queue: &'a RecvQueue,
     tail: SpinGuard<'a, u32>,
-    /// Receives from `tail` on that are written and not published.
+    /// Number of receives from `tail` on that are written and not published.
     written: u32,
 }
 
@@ -124,7 +124,8 @@ impl RecvPoster<'_> {
         Ok(())
     }
 
-    /// Hands all that is written to the engine; false if that is nothing. What never is published was never posted.
+    /// Publishes all written receives to the engine. Returns false if there are none. Receives that are never
+    /// published were never posted.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let end = self.next().0;

@@ -1,4 +1,4 @@
-//! The send queue of a QP.
+//! The send queue of a queue pair.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -21,8 +21,8 @@ pub(crate) struct SendEntry {
     pub(crate) length: u32,
 }
 
-/// The operation of a request, as its slot holds it. Only those that are many and small are in the slot itself, so that
-/// slots stay small.
+/// The operation of a request, as its slot holds it. Only frequent and small operations are in the slot itself, so
+/// that slots stay small.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stored {
     Send,
@@ -32,19 +32,19 @@ pub(crate) enum Stored {
     Elsewhere,
 }
 
-/// What the engine sees of a posted request.
+/// A posted request, as the engine sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct SendView<'a> {
     pub(crate) entry: &'a SendEntry,
     queue: &'a SendQueue,
     slot: usize,
     pub(crate) sges: &'a [Sge],
-    /// The payload itself, if it was posted inline.
+    /// The payload itself if it was posted inline; otherwise `None`.
     pub(crate) inline: Option<&'a [u8]>,
 }
 
 impl SendView<'_> {
-    /// What its completion says.
+    /// Returns the opcode of its completion.
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self.entry.op {
@@ -65,7 +65,7 @@ impl SendView<'_> {
         }
     }
 
-    /// The operation.
+    /// Returns the operation.
     #[inline]
     pub(crate) fn op(&self) -> SendOp {
         match self.entry.op {
@@ -73,29 +73,30 @@ impl SendView<'_> {
             Stored::SendInv(stag) => SendOp::SendInv(stag),
             Stored::Write { addr, rkey } => SendOp::Write { addr, rkey },
             Stored::Read { addr, rkey } => SendOp::Read { addr, rkey },
-            // SAFETY: the slot is published: the producer wrote its operation and leaves it alone until release.
+            // SAFETY: the slot is published: the producer wrote its operation, and leaves it alone until it is
+            // released.
             Stored::Elsewhere => unsafe { *self.queue.elsewhere_at(self.slot) },
         }
     }
 }
 
-/// Where the payload of a request comes from when it is posted.
+/// The source of a request's payload when it is posted.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// Its scatter-gather list; inline requests are gathered from the regions of the protection domain.
+    /// Its scatter-gather list. Inline requests are gathered from the regions of the protection domain.
     Listed(&'a Regions),
-    /// These bytes, copied.
+    /// These bytes, which are copied.
     Bytes(&'a [u8]),
 }
 
-/// Send requests from the application (one at a time, under `tail`) to the engine (under the engine lock).
+/// Send requests from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
 pub(crate) struct SendQueue {
     ring: Ring<SendEntry>,
-    /// `max_sge` elements for each slot; they belong to whoever owns the slot.
+    /// `max_sge` elements for each slot. They belong to the owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
-    /// `max_inline` bytes for each slot; there from the first inline request on.
+    /// `max_inline` bytes for each slot. Allocated by the first inline request.
     inline: OnceLock<Box<[UnsafeCell<u8>]>>,
-    /// For each slot the operation that does not fit it; there from the first such request on.
+    /// For each slot, the operation that does not fit into it. Allocated by the first such request.
     elsewhere: OnceLock<Box<[UnsafeCell<SendOp>]>>,
     max_sge: usize,
     max_inline: usize,
@@ -103,7 +104,7 @@ pub(crate) struct SendQueue {
     tail: SpinLock<u32>,
 }
 
-// SAFETY: list, inline bytes and operation of a slot follow the ownership of the ring's slot.
+// SAFETY: a slot's list, inline bytes and operation have the same owner as the ring's slot.
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
@@ -133,19 +134,19 @@ impl SendQueue {
         self.max_inline as u32
     }
 
-    /// Application: the right to post, until dropped.
+    /// Application: takes the right to post, until the result is dropped.
     pub(crate) fn poster(&self) -> SendPoster<'_> {
         SendPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
-    /// Engine: returns a request, or `None` if it is not posted yet.
+    /// Engine: returns a request; `None` if it is not posted yet.
     #[inline]
     pub(crate) fn peek(&self, number: WrNumber) -> Option<SendView<'_>> {
         let entry = self.ring.peek(number.0)?;
         let slot = self.ring.slot_of(number.0);
         let (sges, inline) = if entry.flags.contains(SendFlags::INLINE) {
-            // SAFETY: the slot is published: the producer wrote `length` <= max_inline bytes of its share and
-            // leaves them alone until release.
+            // SAFETY: the slot is published: the producer wrote `length` <= max_inline bytes of its share, and
+            // leaves them alone until they are released.
             let bytes = unsafe {
                 std::slice::from_raw_parts(self.inline_at(slot).cast_const(), entry.length as usize)
             };
@@ -166,12 +167,12 @@ impl SendQueue {
         self.ring.release(number.0);
     }
 
-    /// Start of the slot's list; valid for `max_sge` elements.
+    /// Returns the start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
         self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
     }
 
-    /// The slot's operation; valid for reading and writing.
+    /// Returns the slot's operation; valid for reading and writing.
     #[cold]
     fn elsewhere_at(&self, slot: usize) -> *mut SendOp {
         let ops = self
@@ -180,30 +181,31 @@ impl SendQueue {
         ops[slot].get()
     }
 
-    /// Start of the slot's inline bytes; valid for `max_inline`.
+    /// Returns the start of the slot's inline bytes; valid for `max_inline`.
     #[inline]
     fn inline_at(&self, slot: usize) -> *mut u8 {
         let bytes = self.inline.get_or_init(|| self.inline_bytes());
         bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
     }
 
-    /// Programs are given more inline bytes than most of them use: a queue without inline requests has none.
+    /// Allocates the inline bytes. Most programs use none of those that they are given, and a queue without inline
+    /// requests has none.
     #[cold]
     fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
         let len = self.ring.capacity() as usize * self.max_inline;
-        // Zeros come from the system as they are, so that slots never used take no memory.
+        // The system supplies zeroed pages lazily, so that unused slots take no memory.
         let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
-        // SAFETY: a cell has the layout of what is in it.
+        // SAFETY: a cell has the layout of its content.
         unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) }
     }
 }
 
-/// What a request does with local memory.
+/// How a request uses local memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Its list, or inline data, is the source of a message.
     Plain,
-    /// Its list is the sink.
+    /// Its list is the destination.
     Read,
     /// Its list is one word.
     Atomic,
@@ -223,11 +225,11 @@ impl Kind {
     }
 }
 
-/// The application's end of a send queue.
+/// The application's end of a send queue, with the lock.
 pub(crate) struct SendPoster<'a> {
     queue: &'a SendQueue,
     tail: SpinGuard<'a, u32>,
-    /// Requests from `tail` on that are written and not published.
+    /// Number of requests from `tail` on that are written and not published.
     written: u32,
 }
 
@@ -240,7 +242,8 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Hands all that is written to the engine; false if that is nothing. What never is published was never posted.
+    /// Publishes all written requests to the engine. Returns false if there are none. Requests that are never
+    /// published were never posted.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let end = self.next();
@@ -251,7 +254,7 @@ impl SendPoster<'_> {
         std::mem::take(&mut self.written) > 0
     }
 
-    /// The number of the next request.
+    /// Returns the number of the next request.
     #[inline]
     fn next(&self) -> u32 {
         self.tail.wrapping_add(self.written)
@@ -296,8 +299,8 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Looks a few more times: the engine, on another core, frees a slot right after its completion is seen. (The other
-    /// way round each completion would cost it some 100 ns more.)
+    /// Waits briefly for a slot: the engine, on another core, frees a slot right after its completion is visible.
+    /// (The reverse order would cost the engine about 100 ns more for each completion.)
     #[cold]
     fn room_comes(&self) -> bool {
         const LOOKS: u32 = 256;
@@ -307,7 +310,7 @@ impl SendPoster<'_> {
         })
     }
 
-    /// The same for a request whose payload is copied now.
+    /// Writes a request whose payload is copied now.
     fn push_inline(
         &mut self,
         wr: &SendWr<'_>,
@@ -341,7 +344,7 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Completes the next slot, whose list or inline bytes are written.
+    /// Completes the next slot, whose list or inline bytes have been written.
     #[inline]
     fn fill(&mut self, entry: SendEntry, op: &SendOp) {
         let index = self.next();
@@ -355,7 +358,7 @@ impl SendPoster<'_> {
     }
 }
 
-/// Bytes of a list.
+/// Returns the total length of a list, in bytes.
 #[inline]
 fn total(sges: &[Sge]) -> Result<u32, PostError> {
     match sges {

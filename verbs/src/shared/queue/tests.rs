@@ -22,7 +22,7 @@ fn capacity_is_a_power_of_two_of_at_least_two() {
     }
 }
 
-/// One thread produces, one consumes in batches; every entry arrives once, in order, and whole.
+/// One thread produces, one consumes in batches. Every entry arrives once, in order, and whole.
 #[test]
 fn ring_hands_over_everything_in_order() {
     const ENTRIES: u32 = 300_000;
@@ -58,7 +58,8 @@ enum Step {
 }
 
 proptest! {
-    /// Against a plain counter model, also across the wrap of the numbers and with `release` beyond what is published and behind what is released.
+    /// Behaves like a plain counter model, also across the wrap of the numbers, and with `release` beyond the
+    /// published entries and before the released ones.
     #[test]
     fn ring_behaves_like_its_model(
         entries in 1u32..10,
@@ -68,7 +69,7 @@ proptest! {
     ) {
         let ring = Ring::<u32>::starting_at(entries, first);
         let number = |i: u32| first.wrapping_add(i);
-        // Counted from `first`.
+        // These count from `first`.
         let (mut head, mut tail) = (0u32, 0u32);
         for step in steps {
             match step {
@@ -146,7 +147,7 @@ fn recv_queue_refuses_at_once_what_cannot_be_posted() {
     assert_eq!(post(&[]), Ok(()));
 }
 
-/// Several threads post at once; the engine's side sees each request once and never a torn one.
+/// Several threads post at once. The engine sees each request once, and never a torn one.
 #[test]
 fn posting_threads_do_not_mix() {
     const EACH: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! A lock for sections of a few dozen instructions that hold nothing else and wait for nothing.
+//! A lock for sections of a few dozen instructions that take no other lock and wait for nothing.
 
 use std::arch::asm;
 use std::ops::{Deref, DerefMut};
@@ -9,14 +9,14 @@ use super::{Cell, SPINS, hint, thread};
 use crate::shared::error::{Error, Result};
 use crate::shared::quiet::{forked, is_quiet};
 
-/// While the process ends its threads may have been stopped: a holder is given up after this time.
+/// While the process ends, its threads may have been stopped. A waiter gives up after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What tells the threads of this process apart, never 0: the address of the thread's control block.
+/// Returns what identifies a thread of this process: the address of its control block. Never 0.
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     let block: usize;
-    // SAFETY: reads the word at fs:0, which the ABI of x86-64 makes the address that it lies at.
+    // SAFETY: reads the word at fs:0. In the ABI of x86-64 it contains its own address.
     unsafe { asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags)) };
     block
 }
@@ -46,10 +46,10 @@ impl<T> LeafLock<T> {
             .then(|| LeafGuard { lock: self })
     }
 
-    /// Waits for the lock. Not for passes.
+    /// Waits for the lock. Passes must not call this.
     ///
     /// # Errors
-    /// [`Error::Interrupted`]: its holder does not come back; [`Error::Forked`].
+    /// [`Error::Interrupted`] if its holder cannot continue; [`Error::Forked`].
     pub(crate) fn lock(&self) -> Result<LeafGuard<'_, T>> {
         if forked() {
             return Err(Error::Forked);
@@ -78,8 +78,8 @@ impl<T> LeafLock<T> {
         }
     }
 
-    /// Whether to wait is in vain: the holder is this very thread, which a signal handler has interrupted, or the process
-    /// ends and the holder has been stopped. The model checker's threads are all one.
+    /// Whether waiting is in vain. Either the holder is this thread, which a signal handler has interrupted; or the
+    /// process ends, and the holder has been stopped. Under the model checker, all threads are one.
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         cfg!(not(feature = "loom")) && self.owner.load(Ordering::Relaxed) == this_thread()
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
@@ -90,7 +90,7 @@ pub(crate) struct LeafGuard<'a, T> {
     lock: &'a LeafLock<T>,
 }
 
-// SAFETY: sharing the guard shares the value only.
+// SAFETY: sharing the guard shares only the value.
 unsafe impl<T: Sync> Sync for LeafGuard<'_, T> {}
 
 impl<T> Deref for LeafGuard<'_, T> {

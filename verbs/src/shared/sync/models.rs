@@ -1,4 +1,4 @@
-//! Every order of events that the memory model allows, for what threads share without a lock of the system's
+//! Every order of events that the memory model allows, for data that threads share without a lock of the system
 //! (`cargo test -p urnic --features loom --lib models`).
 
 mod engines;
@@ -9,7 +9,7 @@ use super::{SpinLock, thread};
 use crate::shared::doorbell::{Awaited, Bell, Doorbells};
 use crate::shared::queue::Ring;
 
-/// The model checker, with a bound on involuntary changes of thread that keeps it in seconds.
+/// Runs the model checker, with a bound on involuntary thread switches that keeps it within seconds.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -30,11 +30,11 @@ fn a_spin_lock_has_one_holder() {
     });
 }
 
-/// The numbers may wrap on the way, entries arrive whole and in order, and a full ring refuses.
+/// The numbers may wrap meanwhile. Entries arrive whole and in order, and a full ring refuses.
 #[test]
 fn a_ring_hands_over_each_entry_once() {
     const FIRST: u32 = u32::MAX;
-    /// Takes an entry if there is one; gives how many were taken.
+    /// Takes an entry if there is one. Returns how many were taken so far.
     fn take(ring: &Ring<(u32, u32)>, taken: u32) -> u32 {
         let number = FIRST.wrapping_add(taken);
         let Some(&entry) = ring.peek(number) else { return taken };
@@ -47,7 +47,7 @@ fn a_ring_hands_over_each_entry_once() {
         let producer = {
             let ring = ring.clone();
             thread::spawn(move || {
-                // The third and the fourth find room in some orders only.
+                // The third and the fourth entry find room only in some orders.
                 (0..4).fold(0, |posted, _| {
                     let number = FIRST.wrapping_add(posted);
                     posted + u32::from(ring.push(number, (number, !number)))
@@ -68,7 +68,7 @@ fn a_ring_hands_over_each_entry_once() {
     });
 }
 
-/// Two posters, one of them of another queue pair, and an engine: whatever it misses rings again.
+/// Two posters, one of them for another queue pair, and an engine: every post that the engine misses rings again.
 #[test]
 fn no_post_is_left_behind() {
     explore(|| {
@@ -107,7 +107,8 @@ fn no_post_is_left_behind() {
     });
 }
 
-/// A poster of receives, and an engine that finds none when a message comes: it looks once more, or is told to.
+/// A poster of receives, and an engine that finds none when a message comes: the engine finds one later, or is
+/// told.
 #[test]
 fn no_message_waits_for_a_receive_that_is_there() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! A queue that several engines give completions to.
+//! A queue to which several engines complete.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::wc::Wc;
 use urnic_config::MAX_ENGINES;
 
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn engine(index: usize) -> EngineNumber {
@@ -40,7 +40,7 @@ fn lanes_are_taken_from_in_turn() {
     }
     assert_eq!(polled, [0, 1, 2, 20, 21, 22, 10, 11, 12, 3, 23, 13]);
     assert_eq!(cq.poll(&mut out), 0);
-    // One that polls for one completion at a time does not stay with one engine either.
+    // A poller that takes one completion at a time does not stay with one engine either.
     for i in 0..2 {
         cq.shared.push(engine(0), wc(i)).unwrap();
         cq.shared.push(engine(5), wc(20 + i)).unwrap();
@@ -86,7 +86,7 @@ fn each_lane_has_the_depth_of_the_queue() {
     assert!(!cq.overflowed());
     assert_eq!(cq.shared.push(engine(1), wc(4)), Err(CqOverflow));
     assert!(cq.overflowed());
-    // A refusal leaves all as it was, whichever lane is the reason.
+    // A refusal changes nothing, whichever lane is the reason.
     let mut out = [Wc::default(); 16];
     assert_eq!(cq.poll(&mut out[..3]), 3);
     assert!(cq.resize(2).is_err() && cq.depth() == 4);
@@ -94,7 +94,7 @@ fn each_lane_has_the_depth_of_the_queue() {
     cq.resize(8).unwrap();
     assert!(!cq.overflowed());
     (4..8).for_each(|i| cq.shared.push(engine(1), wc(i)).unwrap());
-    // One that is opened later has the new depth.
+    // A lane that is opened later has the new depth.
     (0..8).for_each(|i| cq.shared.push(engine(2), wc(i)).unwrap());
     assert_eq!(cq.shared.push(engine(2), wc(8)), Err(CqOverflow));
     assert_eq!([cq.poll(&mut out), cq.poll(&mut out)], [16, 1]);
@@ -125,8 +125,8 @@ fn the_completions_of_a_queue_pair_are_found_in_its_lane() {
     assert_eq!([holds(0, 7), holds(1, 8), holds(1, 9)], [false, false, true]);
 }
 
-/// Engines complete, each under its lock, while threads poll, sleep and resize: no completion is lost or doubled, those of
-/// a queue pair come in order, and every sleeper is woken.
+/// Engines complete, each under its lock, while threads poll, sleep and resize. No completion is lost or doubled,
+/// those of a queue pair come in order, and every sleeper is woken.
 #[test]
 fn engines_feed_one_queue_at_once() {
     const ENGINES: usize = 3;
@@ -135,7 +135,7 @@ fn engines_feed_one_queue_at_once() {
     let (device, _) = fake::device(Progress::Inline);
     let channel = device.create_comp_channel().unwrap();
     let cq = device.create_cq(64, Some(&channel)).unwrap();
-    // What stands for the lock of each engine.
+    // Stand-ins for the engines' locks.
     let locks: Arc<[Mutex<()>; ENGINES]> = Arc::default();
     let (seen, resized) = (AtomicU64::new(0), AtomicU64::new(0));
     let start = Instant::now();
@@ -144,7 +144,7 @@ fn engines_feed_one_queue_at_once() {
             let (cq, locks, resized) = (&cq, &locks, &resized);
             scope.spawn(move || {
                 for i in 0..EACH {
-                    // A busy machine may not have let the other threads run until now.
+                    // On a busy machine, the other threads may not have run until now.
                     while i == EACH / 2 && resized.load(Ordering::Relaxed) == 0 {
                         std::thread::yield_now();
                     }
@@ -186,7 +186,7 @@ fn engines_feed_one_queue_at_once() {
                 if seen.load(Ordering::Relaxed) == TOTAL {
                     break;
                 }
-                // Sleeps if a poll after arming finds nothing.
+                // Sleep only if a poll after arming finds nothing.
                 cq.arm(false);
                 let n = cq.poll(&mut out);
                 out[..n].iter().for_each(&mut take);
@@ -208,7 +208,7 @@ fn push(cq: &CqShared, lock: &Mutex<()>, e: usize, wc: Wc) -> Result<(), CqOverf
     cq.push(engine(e), wc)
 }
 
-/// As [`Cq::resize`](crate::Cq::resize), with the locks of these engines.
+/// Resizes as [`Cq::resize`](crate::Cq::resize) does, with the locks of these engines.
 fn resize(cq: &CqShared, locks: &[Mutex<()>], depth: u32) -> bool {
     let mut poller = cq.polls.poller.lock();
     let Ok(engines) = cq.begin_resize(&poller, depth) else { return false };

@@ -24,7 +24,7 @@ fn regions_are_read_and_written_within_bounds() {
     assert!(mr.load_u8(100).is_err() && mr.store_u8(100, 0).is_err());
 }
 
-/// SEC-16, SEC-5: only what the program itself can access, as the kernel says, can be registered.
+/// SEC-16, SEC-5: a program can register only what it can access itself, according to the kernel.
 #[test]
 fn registration_checks_memory_and_rights() {
     let (device, _) = fake::device(Progress::Inline);
@@ -39,7 +39,7 @@ fn registration_checks_memory_and_rights() {
         assert_ne!(at, libc::MAP_FAILED);
         at.cast::<u8>()
     };
-    // SAFETY: `memory` outlives the regions; the others are refused, read-only or never accessed.
+    // SAFETY: `memory` outlives the regions. The other mappings are refused, read-only, or never accessed.
     unsafe {
         let mr = pd.reg_mr(base, 10_000, Access::LOCAL_WRITE).unwrap();
         assert_eq!((mr.addr(), mr.len(), mr.lkey()), (base as u64, 10_000, mr.rkey()));
@@ -54,7 +54,7 @@ fn registration_checks_memory_and_rights() {
     }
 }
 
-/// SEC-16: all of it must be there, and every page is looked at: holes, files that are too short, mere reservations.
+/// SEC-16: all memory must be present. Every page is checked: holes, files that are too short, mere reservations.
 #[test]
 fn registration_finds_every_page_that_cannot_be_had() {
     const PAGE: usize = 4096;
@@ -69,14 +69,14 @@ fn registration_finds_every_page_that_cannot_be_had() {
     };
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let refused = |base: *mut u8, len, access| {
-        // SAFETY: never accessed by the device, which belongs to a fake engine.
+        // SAFETY: the device never accesses the memory, because its engine is a fake.
         let outcome = unsafe { pd.reg_mr(base, len, access) };
         assert!(
             matches!(outcome, Err(Error::Fault { addr, len: l, .. }) if addr == base as u64 && l == len as u64),
             "{outcome:?}"
         );
     };
-    // SAFETY: our own mappings and file.
+    // SAFETY: the mappings and the file are ours.
     unsafe {
         let hole = map(9 * PAGE, both, anonymous, -1);
         libc::munmap(hole.add(5 * PAGE).cast(), PAGE);
@@ -94,7 +94,7 @@ fn registration_finds_every_page_that_cannot_be_had() {
         libc::munmap(short.cast(), 3 * PAGE);
         libc::close(file);
 
-        // More than 32 bits count, and nothing is there.
+        // All bits of a length beyond 32 bits count, and this memory is not present.
         let huge = map(5 << 30, libc::PROT_NONE, anonymous, -1);
         refused(huge, 5 << 30, Access::empty());
         libc::munmap(huge.cast(), 5 << 30);
@@ -113,7 +113,7 @@ fn regions_end_with_their_handle() {
     assert!(!known());
 }
 
-/// An offset of a region's own stays when only its rights or its domain change.
+/// A region's own offset stays when only its rights or its domain change.
 #[test]
 fn registration_anew_keeps_the_first_offset() {
     let (device, _) = fake::device(Progress::Inline);
@@ -128,7 +128,7 @@ fn registration_anew_keeps_the_first_offset() {
         assert_eq!(mr.addr(), 0x7000);
         mr.rereg(&Rereg { pd: Some(&other), ..Rereg::default() }).unwrap();
         assert_eq!(mr.addr(), 0x7000);
-        // Other memory has its own address, and what counted from 0 has none to keep.
+        // New memory has its own address. A region that counted from 0 has no offset to keep.
         mr.rereg(&Rereg { memory: Some((base.add(1), 50)), ..Rereg::default() }).unwrap();
         assert_eq!(mr.addr(), base as u64 + 1);
         let mut zero = pd.reg_mr(base, 100, Access::ZERO_BASED).unwrap();

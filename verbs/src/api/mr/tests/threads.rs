@@ -1,4 +1,4 @@
-//! Memory that goes while engines of their own and many threads use it.
+//! Memory that is taken away while the engine's own thread and many others use it.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::*;
 
 const LEN: usize = 32 << 10;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A mapping. Once it is gone, who touches it ends the process.
+/// A mapping. Once it is gone, a thread that touches it ends the process.
 struct Pages(*mut u8);
 
 // SAFETY: a mapping belongs to no thread.
@@ -30,7 +30,7 @@ impl Pages {
     }
 
     fn register(&self, pd: &Pd) -> Mr {
-        // SAFETY: mapped; nobody has references to it; the test drops regions before their memory.
+        // SAFETY: mapped, without references to it; the test drops regions before their memory.
         unsafe { pd.reg_mr(self.0, LEN, ALL) }.unwrap()
     }
 
@@ -44,7 +44,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is ours.
         unsafe { libc::munmap(self.0.cast(), LEN) };
     }
 }
@@ -55,7 +55,7 @@ struct End {
     events: EventChannel,
 }
 
-/// Two connected queue pairs of a domain.
+/// Makes two connected queue pairs of a domain.
 fn pair(device: &Device, pd: &Pd, port: u16) -> [End; 2] {
     let end = || {
         let cq = device.create_cq(128, None).unwrap();
@@ -86,7 +86,7 @@ fn pair(device: &Device, pd: &Pd, port: u16) -> [End; 2] {
 }
 
 impl End {
-    /// Polls until `count` requests have completed; each once.
+    /// Polls until `count` requests have completed, each once.
     fn collect(&self, count: usize) -> Vec<Wc> {
         let start = std::time::Instant::now();
         let (mut all, mut some) = (Vec::new(), [Wc::default(); 16]);
@@ -100,7 +100,7 @@ impl End {
     }
 }
 
-/// One thread's work: all kinds of transfers, and memory that goes while they are under way.
+/// The work of one thread: all kinds of transfers, and memory that is taken away while they are under way.
 fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
     let mut rng = fastrand::Rng::with_seed(u64::from(thread));
     let pd = device.alloc_pd();
@@ -108,7 +108,7 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
     let mut ends = pair(device, &pd, 7000 + thread);
     for _ in 0..rounds {
         let memory = [(); 3].map(|()| Pages::new());
-        // The source of Sends and Writes and sink of Reads; the target of Writes and source of Reads; the inbox.
+        // Source of Sends and Writes and sink of Reads; target of Writes and source of Reads; inbox.
         let mut regions = memory.each_ref().map(|pages| Some(pages.register(&pd)));
         let mut memory = memory.map(Some);
         let keys = regions.each_ref().map(|mr| mr.as_ref().map(|mr| (mr.addr(), mr.rkey())).unwrap());
@@ -132,19 +132,19 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
             let wr = SendWr { wr_id: i, op, sges: &sge(0), flags: SendFlags::empty() };
             client.qp.post_send(&wr).unwrap();
         }
-        // A moment, sometimes a longer one.
+        // Waits a moment, sometimes longer.
         let most = 1 << rng.u8(..14);
         for _ in 0..rng.usize(..most) {
             std::hint::spin_loop();
         }
         let victim = rng.usize(..3);
         match rng.u8(..3) {
-            // Gone at once, in the middle of whatever is under way.
+            // Memory that is taken away at once, in the middle of any work.
             0 => {
                 drop(regions[victim].take());
                 drop(memory[victim].take());
             }
-            // Taken back: what is there stays there.
+            // A region that is revoked: its content no longer changes.
             1 => {
                 if let (Some(mr), Some(pages)) = (&regions[victim], &memory[victim]) {
                     mr.revoke().unwrap();
@@ -154,7 +154,7 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
                     }
                 }
             }
-            // Other memory: the old is not touched any more.
+            // A region that gets other memory: the old memory is no longer touched.
             _ => {
                 let pages = Pages::new();
                 if let Some(mr) = &mut regions[victim] {
@@ -165,7 +165,7 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
                 memory[victim] = Some(pages);
             }
         }
-        // All of it completes, in order and once, whatever became of the connection.
+        // All requests complete, in order and once, whatever became of the connection.
         let done = client.collect(sends as usize);
         assert!(done.iter().map(|wc| wc.wr_id).eq(0..sends));
         if done.iter().all(|wc| wc.status == WcStatus::Success) && sent < receives {
@@ -188,15 +188,15 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
             broken += 1;
             ends = pair(device, &pd, 7000 + thread);
         }
-        // Behind their regions.
+        // The memory is dropped after its regions.
         drop(regions);
         drop(memory);
     }
     (broken, whole)
 }
 
-/// No use after free: memory is unmapped as soon as its deregistration returns, at random moments, while the engine's own
-/// thread and four others are at work (SEC-7).
+/// No use after free: memory is unmapped as soon as its deregistration returns, at random moments, while the
+/// engine's own thread and four others are at work (SEC-7).
 #[test]
 fn memory_may_be_freed_when_its_deregistration_returns() {
     for progress in [Progress::Dedicated, Progress::Adaptive] {

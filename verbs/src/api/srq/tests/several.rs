@@ -1,4 +1,4 @@
-//! A shared receive queue that several engines take from.
+//! A shared receive queue from which several engines take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::shared::wr::RecvWr;
 use urnic_config::Progress;
 
 const ENGINES: usize = 3;
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn queue(max_wr: u32) -> (crate::Device, Arc<SrqShared>) {
@@ -37,8 +37,9 @@ fn take(srq: &SrqShared) -> Option<u64> {
     srq.take(&mut held).map(|_| held.view().wr_id)
 }
 
-/// Engines take while a thread posts, with as many receives posted as there is room for: a post that was promised room by
-/// a completion is never refused; each receive is taken once, and each engine sees them in the order of posting.
+/// Engines take while a thread posts, with as many receives posted as there is room for. A post that a completion
+/// has promised room is never refused. Each receive is taken once, and each engine sees receives in the order of
+/// posting.
 #[test]
 fn engines_take_at_once() {
     const COUNT: u64 = 60_000;
@@ -83,7 +84,7 @@ fn a_full_queue_is_full() {
     assert_eq!(std::iter::from_fn(|| take(&srq)).collect::<Vec<_>>(), [1, 2, 3, 4]);
 }
 
-/// The event of a limit is raised once, when the engines together have taken enough, however the taking overlaps.
+/// The event of a limit is raised once, when the engines together have taken enough, however they overlap.
 #[test]
 fn engines_reach_a_limit_together() {
     let (device, srq) = queue(64);
@@ -109,7 +110,8 @@ fn engines_reach_a_limit_together() {
     }
 }
 
-/// An engine whose waiting messages have had a receive leaves the next one to engines where messages wait that have not.
+/// An engine whose waiting messages have had a receive leaves the next one to engines whose waiting messages have
+/// not.
 #[test]
 fn waiting_engines_take_turns() {
     let (_device, srq) = queue(8);
@@ -123,7 +125,7 @@ fn waiting_engines_take_turns() {
     assert!(srq.is_awaited_elsewhere(engine(0)) && srq.is_awaited_elsewhere(engine(1)));
     srq.has_served(engine(1));
     assert_eq!(turns(), [true, true, true], "a new round");
-    // Nobody waits for one where no message waits.
+    // No engine waits for one at which no message waits.
     srq.has_served(engine(0));
     srq.awaited.clear(engine(1));
     assert_eq!(turns(), [true, true, true]);

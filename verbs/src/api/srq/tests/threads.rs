@@ -1,4 +1,4 @@
-//! A shared receive queue between many threads, with an engine's own thread and real doorbells.
+//! A shared receive queue used by many threads, with an engine's own thread and real doorbells.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const EACH: u64 = 600;
 const BATCH: u64 = 32;
 /// Receives of the queue, each with its buffer.
 const SLOTS: u64 = 128;
-/// Nothing takes that long but a stopped machine.
+/// Only a stopped machine takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn init(cq: &Cq) -> QpInit<'_> {
@@ -31,8 +31,8 @@ fn init(cq: &Cq) -> QpInit<'_> {
     }
 }
 
-/// One thread sleeps until the limit event comes, and posts receives; one sleeps until completions come; four send as
-/// fast as there are receives. If an event or a wake-up were lost, all would stop.
+/// One thread sleeps until the limit event comes, and posts receives. One sleeps until completions come. Four send
+/// as fast as there are receives. If an event or a wake-up were lost, all would stop.
 #[test]
 fn limit_events_keep_receives_coming() {
     for progress in [Progress::Adaptive, Progress::Dedicated] {
@@ -65,13 +65,14 @@ fn limit_events_keep_receives_coming() {
             servers.push(server);
             clients.push((client, cq));
         }
-        // Receives that are posted and that no client has been promised.
+        // Receives that are posted, and that no client has been promised.
         let credits = AtomicU64::new(0);
-        // Buffers whose message was read: those of one completion queue may be read long before older ones of the other.
+        // Buffers whose message was read. Those of one completion queue may be read long before older ones of the
+        // other.
         let (free, start) = (SegQueue::new(), Instant::now());
         (0..SLOTS).for_each(|slot| free.push(slot));
         let total = CLIENTS as u64 * EACH;
-        // Before anything completes: what is there already when a queue is armed raises no event.
+        // Armed before anything completes, because completions that exist when a queue is armed raise no event.
         cqs.iter().for_each(|cq| cq.arm(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -6,7 +6,8 @@ fn host(n: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0a00_0000 + n).into()
 }
 
-/// The same in plain words: all members, the oldest first, and the sources in the order in which they came to their count.
+/// The same room in plain code: all members, oldest first, and the sources in the order in which they reached their
+/// count.
 #[derive(Default)]
 struct Model {
     members: VecDeque<(u32, Source, Seat)>,
@@ -39,7 +40,7 @@ impl Model {
     }
 }
 
-/// Random comings and goings: always the same as in the model.
+/// Random arrivals and departures give the same result as in the model.
 #[test]
 fn as_the_model() {
     for seed in 1..=40u64 {
@@ -76,7 +77,7 @@ fn as_the_model() {
             let most = model.sources.iter().map(|s| model.count(*s)).max().unwrap_or(0);
             assert_eq!(crowd.most, most, "seed {seed}, {who}");
         }
-        // What it allocates is bounded by the room, whoever came.
+        // Its allocations are bounded by the size of the room, whatever sources came.
         assert!(
             crowd.members.len() <= limit && crowd.families.len() <= limit && crowd.ranks.len() <= limit + 1
         );
@@ -94,7 +95,8 @@ fn a_source_displaces_its_own() {
     assert_eq!(crowd.due(Time(0)), Some(0), "the one of the other source");
 }
 
-/// Hosts of one IPv6 network are one source, those of two are not; IPv4 addresses are sources each.
+/// Hosts of one IPv6 network are one source; hosts of different networks are different sources, and so are IPv4
+/// addresses.
 #[test]
 fn sources() {
     let v6 = |network: u128, host: u128| IpAddr::V6(Ipv6Addr::from_bits(network << 64 | host));

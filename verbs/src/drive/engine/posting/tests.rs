@@ -4,7 +4,7 @@ fn at(micros: u64) -> Time {
     Time::from_micros(micros)
 }
 
-/// Posts to `posts` queue pairs, each a request that is begun at once or in the pass, which comes after `wait`.
+/// Posts to `posts` queue pairs one request each, which is begun at once or in the pass that comes after `wait`.
 fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Verdict> {
     let verdicts = (0..posts).map(|_| p.posted(|| *now)).collect();
     p.began(posts);
@@ -15,7 +15,7 @@ fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Ver
 
 const PROMPT: Duration = Duration::from_nanos(300);
 
-/// A posting that has seen enough batches.
+/// Makes a posting that has seen enough batches.
 fn accustomed(now: &mut Time) -> Posting {
     let mut p = Posting::default();
     for _ in 0..BATCHES {

@@ -2,7 +2,7 @@ use super::*;
 use crate::shared::numbers::MAX_QPS;
 use urnic_tcp::TcpConfig;
 
-/// What strangers can fill leaves every queue pair a connection, and newcomers a neighbour.
+/// The rooms that strangers can fill leave every queue pair a connection, and newcomers a place.
 #[test]
 fn the_rooms_leave_room() {
     let tcp = TcpConfig::default();
@@ -12,6 +12,6 @@ fn the_rooms_leave_room() {
     assert_eq!(strangers, 4096 + 8192 + 16_384);
     assert!(strangers + programs < tcp.max_connections as usize);
     assert!(strangers < tcp.max_neighbours as usize);
-    // A program may give up all its queue pairs at once, and their last data still goes out.
+    // A program may give up all its queue pairs at once, and their last data is still sent.
     assert!(rooms.carried.limit() >= MAX_QPS as usize);
 }

@@ -13,14 +13,14 @@ use crate::{AsyncEvents, CmEvent, CompChannel, ConnParam, Cq, EventChannel, Qp, 
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
 
-/// What the child process ends with if all is acknowledged.
+/// Exit status of the child process if all is acknowledged.
 const DRAINED: i32 = 42;
-/// ... if it is not.
+/// Exit status if not all is acknowledged.
 const UNDRAINED: i32 = 1;
-/// ... if the program was told something that it must not hear, or not told what it waited for.
+/// Exit status if the program was told something that it must not hear, or was not told what it waited for.
 const TOLD: i32 = 43;
 const PROGRESS: &str = "URNIC_TEST_EXIT";
-/// How the child process ends: a word of [`exit_child`].
+/// Selects how the child process ends: a word of [`exit_child`].
 const HOW: &str = "URNIC_TEST_EXIT_HOW";
 
 fn child(progress: Progress, how: &str) -> Command {
@@ -30,13 +30,13 @@ fn child(progress: Progress, how: &str) -> Command {
     child
 }
 
-/// How a child process ends that ends by itself.
+/// Returns the exit status of a child process.
 fn exit_of(progress: Progress, how: &str) -> Option<i32> {
     bounded(child(progress, how).spawn().unwrap(), &format!("{how}, {progress}"))
 }
 
 fn bounded(mut child: Child, what: &str) -> Option<i32> {
-    // What it may wait for is 15 s in all; the machine may be busy.
+    // It may wait 15 s in all, and the machine may be busy.
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -60,7 +60,7 @@ fn exit_waits_until_all_is_acknowledged() {
     }
 }
 
-/// One whose device has gone before has nothing to say, and nothing to complain of.
+/// A process whose device has ended before exits without delay or complaint.
 #[test]
 fn exit_after_the_device_is_silent() {
     for progress in ALL {
@@ -74,7 +74,7 @@ fn exit_after_the_device_is_silent() {
     }
 }
 
-/// So does one that is about to end without exit handlers, if the engine has a thread.
+/// A process that is about to end without exit handlers waits, too, if the engine has a thread.
 #[test]
 fn before_exit_waits_until_all_is_acknowledged() {
     for progress in [Progress::Dedicated, Progress::Adaptive] {
@@ -83,7 +83,7 @@ fn before_exit_waits_until_all_is_acknowledged() {
     assert_eq!(exit_of(Progress::Inline, "_exit"), Some(UNDRAINED));
 }
 
-/// As by exit() in a signal handler: the engine is in the middle of something, and nobody can have it.
+/// The exit comes within a pass, as from a signal handler: the engine is at work and cannot be had.
 #[test]
 fn an_exit_in_the_middle_of_a_pass_ends() {
     for progress in ALL {
@@ -93,7 +93,7 @@ fn an_exit_in_the_middle_of_a_pass_ends() {
     }
 }
 
-/// The same while the thread waits for its turn: the engines' threads do not wait for it.
+/// The exit comes while the thread waits for its turn: the engines' threads do not wait for that thread.
 #[test]
 fn an_exit_in_the_wait_for_a_pass_drains() {
     for progress in ALL {
@@ -110,8 +110,8 @@ fn an_exit_beside_a_stopped_pass_ends() {
     }
 }
 
-/// Connections end, requests are flushed, the link goes: the threads of the program, which still run, hear nothing of it.
-/// If the process stays, something in it waits for that: it is told then.
+/// Connections end, requests are flushed, the link goes down: the threads of the program, which still run, are told
+/// nothing. If the process stays, something in it waits for the news, and is then told.
 #[test]
 fn the_goodbye_tells_the_program_nothing() {
     for progress in ALL {
@@ -120,7 +120,7 @@ fn the_goodbye_tells_the_program_nothing() {
     assert_eq!(exit_of(Progress::Adaptive, "_exit with ears"), Some(DRAINED));
 }
 
-/// What a program listens to.
+/// The sources of news of a program.
 struct Ears {
     events: EventChannel,
     asynchronous: AsyncEvents,
@@ -149,7 +149,7 @@ impl Ears {
         Self { events, asynchronous: device.async_events(), channel, cq, _qps: qps }
     }
 
-    /// How many of the four kinds of news there are.
+    /// Returns how many of the four kinds of news have come.
     fn hear(&self) -> usize {
         let mut wc = [Wc::default()];
         let event = self.events.poll();
@@ -162,7 +162,7 @@ impl Ears {
     }
 }
 
-/// The child process of the tests above; nothing by itself.
+/// The child process of the tests above. By itself it does nothing.
 #[test]
 #[ignore = "run by exit_waits_until_all_is_acknowledged"]
 fn exit_child() {
@@ -175,7 +175,8 @@ fn exit_child() {
         let mut code = if drained { DRAINED } else { UNDRAINED };
         if let Some(ears) = EARS.get() {
             let early = (0..100).map(|_| ears.hear()).sum::<usize>();
-            // All the news come in the end: the connection, the port, the flushed receive, and that it is there.
+            // All the news come in the end: the end of the connection, the port's event, the flushed receive, and
+            // its event.
             let limit = Instant::now() + Duration::from_secs(30);
             let mut late = 0;
             while late < 4 && Instant::now() < limit {
@@ -194,8 +195,8 @@ fn exit_child() {
     }
     let (Ok(progress), Ok(how)) = (std::env::var(PROGRESS), std::env::var(HOW)) else { return };
     let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
-    // Registered first, so it runs last.
-    // SAFETY: the function is there as long as the program.
+    // Registered first, so that it runs last.
+    // SAFETY: the function exists as long as the program.
     unsafe {
         libc::atexit(judge);
         at_quick_exit(judge);

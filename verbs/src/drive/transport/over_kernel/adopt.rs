@@ -1,4 +1,4 @@
-//! Sockets that the program has connected, and has spoken its own protocol on (RFC 5044 §7.1).
+//! Sockets that the program has connected, and on which it has spoken its own protocol (RFC 5044 §7.1).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +15,8 @@ use crate::shared::convert::NotConvertible;
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Makes a connection of a connected socket, by a descriptor of our own. The program's is left alone, so that it is what
-    /// it was if anything fails.
+    /// Makes a connection of a connected socket, by a second descriptor. The program's own descriptor is left
+    /// alone, so that the socket is unchanged if anything fails.
     pub(super) fn take_over(
         &mut self,
         now: Time,
@@ -36,7 +36,7 @@ impl OverKernel {
         if let Some(stream) = self.stream_mut(conn) {
             stream.tag = tag;
             stream.progress = (info.bytes_acked, now);
-            // All that the peer says waits for the engine, as if there had been no room for it.
+            // All data of the peer waits for the engine, as if the engine had had no room for it.
             stream.stopped = true;
             stream.waiting = (!already_read.is_empty()).then(|| Received::of(already_read));
             stream.socket.make_ours();
@@ -48,7 +48,7 @@ impl OverKernel {
     }
 }
 
-/// Whether a descriptor is a TCP connection, and its figures.
+/// Checks that a descriptor is a TCP connection, and returns its figures.
 fn check(fd: &OwnedFd) -> Result<TcpInfo> {
     let unfit = |why| Err(Error::NotConvertible(why));
     let socket = SockRef::from(fd);

@@ -1,4 +1,4 @@
-//! Reserved addresses, which the engines of a device have in common: each of them takes connections in at the same socket.
+//! Reserved addresses, which the engines of a device share: each engine accepts connections at the same socket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,22 +11,22 @@ use super::socket::Socket;
 /// A reserved address, and the socket that keeps it.
 pub(super) struct Door {
     pub(super) socket: Socket,
-    /// As asked for.
+    /// The address as asked for.
     pub(super) address: SocketAddr,
-    /// What "any" stands for is in its place.
+    /// The address with "any" replaced by the address that it stands for.
     pub(super) real: SocketAddr,
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Only verbs that reserve, give back and connect look here, none in a pass.
+/// The reservations of a device. Only verbs that reserve, end reservations, and connect use them; no pass does.
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,
-    /// Reserved addresses that connections come from, and how many.
+    /// Number of connections from each reserved address.
     taken: Mutex<HashMap<SocketAddr, usize>>,
 }
 
-/// Says that a connection comes from a reserved address, as long as it lives.
+/// Shows, as long as it lives, that a connection comes from a reserved address.
 pub(super) struct Claim {
     doors: Arc<Doors>,
     address: SocketAddr,
@@ -41,23 +41,23 @@ impl Doors {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters a reservation, by the name that it has at all engines.
+    /// Enters a reservation under the id that it has at all engines.
     pub(super) fn enter(&self, id: BindId, door: Arc<Door>) {
         self.open().insert(id, door);
     }
 
-    /// Returns a reservation.
+    /// Returns a reservation; `None` if there is none with this id.
     pub(super) fn find(&self, id: BindId) -> Option<Arc<Door>> {
         self.open().get(&id).cloned()
     }
 
-    /// Forgets a reservation; its socket is closed when no engine has it any longer.
+    /// Forgets a reservation. Its socket is closed when no engine has it any longer.
     pub(super) fn leave(&self, id: BindId) {
         self.open().remove(&id);
     }
 
-    /// Returns whether a reservation, or a connection from one, has a port of some address in `scope`. The kernel would let
-    /// two sockets have it that do not listen.
+    /// Returns whether a reservation, or a connection from one, uses a port of an address in `scope`. The kernel
+    /// would allow two sockets that do not listen to use it.
     pub(super) fn have(&self, scope: Scope, port: u16) -> bool {
         let overlaps = |door: &Arc<Door>| {
             door.real.port() == port && Scope::of(door.real.ip(), door.v6only).overlaps(scope)
@@ -74,7 +74,7 @@ impl Doors {
 }
 
 impl Door {
-    /// Returns whether connections to all addresses of IPv4 come in, too.
+    /// Returns whether connections to all IPv4 addresses come in, too.
     pub(super) fn is_for_both(&self) -> bool {
         matches!(self.real.ip(), IpAddr::V6(ip) if ip.is_unspecified()) && !self.v6only
     }

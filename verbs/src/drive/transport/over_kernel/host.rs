@@ -10,16 +10,16 @@ use urnic_tcp::Address;
 
 use crate::shared::error::{Error, Result};
 
-/// The addresses of interfaces that are up, of those that are wanted: first those of networks, IPv4 before IPv6, then those
-/// of a link alone, and the loopback's last; in each of these groups in the kernel's order.
+/// Returns the wanted addresses of interfaces that are up. Addresses of networks come first, IPv4 before IPv6, then
+/// link-local ones, then those of the loopback; in each group in the kernel's order.
 ///
 /// # Errors
-/// [`Error::NoDescriptor`]: the kernel is asked by a socket.
+/// [`Error::NoDescriptor`], because the kernel is asked by a socket.
 pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
-    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("the host's addresses", errno.into()))?;
+    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("reading the addresses", errno.into()))?;
     let up = all.filter(is_up);
     let mut found: Vec<Address> = up.filter(|i| is_wanted(i, wanted)).filter_map(|i| address(&i)).collect();
-    // All of 127.0.0.0/8 is the host's, though one address of it is shown.
+    // All of 127.0.0.0/8 belongs to the host, though only one address of it is listed.
     if let (KernelAddresses::One(ip @ IpAddr::V4(v4)), true) = (wanted, found.is_empty())
         && v4.is_loopback()
     {
@@ -30,17 +30,17 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
     Ok(found)
 }
 
-/// The name of the interface that has an address.
+/// Returns the name of the interface that has an address; `None` if none has.
 fn name(ip: IpAddr) -> Option<String> {
     interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name)
 }
 
-/// The number of the interface that has an address.
+/// Returns the index of the interface that has an address; `None` if none has.
 pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
     nix::net::if_::if_nametoindex(name(ip)?.as_str()).ok()
 }
 
-/// The MTU of the interface that has an address; zero where none has it.
+/// Returns the MTU of the interface that has an address; 0 if none has.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
     let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
@@ -89,7 +89,7 @@ fn rank(ip: IpAddr) -> u8 {
     }
 }
 
-/// The address that the host's routes choose for packets to `to`. Nothing is sent.
+/// Returns the address that the host's routes choose for packets to `to`. Sends nothing.
 pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<IpAddr>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = match home {
@@ -98,12 +98,12 @@ pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<
         None => any,
     };
     let socket =
-        match UdpSocket::bind((from, 0)).map_err(|source| Error::os("a socket to ask for routes", source)) {
+        match UdpSocket::bind((from, 0)).map_err(|source| Error::os("a socket for route queries", source)) {
             Ok(socket) => socket,
             Err(Error::NoDescriptor) => return Err(Error::NoDescriptor),
             Err(_) => return Ok(None),
         };
-    // Which port does not matter to a route, but there has to be one.
+    // The route does not depend on the port, but there must be one.
     let to = if to.port() == 0 { with_port(to, 9) } else { to };
     match socket.connect(to) {
         Ok(()) => Ok(socket.local_addr().ok().map(|own| own.ip())),
@@ -116,7 +116,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
-/// Whether an address that is refused to a socket is one that stands for all hosts of a network.
+/// Whether an address that a socket was refused is a broadcast address.
 fn is_broadcast(socket: &UdpSocket, to: SocketAddr) -> bool {
     socket.set_broadcast(true).is_ok() && socket.connect(to).is_ok()
 }
@@ -126,7 +126,7 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// An Ethernet address to name the host by: that of an interface, or else one made of what the host calls itself.
+/// Returns an Ethernet address for the host: that of an interface, or else one derived from the machine's id.
 pub(crate) fn mac() -> [u8; 6] {
     let link = |i: &InterfaceAddress| i.address.as_ref()?.as_link_addr()?.addr();
     let real = interfaces().filter_map(|i| link(&i)).find(|mac| *mac != [0; 6]);

@@ -1,4 +1,4 @@
-//! TCP's figures, as the kernel has them.
+//! TCP's figures from the kernel.
 
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,7 @@ use urnic_tcp::{ConnInfo, Rate, RecoveryState, State};
 
 use crate::shared::convert::NotConvertible;
 
-/// `struct tcp_info` of linux/tcp.h, as of Linux 6.2. An older kernel leaves the end of it zero.
+/// `struct tcp_info` of linux/tcp.h, as of Linux 6.2. An older kernel leaves its end zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TcpInfo {
@@ -18,9 +18,9 @@ pub(super) struct TcpInfo {
     pub(super) probes: u8,
     backoff: u8,
     options: u8,
-    /// Four bits each: that of what is sent, then that of what is received.
+    /// Four bits each: the scale of what is sent, then of what is received.
     wscale: u8,
-    /// Bit 0: the delivery rate was limited by the program.
+    /// Bit 0: the program limited the delivery rate.
     limits: u8,
     rto: u32,
     ato: u32,
@@ -68,14 +68,15 @@ pub(super) struct TcpInfo {
     dsack_dups: u32,
     reord_seen: u32,
     rcv_ooopack: u32,
-    /// The peer's window, scaled; zero before Linux 5.4, too.
+    /// The peer's window, in octets after scaling. Also zero before Linux 5.4.
     pub(super) snd_wnd: u32,
-    /// Our window as the peer knows it, scaled; before Linux 6.2 the room that the kernel means to offer.
+    /// Our window as the peer knows it, in octets after scaling. Before Linux 6.2, the room that the kernel means
+    /// to offer.
     rcv_wnd: u32,
     rehash: u32,
 }
 
-/// States of the kernel (net/tcp_states.h).
+/// The kernel's states (net/tcp_states.h).
 mod state {
     pub(super) const ESTABLISHED: u8 = 1;
     pub(super) const SYN_SENT: u8 = 2;
@@ -96,17 +97,17 @@ mod option {
     pub(super) const ECN: u8 = 8;
 }
 
-/// A round-trip time that was never measured.
+/// Value of a minimum round-trip time that was never measured.
 const NO_MIN_RTT: u32 = u32::MAX;
-/// A rate that is not limited.
+/// Value of an unlimited rate.
 const NO_PACING: u64 = u64::MAX;
 
 impl TcpInfo {
-    /// What the kernel says of a TCP socket.
+    /// Returns what the kernel reports about a TCP socket; `None` on failure.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
         let mut info = Self::default();
         let mut len = size_of::<Self>() as libc::socklen_t;
-        // SAFETY: room of the length that we say; an older kernel fills less of it.
+        // SAFETY: the structure has the stated length; an older kernel fills less of it.
         let status = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -119,7 +120,7 @@ impl TcpInfo {
         if status != 0 {
             return None;
         }
-        // Linux 6.2 brought both members. Before, the window may seem to be there, as padding.
+        // Linux 6.2 added both members. Before it, padding may look like the window.
         if (len as usize) < offset_of!(Self, rehash) + size_of::<u32>() {
             info.rcv_wnd = info.rcv_space;
         }
@@ -131,8 +132,8 @@ impl TcpInfo {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
     }
 
-    /// Why a connection in this state cannot be taken over. It can where the peer has ended its half already: the start-up
-    /// tells of that.
+    /// Returns why a connection in this state cannot be taken over; `None` if it can. It can if the peer has ended
+    /// its half already, because the start-up will report that.
     pub(super) fn unfit(&self) -> Option<NotConvertible> {
         match self.state {
             state::ESTABLISHED | state::SYN_RECV | state::CLOSE_WAIT => None,
@@ -142,7 +143,7 @@ impl TcpInfo {
         }
     }
 
-    /// The figures as those of our own TCP.
+    /// Returns the figures in the form of urnic's own TCP.
     pub(super) fn convert(&self) -> ConnInfo {
         let micros = |n: u32| Duration::from_micros(n.into());
         let octets = |segments: u32| segments.saturating_mul(self.snd_mss);

@@ -1,8 +1,8 @@
-//! TCP of the kernel's: sockets, of which none ever waits.
+//! TCP of the kernel: sockets, none of whose calls waits.
 //!
-//! What was queued is handed to the kernel in one call for a turn of a queue pair; what has arrived is read into one large
-//! buffer and placed from there. The connections that were heard of last are read without asking whether there is
-//! something, so that a poller hears at once; all others tell of themselves by epoll.
+//! Queued data is handed to the kernel in one call per turn of a queue pair. Arrived data is read into one large
+//! buffer and placed from there. The connections with the latest data are read without asking whether there is any,
+//! so that a poller finds out at once. For all others, epoll reports data.
 
 mod adopt;
 mod descriptors;
@@ -46,44 +46,46 @@ use socket::Socket;
 use stream::{Received, Stream};
 use watch::WATCH;
 
-/// Octets that are read at once.
+/// Maximum octets of one read.
 const READ: usize = 256 << 10;
-/// The same while other connections wait for their turn: all that have so much get the same.
+/// Maximum octets of one read while other connections wait for their turn: connections with much data share
+/// equally.
 const SHARE: usize = 64 << 10;
-/// Connections that are read without asking: those that were read last, if they had less than so many octets. One that
-/// has more waits for its turn like all others.
+/// Number of connections that are read without asking: those that were read last, if they had less than `BULK`
+/// octets. A connection that has more waits for its turn like all others.
 const HOT: usize = 2;
 const BULK: usize = 16 << 10;
-/// Passes for which the others are asked about once, while there are such, nothing is heard of the others, and passes are
-/// short: after a [`SHARE`] of octets they are asked about, too.
+/// While there are hot connections, epoll is asked once in this many passes, provided that it reports nothing and
+/// passes are short. It is also asked after each [`SHARE`] of octets.
 const LOOK_EVERY: u32 = 16;
-/// Connections and listeners that have their turn in one pass.
+/// Maximum number of connections and listeners that have their turn in one pass.
 const TURNS: usize = 32;
-/// Connections that are taken from a listener in one turn.
+/// Maximum number of connections that are accepted from a listener in one turn.
 const ACCEPTS: usize = 16;
-/// How long a listener rests when there is no descriptor for what comes in.
+/// How long a listener rests when there is no descriptor for a connection that has come in.
 const REST: Duration = Duration::from_millis(100);
-/// Payload of at least so many octets is read from where it is by the kernel, instead of being copied first.
+/// Size, in octets, from which the kernel reads payload in place instead of from a copy.
 const LENDS_FROM: usize = 16 << 10;
 
-/// Streams over sockets of the kernel's.
+/// Streams over the kernel's TCP sockets.
 pub struct OverKernel {
     poll: Poll,
     streams: Slab<Stream>,
     places: Slab<Place>,
     doors: Arc<Doors>,
-    /// Those that have something to do.
+    /// Connections and listeners that have something to do.
     ready: VecDeque<Token>,
-    /// Those that were heard of last, the last first.
+    /// The connections with the latest data, the latest first.
     hot: ArrayVec<ConnId, HOT>,
-    /// The kernel told of something when it was asked last, and how many octets had come and gone then.
+    /// Whether epoll reported anything when it was last asked, and how many octets had been read and written by
+    /// then.
     heard: bool,
     looked_at: u64,
-    /// What the engine hears in the next pass.
+    /// What the engine is told in the next pass.
     news: VecDeque<(ConnId, u64, CloseReason)>,
-    /// Those of which the kernel has taken octets since the engine heard of that.
+    /// Connections from which the kernel has taken octets that the engine has not been told of.
     taken: Vec<ConnId>,
-    /// Those with something outstanding, and when to look at them.
+    /// Connections with something outstanding, and when to check them.
     watched: Vec<ConnId>,
     watch_at: Time,
     /// Listeners without a descriptor for what comes in, and when to try again.
@@ -97,20 +99,20 @@ pub struct OverKernel {
     sent: u64,
     patience: Patience,
     addresses: KernelAddresses,
-    /// The host's, when they were last asked for: there may be no descriptor to ask by.
+    /// The host's addresses when they were last read. Later there may be no descriptor to read them by.
     known: RefCell<Vec<Address>>,
-    /// The address that "any" stands for; `None`: all of the host's.
+    /// The address that "any" stands for; `None`: all addresses of the host.
     home: Option<IpAddr>,
     counters: Counters,
 }
 
-/// A reserved address, as this engine has it.
+/// A reserved address, at this engine.
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// It is in the list of those that are ready.
+    /// Whether it is in the ready list.
     listed: bool,
-    /// A warning says that it cannot take what comes in.
+    /// Whether a warning has said that it cannot accept connections.
     complained: bool,
 }
 
@@ -125,7 +127,7 @@ struct Counters {
     adopted: u64,
 }
 
-/// What an event of the kernel's is about.
+/// The subject of a kernel event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     Stream(ConnId),
@@ -139,7 +141,7 @@ impl Place {
 }
 
 impl Token {
-    /// The bit of an index that tells a place from a connection.
+    /// The bit of an index that distinguishes a place from a connection.
     const PLACE: u64 = 1 << 31;
 
     fn pack(self) -> u64 {
@@ -159,10 +161,11 @@ impl Token {
 }
 
 impl OverKernel {
-    /// Streams of the host's addresses, or of some of them. `patience` is that of connections without one of their own.
+    /// Makes streams over all addresses of the host, or over some of them. `patience` is for connections without
+    /// one of their own.
     ///
     /// # Errors
-    /// [`Error::Open`]: the host has no such address. [`Error::NoDescriptor`].
+    /// [`Error::Open`] if the host has no such address; [`Error::NoDescriptor`].
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
         let known = host::addresses(&addresses)?;
         let home = match addresses {
@@ -173,12 +176,13 @@ impl OverKernel {
             }
         };
         if let Some(limit) = descriptors::raise_limit() {
-            tracing::debug!("connections take a descriptor each, of which this process may have {limit}");
+            tracing::debug!("each connection takes a file descriptor; this process may have {limit}");
         }
         Self::at(addresses, known, home, patience, Arc::default())
     }
 
-    /// The streams of another engine of the same device: what this one reserves, that one can take connections in at.
+    /// Makes the streams of another engine of the same device. It can accept connections at the addresses that this
+    /// one reserves.
     ///
     /// # Errors
     /// [`Error::NoDescriptor`].
@@ -226,14 +230,14 @@ impl OverKernel {
         })
     }
 
-    /// Reads so many octets at once instead of 256 KiB: fewer leave more turns to other connections.
+    /// Limits a read to `octets`, instead of 256 KiB. Smaller reads leave more turns to other connections.
     #[must_use]
     pub fn reading(mut self, octets: usize) -> Self {
         self.buffer = vec![0; octets.max(1)].into();
         self
     }
 
-    /// Copies all payload, so that a program may change it at any time.
+    /// Copies all payload, so that a program may change its memory at any time.
     #[must_use]
     pub fn copying(mut self) -> Self {
         self.lends_from = usize::MAX;
@@ -253,7 +257,7 @@ impl OverKernel {
         self.places.get_mut(self.places.find(bound.into())?)
     }
 
-    /// Adds a connection, which the kernel tells of from now on.
+    /// Adds a connection. The kernel reports its events from now on.
     fn add(&mut self, socket: Socket, peer: SocketAddr) -> io::Result<ConnId> {
         let id = self.streams.insert(Stream::new(socket, peer));
         let conn = id.into();
@@ -265,7 +269,7 @@ impl OverKernel {
         Ok(conn)
     }
 
-    /// Lets a connection have a turn.
+    /// Gives a connection a turn.
     fn list(&mut self, conn: ConnId) {
         if let Some(stream) = self.stream_mut(conn)
             && !std::mem::replace(&mut stream.listed, true)
@@ -274,14 +278,14 @@ impl OverKernel {
         }
     }
 
-    /// Takes a connection out, whose socket is closed thereby; the engine hears of it in the next pass.
+    /// Removes a connection and closes its socket. The engine is told in the next pass.
     fn end(&mut self, conn: ConnId, why: CloseReason) {
         if let Some(stream) = self.remove(conn) {
             self.news.push_back((conn, stream.tag, why));
         }
     }
 
-    /// The same by a reset: the kernel keeps nothing of it.
+    /// Removes a connection by a reset: the kernel keeps none of its data. The engine is told in the next pass.
     fn give_up(&mut self, conn: ConnId, why: CloseReason) {
         if let Some(stream) = self.remove(conn) {
             self.news.push_back((conn, stream.tag, why));
@@ -321,7 +325,7 @@ impl OverKernel {
         }
     }
 
-    /// Tells the engine what happened in calls that had no way to tell it.
+    /// Tells the engine what happened in calls that could not tell it.
     fn tell(&mut self, events: &mut impl Events<Received>) {
         while let Some(conn) = self.taken.pop() {
             if let Some(stream) = self.stream_mut(conn) {
@@ -334,7 +338,7 @@ impl OverKernel {
         }
     }
 
-    /// The address that a connection to `to` comes from, as the kernel wants it.
+    /// Returns the address that a connection to `to` comes from, in the form for the kernel.
     fn source(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
         let door = &self.place_mut(bound).ok_or(ConnectError::NoPort)?.door;
         let (real, v6only) = (door.real, door.v6only);
@@ -351,7 +355,7 @@ impl OverKernel {
 
 impl Drop for OverKernel {
     fn drop(&mut self) {
-        // A forked child has closed the descriptors, and has others by their numbers.
+        // A forked child has closed the descriptors, and their numbers may name others.
         if !forked() {
             self.leave_to_kernel();
         }
@@ -375,7 +379,7 @@ impl Transport for OverKernel {
             return Err(BindError::InUse(address.port()));
         }
         let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
-            // A host without IPv6: "all" is all of IPv4.
+            // On a host without IPv6, "all" means all of IPv4.
             Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) if scope == Scope::All && self.home.is_none() => {
                 Socket::bind((Ipv4Addr::UNSPECIFIED, wanted.port()).into(), false)
             }
@@ -573,7 +577,7 @@ impl Transport for OverKernel {
         Some(self.watch_at.min(self.wake_at)).filter(|at| *at < Time::MAX)
     }
 
-    /// The next pass asks about all, so that nothing is left untold when the engine sleeps.
+    /// The next pass checks all connections, so that nothing is left unreported when the engine sleeps.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         self.passes = LOOK_EVERY - 1;
         Some(self.poll.wakeup())
@@ -587,7 +591,7 @@ impl Transport for OverKernel {
         let Some(stream) = self.stream_mut(conn) else { return };
         let tag = stream.tag;
         if let Some(waiting) = stream.waiting.take() {
-            // It is in memory of its own already.
+            // It has memory of its own already.
             if let Some(rest) = events.data(conn, tag, waiting) {
                 if let Some(stream) = self.stream_mut(conn) {
                     stream.waiting = Some(rest);
@@ -637,8 +641,8 @@ impl Transport for OverKernel {
         self.put_out(now, conn);
     }
 
-    /// What the kernel has taken counts as acknowledged as soon as the engine has heard of it: nothing of ours is read
-    /// any more.
+    /// Octets that the kernel has taken count as acknowledged as soon as the engine has been told, because our
+    /// memory is no longer read.
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)
@@ -684,7 +688,7 @@ impl Transport for OverKernel {
         self.stream(conn)?.socket.local()
     }
 
-    /// The loopback is the host's, unless this device has one address of a network only.
+    /// The loopback means the host, unless this device has only one address, which is of a network.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         match self.home {
             Some(home) if to.ip().to_canonical().is_loopback() && !home.is_loopback() => {
@@ -702,7 +706,7 @@ impl Transport for OverKernel {
         match self.home {
             None => "the host has none; check its addresses and routes (ip address, ip route get)",
             Some(_) => {
-                "the host has none from the one address that this device was given (--port kernel:...); check the host's routes \
+                "the host has none from the one address that this device may use (--port kernel:...); check the host's routes \
                  (ip route get ... from ...), or give the device all addresses"
             }
         }

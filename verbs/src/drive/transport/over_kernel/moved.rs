@@ -1,4 +1,4 @@
-//! Connections that go from one engine of a device to another, with their sockets.
+//! Connections that move, with their sockets, from one engine of a device to another.
 
 use std::any::Any;
 use std::io;
@@ -11,17 +11,17 @@ use super::{OverKernel, Token};
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Takes a connection out as it is. The kernel no longer tells this engine of it.
+    /// Removes a connection without closing it. The kernel no longer reports its events to this engine.
     pub(super) fn send_off(&mut self, conn: ConnId) -> Option<Box<dyn Any + Send>> {
         let stream = self.streams.remove(self.streams.find(conn.into())?)?;
         self.poll.remove(stream.socket.as_fd());
         Some(Box::new(stream))
     }
 
-    /// Takes in what another engine has sent off. The kernel tells of what is there already when it is asked to tell.
+    /// Takes in a connection that another engine has removed. The kernel also reports what arrived before this.
     pub(super) fn welcome_in(&mut self, moved: Box<dyn Any + Send>, tag: u64) -> Result<ConnId> {
         let Ok(mut stream) = moved.downcast::<Stream>() else { return Err(Error::RequestGone) };
-        // The other engine's lists know nothing of it.
+        // The other engine's lists do not apply here.
         (stream.tag, stream.listed, stream.watched, stream.newcomer) = (tag, false, false, None);
         let id = self.streams.insert(*stream);
         let conn = id.into();
@@ -30,7 +30,8 @@ impl OverKernel {
             None => Err(io::ErrorKind::Other.into()),
         };
         if let Err(source) = added {
-            // By a FIN the peer would think that this end does not know its revision of MPA, and try another.
+            // After a FIN, the peer would conclude that this end does not know its revision of MPA, and would try
+            // another.
             if let Some(stream) = self.streams.remove(id.index) {
                 stream.socket.reset();
             }

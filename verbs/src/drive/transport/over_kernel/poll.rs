@@ -1,4 +1,4 @@
-//! What the kernel tells of the sockets: edges of readiness.
+//! What the kernel reports about sockets: edges of readiness.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,25 +6,25 @@ use std::sync::Arc;
 
 use crate::drive::wakeup::Wakeup;
 
-/// Events that are taken at once.
+/// Maximum number of events taken at once.
 const BATCH: usize = 64;
 
-/// An epoll instance whose sockets each tell once of what is new.
+/// An epoll instance that reports each change of a socket once.
 #[derive(Clone)]
 pub(super) struct Poll(Arc<Epoll>);
 
 struct Epoll(OwnedFd);
 
-/// What is new of a socket.
+/// News about a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
-    /// The number it was added with.
+    /// The token it was added with.
     pub(super) token: u64,
-    /// There is something to read, or an end.
+    /// Whether there is something to read, or an end.
     pub(super) readable: bool,
-    /// There is room to write, or an error.
+    /// Whether there is room to write, or an error.
     pub(super) writable: bool,
-    /// The peer has ended its half, or all is over.
+    /// Whether the peer has ended its half, or all is over.
     pub(super) ended: bool,
 }
 
@@ -35,11 +35,11 @@ impl Poll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new, and has no other owner.
         Ok(Self(Arc::new(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))))
     }
 
-    /// Lets a socket tell, by `token`. It is forgotten when it is closed.
+    /// Reports events of a socket from now on, under `token`. Closing the socket ends that.
     pub(super) fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event { events: events as u32, u64: token };
@@ -50,7 +50,7 @@ impl Poll {
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Lets a socket tell no longer, which stays open.
+    /// No longer reports events of a socket, which stays open.
     pub(super) fn remove(&self, socket: BorrowedFd<'_>) {
         // SAFETY: both descriptors are open; Linux ignores the event.
         unsafe {
@@ -63,10 +63,10 @@ impl Poll {
         };
     }
 
-    /// Calls `f` with what is new, of a bounded number of sockets. False: nothing is.
+    /// Calls `f` with news about a bounded number of sockets. Returns false if there is none.
     pub(super) fn look(&self, mut f: impl FnMut(Ready)) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
-        // SAFETY: room for the number of events that we say; it does not wait.
+        // SAFETY: the array has room for the stated number of events; the call does not wait.
         let n =
             unsafe { libc::epoll_wait(self.0.0.as_raw_fd(), events.as_mut_ptr(), BATCH as libc::c_int, 0) };
         for event in events.iter().take(usize::try_from(n).unwrap_or(0)) {
@@ -82,7 +82,7 @@ impl Poll {
         n > 0
     }
 
-    /// What ends a nap.
+    /// Returns what ends a nap.
     pub(super) fn wakeup(&self) -> Arc<dyn Wakeup> {
         self.0.clone()
     }
@@ -95,7 +95,7 @@ impl AsFd for Epoll {
 }
 
 impl Wakeup for Epoll {
-    /// The engine takes the events itself, in its next pass.
+    /// Nothing to do: the engine takes the events itself, in its next pass.
     fn clear(&self) {}
 
     fn is_certain(&self) -> bool {

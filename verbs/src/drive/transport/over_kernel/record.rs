@@ -1,4 +1,4 @@
-//! What waits to be handed to the kernel: octets of ours, and memory of the program's between them.
+//! What waits to be handed to the kernel: our own octets, with pieces of the program's memory between them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,25 +6,25 @@ use std::ops::Range;
 use super::socket::Socket;
 use crate::drive::draft::Draft;
 
-/// Octets of ours that a record takes, at most.
+/// Maximum of our own octets in a record.
 pub(super) const CAPACITY: usize = 64 << 10;
-/// Pieces that the kernel takes at once, at most (`UIO_MAXIOV` is 1,024).
+/// Maximum number of pieces that are handed to the kernel at once (`UIO_MAXIOV` is 1,024).
 const PIECES: usize = 256;
-/// Records that are kept for use again.
+/// Number of records that are kept for reuse.
 const SPARE: usize = 64;
 
-/// A record under construction, or one that waits.
+/// A record under construction, or one that waits to be sent.
 pub struct Record {
     octets: Box<[u8]>,
     used: usize,
-    /// Memory of the program's, in order.
+    /// Pieces of the program's memory, in order.
     lent: Vec<Lent>,
     lent_octets: usize,
 }
 
 /// A piece of the program's memory in a record.
 struct Lent {
-    /// How many octets of ours come before it.
+    /// Number of our own octets before it.
     behind: usize,
     /// Its address.
     at: usize,
@@ -42,7 +42,7 @@ impl Record {
         self.lent_octets += len;
     }
 
-    /// Calls `f` with the pieces of it in order, as address and length.
+    /// Calls `f` with the record's pieces in order, as address and length.
     fn pieces(&self, mut f: impl FnMut(*const u8, usize)) {
         let mut from = 0;
         for lent in &self.lent {
@@ -57,7 +57,7 @@ impl Record {
         }
     }
 
-    /// Copies what it has of the program's memory within `range` (addresses).
+    /// Copies the parts of the program's memory that are within `range` (addresses).
     fn take_back(&mut self, range: &Range<usize>) {
         let concerned = |lent: &Lent| lent.at < range.end && range.start < lent.at + lent.len;
         if !self.lent.iter().any(concerned) {
@@ -67,7 +67,7 @@ impl Record {
         self.pieces(|at, len| {
             let start = octets.len();
             octets.resize(start + len, 0);
-            // SAFETY: room for `len` octets; they are readable, as whoever lent them has promised.
+            // SAFETY: there is room for `len` octets; they are readable, as the lender has promised.
             unsafe { std::ptr::copy_nonoverlapping(at, octets[start..].as_mut_ptr(), len) };
         });
         (self.used, self.lent_octets) = (octets.len(), 0);
@@ -106,7 +106,7 @@ impl Draft for Record {
     }
 }
 
-/// Records for use again, so that sending allocates nothing.
+/// Records for reuse, so that sending allocates nothing.
 #[derive(Default)]
 pub(super) struct Spare(Vec<Record>);
 
@@ -124,12 +124,12 @@ impl Spare {
     }
 }
 
-/// The records of a connection that the kernel has not taken whole.
+/// The records of a connection that the kernel has not taken completely.
 #[derive(Default)]
 pub(super) struct Queue {
     records: VecDeque<Record>,
     octets: usize,
-    /// Octets of the first record that the kernel has.
+    /// Octets of the first record that the kernel has taken.
     gone: usize,
 }
 
@@ -139,7 +139,7 @@ impl Queue {
         self.records.push_back(record);
     }
 
-    /// Octets that wait.
+    /// Returns the number of octets that wait.
     #[inline]
     pub(super) fn octets(&self) -> usize {
         self.octets
@@ -149,8 +149,8 @@ impl Queue {
         self.octets == 0
     }
 
-    /// Hands what waits to the kernel, as far as that takes it. Returns how many octets it took; an error counts only what
-    /// was taken before it.
+    /// Hands what waits to the kernel, as far as the kernel takes it. Returns the number of octets taken, and the
+    /// error, if any, that came after them.
     pub(super) fn send(
         &mut self,
         socket: &Socket,
@@ -160,7 +160,7 @@ impl Queue {
         let mut sent = 0;
         while self.octets > 0 {
             let offered = pieces.gather(&self.records, self.gone);
-            // SAFETY: octets of ours, and memory that is readable as whoever lent it has promised.
+            // SAFETY: the pieces are our own octets, and memory that is readable, as the lender has promised.
             let taken = match unsafe { socket.send(&pieces.0) } {
                 Ok(taken) => taken,
                 Err(error) => return (sent, Some(error)),
@@ -188,7 +188,7 @@ impl Queue {
         }
     }
 
-    /// Copies what waits of memory within `range` (addresses).
+    /// Copies waiting parts of memory within `range` (addresses).
     pub(super) fn take_back(&mut self, range: &Range<usize>) {
         self.records.iter_mut().for_each(|record| record.take_back(range));
     }
@@ -204,11 +204,11 @@ impl Queue {
 #[derive(Default)]
 pub(super) struct Pieces(Vec<libc::iovec>);
 
-// SAFETY: the addresses in it are used only in the call that has put them there.
+// SAFETY: the addresses in it are used only in the call that put them there.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Lists what there is in `records`, without the first `skip` octets. Returns how many octets that is.
+    /// Lists the pieces of `records`, without the first `skip` octets. Returns the number of octets listed.
     fn gather(&mut self, records: &VecDeque<Record>, mut skip: usize) -> usize {
         self.0.clear();
         let mut all = 0;

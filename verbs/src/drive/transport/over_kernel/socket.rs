@@ -1,4 +1,4 @@
-//! One TCP socket of the kernel's. None of its calls waits.
+//! A TCP socket of the kernel. None of its calls waits.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -11,35 +11,35 @@ use urnic_tcp::Keepalive;
 use super::descriptors::Descriptor;
 use super::info::TcpInfo;
 
-/// Octets that the kernel keeps unsent, at most: what is posted later than them need not wait behind more.
+/// Maximum octets that the kernel keeps unsent. Data that is posted later waits behind no more than these.
 const NOT_SENT_MAX: u32 = 256 << 10;
 
-/// Octets that a peer may send ahead, at least, once it has sent much.
+/// Minimum window, in octets, for a peer that has sent much.
 const WINDOW: libc::c_int = 1 << 20;
 
-/// A socket; dropping it closes it.
+/// A socket. Dropping it closes it.
 pub(super) struct Socket {
     fd: Descriptor,
 }
 
-/// What a listener had.
+/// The outcome of accepting a connection.
 pub(super) enum Accepted {
     /// A connection, and its peer.
     Connection(Socket, SocketAddr),
-    /// One that is gone already. There may be others behind it, of which the kernel does not tell again.
+    /// A connection that has already ended. There may be others behind it that the kernel does not report again.
     Gone,
-    /// None.
+    /// There is no connection.
     Nothing,
 }
 
-/// What a read has brought.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// Octets, at least one.
+    /// Number of octets, at least one.
     Octets(usize),
-    /// Nothing is there now.
+    /// There is nothing now.
     Nothing,
-    /// The peer has sent all that it will.
+    /// The peer has sent all that it will send.
     End,
 }
 
@@ -54,7 +54,7 @@ impl Socket {
         SockRef::from(self)
     }
 
-    /// Reserves a local address. Whether another process listens there shows when this one wants to.
+    /// Reserves a local address. A conflict with another process that listens there shows only in `listen`.
     pub(super) fn bind(address: SocketAddr, v6only: bool) -> io::Result<Self> {
         let socket = Self::new(address)?;
         let options = socket.options();
@@ -66,12 +66,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Lets connections come in, of which `backlog` may wait.
+    /// Listens for connections, of which `backlog` may wait.
     pub(super) fn listen(&self, backlog: usize) -> io::Result<()> {
         self.options().listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
-    /// Starts to connect; the socket becomes writable when that is decided.
+    /// Starts to connect. The socket becomes writable when the outcome is known.
     pub(super) fn connect(from: Option<(SocketAddr, bool)>, to: SocketAddr) -> io::Result<Self> {
         let socket = match from {
             Some((address, v6only)) => Self::bind(address, v6only)?,
@@ -84,7 +84,7 @@ impl Socket {
         }
     }
 
-    /// Takes a connection that has come in.
+    /// Accepts a connection that has come in.
     pub(super) fn accept(&self) -> io::Result<Accepted> {
         match self.options().accept4(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) {
             Ok((socket, peer)) => {
@@ -95,7 +95,7 @@ impl Socket {
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => Ok(Accepted::Nothing),
-                // accept(2): what has happened to the connection already, on Linux.
+                // accept(2): on Linux, these are errors of the connection itself.
                 Some(
                     libc::EINTR
                     | libc::ECONNABORTED
@@ -113,14 +113,14 @@ impl Socket {
         }
     }
 
-    /// Has a socket of somebody else's, too.
+    /// Makes a second descriptor of the program's socket.
     pub(super) fn duplicate(theirs: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { fd: Descriptor::duplicate(theirs)? })
     }
 
-    /// Undoes what the program may have set and what would stop, or end, a connection of ours: a `close` that waits, or
-    /// resets; small messages that wait for more; readiness only for many octets; a time-out that kills living peers
-    /// whose window is shut. Calls of ours never wait, whatever the program's do.
+    /// Undoes options that the program may have set and that would stall or end our connection: a `close` that
+    /// waits or resets; holding back small messages; readiness only for many octets; a time-out that ends
+    /// connections to living peers whose window is shut. Our own calls never wait, whether or not the program's do.
     pub(super) fn make_ours(&self) {
         let options = self.options();
         let _ = options.set_linger(None);
@@ -130,38 +130,39 @@ impl Socket {
         let _ = self.tune();
     }
 
-    /// Small messages leave at once, and what is queued is not far ahead of the wire.
+    /// Makes small messages leave at once, and keeps the queue short.
     fn tune(&self) -> io::Result<()> {
         let options = self.options();
         options.set_tcp_nodelay(true)?;
-        // Linux 4.x and later; an older one just queues more.
+        // Linux 4.x and later. An older kernel just queues more.
         let _ = options.set_tcp_notsent_lowat(NOT_SENT_MAX);
         Ok(())
     }
 
-    /// Lets the kernel take `octets` more, however much of what it has is not sent: as far as the system's limit allows
-    /// (sysctl net.core.wmem_max).
+    /// Makes the kernel take `octets` more, even if much of what it has is unsent, up to the system's limit (sysctl
+    /// net.core.wmem_max).
     pub(super) fn take_much(&self, octets: usize) {
         let options = self.options();
         let _ = options.set_tcp_notsent_lowat(u32::MAX);
-        // The kernel counts its own needs in, and makes buffers as large as it likes unless it is told.
+        // The kernel counts its own overhead, too, and sizes buffers as it likes unless told otherwise.
         let wanted = 2 * (self.outstanding() + octets);
         if options.send_buffer_size().is_ok_and(|size| size < wanted) {
             let _ = options.set_send_buffer_size(wanted);
         }
     }
 
-    /// Opens the window by so much at once. The kernel does that by itself as it sees how much is read in a round trip, but
-    /// hardly begins with that where one segment fills its first window (loopback: segments of 64 KiB). A mark so high makes
-    /// the buffer large enough for it, and leaves it growing, which a size that is set does not (Linux 4.18 and later).
+    /// Opens the window to at least [`WINDOW`] at once. The kernel opens it according to how much is read in a
+    /// round trip, but hardly starts if one segment fills its first window (loopback: segments of 64 KiB). A
+    /// low-water mark as high as this makes the buffer large enough and leaves it growing, which setting its size
+    /// does not (Linux 4.18 and later).
     pub(super) fn open_window(&self) {
         self.set_low_mark(WINDOW);
         self.set_low_mark(1);
     }
 
-    /// Sets how many octets there must be for the socket to count as readable.
+    /// Sets the number of octets from which on the socket counts as readable.
     fn set_low_mark(&self, octets: libc::c_int) {
-        // SAFETY: one number, of the length that we say.
+        // SAFETY: one number, of the stated length.
         unsafe {
             let len = size_of::<libc::c_int>() as libc::socklen_t;
             libc::setsockopt(
@@ -186,7 +187,7 @@ impl Socket {
         options.set_tcp_keepalive(&times.with_retries(u32::from(count.clamp(1, 127))))
     }
 
-    /// Why the socket failed, if it did.
+    /// Returns why the socket failed; `None` if it did not.
     pub(super) fn error(&self) -> Option<io::Error> {
         self.options().take_error().unwrap_or_else(Some)
     }
@@ -201,8 +202,9 @@ impl Socket {
 
     /// Reads what has arrived.
     pub(super) fn receive(&self, into: &mut [u8]) -> io::Result<Read> {
-        // `recv` and not `read`: should the program have closed our descriptor, a file that has its number now stays whole.
-        // SAFETY: the buffer is writable and as long as we say.
+        // `recv`, not `read`: if the program has closed our descriptor, a file that now has its number must not be
+        // read.
+        // SAFETY: the buffer is writable and has the stated length.
         let n = unsafe { libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
         match usize::try_from(n) {
             Ok(0) => Ok(Read::End),
@@ -214,16 +216,17 @@ impl Socket {
         }
     }
 
-    /// Sends as much of `pieces` as the kernel takes; zero: nothing now.
+    /// Sends as much of `pieces` as the kernel takes. Returns the number of octets; 0: nothing now.
     ///
     /// # Safety
-    /// The pieces are readable. They may change meanwhile.
+    /// The pieces must be readable. They may change meanwhile.
     pub(super) unsafe fn send(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
-        // SAFETY: a message without addresses and control data.
+        // SAFETY: all zeroes is a message without addresses and control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut();
         message.msg_iovlen = pieces.len() as _;
-        // SAFETY: the list lives through the call, which does not write to it; the pieces are the caller's promise.
+        // SAFETY: the list lives through the call, which does not write to it; the pieces are readable by this
+        // function's contract.
         let n =
             unsafe { libc::sendmsg(self.raw(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         match usize::try_from(n) {
@@ -235,15 +238,15 @@ impl Socket {
         }
     }
 
-    /// Ends our half behind what was sent.
+    /// Ends our half after what was sent.
     pub(super) fn shut_down(&self) {
         let _ = self.options().shutdown(std::net::Shutdown::Write);
     }
 
-    /// Closes at once; the peer sees a reset, though the program may have other descriptors of the socket.
+    /// Closes at once. The peer sees a reset, even if the program has other descriptors of the socket.
     pub(super) fn reset(self) {
         let _ = self.options().set_linger(Some(Duration::ZERO));
-        // SAFETY: zeros are values of all members, and the family that asks for the end of a connection is one.
+        // SAFETY: all members may be zero, and that family asks for the end of a connection.
         unsafe {
             let nowhere: libc::sockaddr = std::mem::zeroed();
             let len = size_of::<libc::sockaddr>() as libc::socklen_t;
@@ -251,12 +254,12 @@ impl Socket {
         }
     }
 
-    /// What TCP says of the connection.
+    /// Returns TCP's figures for the connection; `None` on failure.
     pub(super) fn info(&self) -> Option<TcpInfo> {
         TcpInfo::of(self.as_fd())
     }
 
-    /// Octets that the peer has not acknowledged.
+    /// Returns the number of octets that the peer has not acknowledged.
     pub(super) fn outstanding(&self) -> usize {
         let mut octets: libc::c_int = 0;
         // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one number.
@@ -275,7 +278,8 @@ impl AsFd for Socket {
     }
 }
 
-/// A peer of a socket for both families, as the rest knows it.
+/// Returns a peer's address as the rest of the program knows it: IPv4-mapped addresses of a dual-stack socket
+/// become IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {

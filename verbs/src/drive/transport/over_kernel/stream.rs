@@ -1,4 +1,4 @@
-//! One connection over a socket.
+//! A connection over a socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use super::record::{Pieces, Queue, Spare};
 use super::socket::Socket;
 use crate::drive::transport::Data;
 
-/// Octets that a connection queues before the kernel takes them, at most.
+/// Maximum octets that a connection queues before the kernel takes them.
 const ROOM: usize = 1 << 20;
-/// What a segment carries before the kernel has said (RFC 9293 §3.7.1).
+/// Segment size, in octets, until the kernel reports one (RFC 9293 §3.7.1).
 const DEFAULT_MSS: usize = 536;
 
 /// A connection.
@@ -23,39 +23,39 @@ pub(super) struct Stream {
     pub(super) socket: Socket,
     pub(super) tag: u64,
     pub(super) peer: SocketAddr,
-    /// Our end, if it was reserved.
+    /// The claim on our address, if that was reserved.
     pub(super) from: Option<Claim>,
-    /// It does not stand yet.
+    /// Whether it is not yet established.
     pub(super) connecting: bool,
-    /// How many had been accepted when it was, until something was read of it.
+    /// The count of accepted connections when it was accepted; `None` once something was read from it.
     pub(super) newcomer: Option<u64>,
-    /// Its window was opened, as it sends much.
+    /// Whether its window was opened, because the peer sends much.
     pub(super) wide: bool,
     pub(super) queue: Queue,
-    /// Octets that the kernel has, of which the engine has not heard.
+    /// Octets that the kernel has taken, and that the engine has not been told of.
     pub(super) untold: u64,
-    /// The kernel takes no more until it says so.
+    /// Whether the kernel takes nothing until it reports room.
     pub(super) blocked: bool,
-    /// There may be something to read.
+    /// Whether there may be something to read.
     pub(super) readable: bool,
-    /// There is an end to read behind what there is: a short read does not mean that nothing is left.
+    /// Whether an end follows the data to be read: a short read then does not mean that nothing is left.
     pub(super) ends: bool,
-    /// It waits for its turn.
+    /// Whether it waits for its turn.
     pub(super) listed: bool,
-    /// What the engine could not take. Nothing is read meanwhile, which shuts the window.
+    /// Data that the engine could not take. Nothing is read meanwhile, which shuts the window.
     pub(super) waiting: Option<Received>,
     pub(super) stopped: bool,
-    /// The peer has ended its half, and the engine knows.
+    /// Whether the peer has ended its half, and the engine knows.
     pub(super) heard_end: bool,
-    /// Our half ends behind what is queued, and has ended.
+    /// Whether our half ends after the queued data (`closing`), and whether it has ended (`shut`).
     pub(super) closing: bool,
     pub(super) shut: bool,
-    /// What sending has met. What has arrived is read first.
+    /// Why sending failed. Arrived data is read first.
     pub(super) failure: Option<CloseReason>,
     pub(super) patience: Option<Patience>,
-    /// It is among those with something outstanding.
+    /// Whether it is among the connections with something outstanding.
     pub(super) watched: bool,
-    /// Octets acknowledged when that was last looked at, and since when it has been so many.
+    /// Number of acknowledged octets at the last check, and since when it has been this number.
     pub(super) progress: (u64, Time),
     mss: usize,
 }
@@ -89,31 +89,32 @@ impl Stream {
         }
     }
 
-    /// Octets of data that a segment carries.
+    /// Returns the number of data octets in a segment.
     #[inline]
     pub(super) fn mss(&self) -> usize {
         self.mss
     }
 
-    /// Asks the kernel for the size of segments.
+    /// Asks the kernel for the segment size.
     pub(super) fn measure(&mut self) {
         if let Some(info) = self.socket.info() {
             self.mss = (info.snd_mss as usize).max(1);
         }
     }
 
-    /// Whether something, or our end, waits to be acknowledged.
+    /// Whether data, or our end, waits to be acknowledged.
     pub(super) fn is_outstanding(&self) -> bool {
         !self.queue.is_empty() || self.socket.outstanding() > 0
     }
 
-    /// Octets worth queueing now.
+    /// Returns how many octets are worth queueing now.
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.blocked || self.connecting { 0 } else { ROOM.saturating_sub(self.queue.octets()) }
     }
 
-    /// Hands what waits to the kernel, and then, if it is to be, the end. Returns how many octets it took.
+    /// Hands what waits to the kernel, and then, if `closing`, the end. Returns the number of octets that the
+    /// kernel took.
     pub(super) fn output(&mut self, pieces: &mut Pieces, spare: &mut Spare) -> usize {
         if self.blocked || self.connecting {
             return 0;
@@ -123,7 +124,7 @@ impl Stream {
         self.blocked = !self.queue.is_empty();
         if let Some(error) = error {
             self.failure = Some(reason(&error));
-            // Nobody will take it; what has come is read out before the end is told.
+            // The kernel will not take it. Arrived data is read before the end is reported.
             self.untold += self.queue.octets() as u64;
             self.queue.clear(spare);
             self.readable = true;
@@ -135,7 +136,7 @@ impl Stream {
     }
 }
 
-/// Why a connection ended, as an error of the kernel's says.
+/// Returns why a connection ended, from the kernel's error.
 pub(super) fn reason(error: &io::Error) -> CloseReason {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => CloseReason::Refused,
@@ -158,12 +159,12 @@ impl Received {
         Self { buffer: buffer.clone(), range: 0..len }
     }
 
-    /// Octets that were read by somebody else.
+    /// Makes the object from octets that the program has read.
     pub(super) fn of(octets: &[u8]) -> Self {
         Self { buffer: octets.into(), range: 0..octets.len() }
     }
 
-    /// The same in memory of its own: the buffer is for what is read next.
+    /// Returns a copy in memory of its own, because the buffer is needed for the next read.
     pub(super) fn copied(&self) -> Self {
         let buffer: Arc<[u8]> = self.bytes().into();
         Self { range: 0..buffer.len(), buffer }

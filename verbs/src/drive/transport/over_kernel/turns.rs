@@ -1,4 +1,4 @@
-//! Turns: what the kernel has told of is taken in.
+//! Turns: handling of what the kernel has reported.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{ACCEPTS, BULK, OverKernel, REST, SHARE, Token};
 use crate::drive::transport::Events;
 
 impl OverKernel {
-    /// Asks the kernel who has something to do. False: nobody.
+    /// Asks the kernel which sockets have something to do. Returns false if none has.
     pub(super) fn look(&mut self) -> bool {
         let waiting = self.ready.len();
         let (mut newcomers, mut overtaken) = (0, false);
@@ -20,8 +20,9 @@ impl OverKernel {
         if overtaken {
             heard |= self.ask(&mut newcomers, &mut overtaken);
         }
-        // The kernel tells of a new socket's room for writing first, and thereby of the latest before those whose Requests have
-        // come meanwhile. Programs number their connections in the order of the Requests, on both sides.
+        // The kernel reports that a new socket has room for writing, and thereby the latest sockets before those
+        // whose Requests came meanwhile. Programs number their connections in the order of the Requests, on both
+        // sides.
         if newcomers > 1 {
             let streams = &self.streams;
             let order = |token: &Token| match *token {
@@ -36,8 +37,9 @@ impl OverKernel {
         heard
     }
 
-    /// Asks once. Adds how many newcomers have something to read, and says whether one of them may have overtaken another: its
-    /// octets came while the kernel was telling of that one, which had none yet.
+    /// Asks the kernel once. Adds the number of newcomers that have something to read. Sets `overtaken` if one of
+    /// them may have overtaken another: its octets came while the kernel was reporting the other, which had none
+    /// yet.
     fn ask(&mut self, newcomers: &mut usize, overtaken: &mut bool) -> bool {
         let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
         let mut silent = false;
@@ -49,7 +51,7 @@ impl OverKernel {
                     let Some(stream) = streams.get_mut(index) else { return };
                     stream.readable |= readable;
                     stream.ends |= ended;
-                    // Room to write matters only to those that had none.
+                    // Room to write matters only to a connection that had none.
                     let lacked = writable && (stream.blocked || stream.connecting);
                     stream.blocked &= !writable;
                     let matters = lacked || (stream.readable && !stream.stopped);
@@ -75,7 +77,7 @@ impl OverKernel {
         })
     }
 
-    /// A connection's turn. True if something came of it.
+    /// Gives a connection its turn. Returns true if something was done.
     pub(super) fn serve(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Received>) -> bool {
         let Some(stream) = self.stream_mut(conn) else { return false };
         stream.listed = false;
@@ -87,7 +89,7 @@ impl OverKernel {
             self.put_out(now, conn);
             if let Some(stream) = self.stream_mut(conn) {
                 let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
-                // Also if the kernel has taken nothing of it: there may be room.
+                // Also if the kernel has taken nothing, because there may be room.
                 events.acked(conn, tag, octets);
             }
         }
@@ -95,7 +97,7 @@ impl OverKernel {
         waits | (read && self.read(conn, events))
     }
 
-    /// The kernel has decided about a connection that was asked for.
+    /// The kernel has decided about a connection that was being opened.
     fn arrived(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
         let Some(stream) = self.stream_mut(conn) else { return false };
         if let Some(error) = stream.socket.error() {
@@ -115,7 +117,7 @@ impl OverKernel {
         true
     }
 
-    /// A connection was heard of last, by so many octets.
+    /// Notes a connection as the latest with data. It had this many octets.
     #[inline]
     pub(super) fn warm(&mut self, conn: ConnId, octets: usize) {
         let bulk = octets >= BULK;
@@ -132,10 +134,11 @@ impl OverKernel {
         self.hot.insert(0, conn);
     }
 
-    /// Reads what has arrived, as much as its turn takes, and gives it to the engine. True: something had.
+    /// Reads what has arrived, as much as a turn allows, and passes it to the engine. Returns true if something had
+    /// arrived.
     #[inline]
     pub(super) fn read(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
-        // What was read before may be held; then that buffer is gone.
+        // The engine may hold what was read before, and with it the buffer.
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = vec![0; self.buffer.len()].into();
         }
@@ -152,7 +155,7 @@ impl OverKernel {
                 if n >= BULK && !std::mem::replace(&mut stream.wide, true) {
                     stream.socket.open_window();
                 }
-                // What comes after this, the kernel tells of.
+                // The kernel reports what arrives after this.
                 stream.readable = stream.ends || n == most;
                 let (tag, more) = (stream.tag, stream.readable);
                 self.counters.reads += 1;
@@ -187,7 +190,7 @@ impl OverKernel {
         }
     }
 
-    /// A connection is gone, and all that had arrived was read.
+    /// A connection has ended, and all that had arrived was read.
     #[cold]
     fn lost(&mut self, conn: ConnId, why: CloseReason, events: &mut impl Events<Received>) {
         if let Some(stream) = self.remove(conn) {
@@ -212,7 +215,7 @@ impl OverKernel {
         }
     }
 
-    /// A listener's turn: takes what has come in.
+    /// Gives a listener its turn: accepts what has come in.
     pub(super) fn admit(&mut self, now: Time, bound: BindId, events: &mut impl Events<Received>) -> bool {
         let Some(place) = self.place_mut(bound) else { return false };
         place.listed = false;
@@ -254,8 +257,8 @@ impl OverKernel {
         true
     }
 
-    /// Hands to the kernel what waits for room there, as far as it takes more than it can send soon: it goes on with that when
-    /// the sockets are closed, as long as the peers live.
+    /// Hands to the kernel all data that waits for room there, even if the kernel cannot send it soon. The kernel
+    /// continues to send it after the sockets are closed, as long as the peers live.
     #[cold]
     pub(super) fn leave_to_kernel(&mut self) {
         let all: Vec<u32> = self.streams.iter().map(|(index, _)| index).collect();
@@ -271,11 +274,11 @@ impl OverKernel {
         }
     }
 
-    /// What comes in at a listener cannot be taken now.
+    /// Connections that come in at a listener cannot be accepted now.
     #[cold]
     fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
         if let Some(place) = self.place_mut(bound) {
-            // Once until all that waits was taken: it may last for hours.
+            // Once until all that waits was accepted, because this may last for hours.
             if !std::mem::replace(&mut place.complained, true) {
                 let remedy = match error.raw_os_error() {
                     Some(libc::EMFILE) => {
@@ -285,7 +288,7 @@ impl OverKernel {
                         "; the system has no descriptor left for it: raise its limit (sysctl fs.file-max)"
                     }
                     Some(libc::ENOSPC) => {
-                        "; the user's sockets are too many to wait for: raise the limit (sysctl \
+                        "; the user has too many sockets for epoll: raise the limit (sysctl \
                          fs.epoll.max_user_watches)"
                     }
                     _ => "",

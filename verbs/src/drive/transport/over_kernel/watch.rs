@@ -1,4 +1,4 @@
-//! What is looked after now and then: listeners that rest, and peers that may be dead.
+//! What is checked at intervals: listeners that rest, and peers that may be dead.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use urnic_tcp::{CloseReason, ConnId, Time};
 
 use super::{OverKernel, Token};
 
-/// How often the kernel is asked what the peers have acknowledged, while something is outstanding.
+/// How often the kernel is asked for acknowledgements, while something is outstanding.
 pub(super) const WATCH: Duration = Duration::from_millis(250);
-/// Probes of a shut window without an answer after which the peer may be dead.
+/// Number of unanswered probes of a shut window after which the peer may be dead.
 const PROBES: u8 = 2;
 
 impl OverKernel {
-    /// Looks after what is due: listeners that rest, peers that may be dead.
+    /// Checks what is due: listeners that rest, peers that may be dead.
     #[cold]
     pub(super) fn tend(&mut self, now: Time) {
         if now >= self.wake_at {
@@ -28,7 +28,8 @@ impl OverKernel {
         self.watch_at = if self.watched.is_empty() { Time::MAX } else { now + WATCH };
     }
 
-    /// Looks at a connection with something outstanding. False: all is acknowledged, or it is gone.
+    /// Checks a connection with something outstanding. Returns false if all is acknowledged, or the connection has
+    /// ended.
     fn is_outstanding(&mut self, now: Time, conn: ConnId) -> bool {
         let limit = self.patience.user_timeout;
         let Some(stream) = self.stream_mut(conn) else { return false };
@@ -46,7 +47,7 @@ impl OverKernel {
             return true;
         }
         let limit = stream.patience.map_or(limit, |own| own.user_timeout);
-        // A living peer with a shut window acknowledges nothing either, but answers probes.
+        // A living peer with a shut window acknowledges nothing either, but it answers probes.
         let heard = Duration::from_millis(info.last_ack_recv.into());
         let asks = info.unacked > 0 || info.probes >= PROBES;
         if limit.is_some_and(|limit| asks && now.since(stream.progress.1) >= limit && heard >= limit) {

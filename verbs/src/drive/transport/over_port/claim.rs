@@ -1,4 +1,4 @@
-//! Whether our addresses are ours, before anybody uses them.
+//! Checks, before their first use, that no other host has the device's addresses.
 
 use super::OverPort;
 use crate::drive::clock::Clock;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
-    /// Asks the network whether another host has the addresses of a device, whose engines `all` are for, if the port has a
-    /// carrier; else that is asked when it comes. To be called before there are connections, and before anything drives
-    /// the engines: the answer may reach any of them.
+    /// Asks the network whether another host has the addresses of the device whose engines have the transports
+    /// `all`. If the port has no carrier, the network is asked once it comes up. Call this before there are
+    /// connections, and before any thread drives the engines, because the answer may reach any of them.
     pub(crate) fn claim_addresses(all: &mut [Self], clock: &impl Clock) -> Result<(), Error> {
         const NAP: Duration = Duration::from_micros(200);
         all.iter_mut().for_each(|one| one.link.claims = true);
@@ -42,7 +42,7 @@ impl<P: Port> OverPort<P> {
     }
 }
 
-/// Hears what there is while there are no connections.
+/// Receives events while there are no connections.
 struct Nobody;
 
 impl<D: Data> Events<D> for Nobody {

@@ -1,6 +1,7 @@
-//! Frames that reach an engine of a device and concern another: copies in ordinary memory, because a port's buffers are for
-//! one engine. With a port that steers rightly only neighbours and routers are told of, and what comes before it does. The same
-//! way goes what an engine sends to a peer that has not its queue.
+//! Frames that reach one engine of a device and concern another. They cross as copies in ordinary memory, because a
+//! port's buffers belong to one engine. If the port steers correctly, these are only messages about neighbours and
+//! routers, and the frames that come before it steers. Frames to a peer that lacks the queue of the sending engine
+//! cross in the same way.
 
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
@@ -14,52 +15,52 @@ use crate::shared::engines::{Commons, EngineNumber};
 use arrayvec::ArrayVec;
 use urnic_tcp::Time;
 
-/// Frames that wait for an engine, at most. Further ones are dropped, as on any link.
+/// Maximum number of frames that wait for an engine. Further frames are dropped, as on any link.
 const INBOX: usize = 512;
-/// Places that stay empty: the queue's `push` waits for a consumer that is about to give back the very place that it needs.
-/// So many engines may have found room at the same time.
+/// Number of places that stay empty. The queue's `push` waits for a consumer that is about to free the very place
+/// it needs, and this many engines may have found room at the same time.
 const SPARE: usize = MAX_ENGINES;
 
-/// What another engine hands over.
+/// What one engine hands to another.
 enum Handed {
-    /// A frame that it has received.
+    /// A frame that the other engine has received.
     Received {
-        /// Of all engines that are told of it.
+        /// The frame, shared by all engines that get it.
         octets: Arc<[u8]>,
-        /// The port vouched for its checksums.
+        /// Whether the port vouched for its checksums.
         trusted: bool,
     },
-    /// A frame that its queue cannot send.
+    /// A frame that the other engine's queue cannot send.
     Stray(Stray),
 }
 
-/// The engine by whose queue strays leave: any peer has a first one.
+/// Number of the engine whose queue sends strays: every peer has a first queue.
 const SENDS_STRAYS: usize = 0;
 
-/// One engine's door to the others of its device.
+/// An engine's passage to the other engines of its device.
 pub(super) struct Passage {
     number: usize,
     inboxes: Arc<[ArrayQueue<Handed>]>,
     commons: Arc<Commons>,
-    /// Engines that have got something since they were last woken, a bit each.
+    /// Engines that were given something since they were last woken, one bit each.
     unwoken: u64,
     counters: Counters,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    /// Frames that other engines were given, each of them.
+    /// Number of frames given to other engines, once for each of them.
     pub handed_over: u64,
-    /// Frames that came from others.
+    /// Number of frames that came from other engines.
     pub taken_over: u64,
-    /// Frames, each once, that concern all engines.
+    /// Number of frames that concern all engines, each counted once.
     pub told_to_all: u64,
-    /// Frames for which the other engine's inbox, or this one's pool, had no room.
+    /// Number of frames for which the other engine's inbox, or this one's pool, had no room.
     pub dropped: u64,
 }
 
 impl Passage {
-    /// Returns the doors of so many engines to each other.
+    /// Makes the passages of `engines` engines to each other.
     pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
         let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX + SPARE)).collect();
         let passage = |number| Passage {
@@ -72,7 +73,7 @@ impl Passage {
         (0..engines).map(passage).collect()
     }
 
-    /// Gives the engines that a frame concerns a copy of it.
+    /// Gives a copy of a frame to each engine that it concerns.
     #[cold]
     pub(super) fn hand_over(&mut self, to: Elsewhere, frame: &impl Frame) {
         let handed = |octets| Handed::Received { octets, trusted: frame.checksum_trusted() };
@@ -90,7 +91,7 @@ impl Passage {
         }
     }
 
-    /// Gives the engine that can send it a frame.
+    /// Gives a frame to the engine that can send it.
     pub(super) fn send_elsewhere(&mut self, stray: Stray) {
         self.give(SENDS_STRAYS, Handed::Stray(stray));
     }
@@ -105,7 +106,7 @@ impl Passage {
         self.unwoken |= 1 << target;
     }
 
-    /// Wakes the engines that have been given something. Nothing here waits.
+    /// Wakes the engines that have been given something. Does not wait.
     #[inline]
     pub(super) fn wake(&mut self) {
         if self.unwoken != 0 {
@@ -147,7 +148,7 @@ impl Passage {
 }
 
 impl<P: Port> OverPort<P> {
-    /// Takes what other engines have handed over, a burst at most.
+    /// Takes in what other engines have handed over, one burst at most.
     #[cold]
     pub(super) fn take_over(&mut self, now: Time, events: &mut impl Events<super::StreamRange<P::Frame>>) {
         let Some(passage) = &mut self.passage else { return };

@@ -1,4 +1,4 @@
-//! The link below a stack: its carrier, and whether the network leaves our addresses to us.
+//! The link below a stack: its carrier, and conflicts over the device's addresses.
 
 use super::{OverPort, StreamRange, Wire};
 use crate::drive::port::Port;
@@ -8,32 +8,33 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use urnic_tcp::Time;
 
-/// How often the link is looked at.
+/// How often the link state is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// A carrier that so many looks in a row (100 ms and more) have not found has not just blinked, as it does while a memory
-/// link comes up. Looks, not time: between two of them this thread may have had to wait for a processor.
+/// Number of consecutive reads without a carrier (100 ms and more) after which the loss is not just a blink, as
+/// happens while a memory link comes up. Reads rather than time, because this thread may have waited for a
+/// processor between two of them.
 const PEER_GONE_AFTER: u32 = 20;
-/// How often conflicts over our address are told of.
+/// How often conflicts over the device's addresses are logged.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What is known of the link.
 #[derive(Default)]
 pub(super) struct Link {
-    /// `None`: nobody has looked yet.
+    /// `None`: not read yet.
     up: Option<bool>,
-    /// How many looks have not found its carrier since it was last there; `None` before it first was, and once its
-    /// connections were given up.
+    /// Number of reads without a carrier since it was last seen. `None` before it was first seen, and after the
+    /// connections were given up for its loss.
     missed: Option<u32>,
-    /// The network is asked for our addresses when it comes up.
+    /// Whether the network is asked for the device's addresses when the link comes up.
     pub(super) claims: bool,
-    /// Conflicts over our addresses when they were last told of, and when that was.
+    /// Number of conflicts over the device's addresses when they were last logged, and the time of that.
     conflicts: u64,
     conflict_told: Time,
     unfilled_told: bool,
 }
 
 impl Link {
-    /// A frame has come: who sends is there, whatever the port says, which is looked at only now and then.
+    /// A frame has come: a sending peer is up, whatever the rarely polled link state says.
     #[inline]
     pub(super) fn heard(&mut self) {
         self.missed = Some(0);
@@ -43,14 +44,14 @@ impl Link {
         self.up == Some(true)
     }
 
-    /// There is no carrier, and connections need not wait for one.
+    /// Whether there is no carrier, and connections need not wait for one.
     pub(super) fn is_lost(&self) -> bool {
         self.missed.is_none()
     }
 }
 
 impl<P: Port> OverPort<P> {
-    /// The main one of the configured addresses.
+    /// Returns the main one of the configured addresses.
     fn main(&self) -> IpAddr {
         self.stack.config().addresses.first().map_or(IpAddr::from([0; 4]), |main| main.ip)
     }
@@ -63,12 +64,13 @@ impl<P: Port> OverPort<P> {
         ))
     }
 
-    /// Tells of hosts that use our addresses, now and then; and once of one whose checksums nobody fills.
+    /// Logs conflicts with hosts that use the device's addresses, at intervals; and once, a host whose checksums
+    /// are not filled.
     fn report_trouble(&mut self, now: Time) {
         let counters = self.stack.counters();
         if counters.unfilled_tcp_checksum > 0 && !std::mem::replace(&mut self.link.unfilled_told, true) {
             tracing::warn!(
-                "{}: segments arrive whose checksum the sender has left to its interface, which has not filled it; they \
+                "{}: segments arrive without a checksum: the sender left it to its interface, which did not fill it in; they \
                  are dropped: run `ethtool -K INTERFACE tx off` at the sender",
                 self.main()
             );
@@ -82,8 +84,8 @@ impl<P: Port> OverPort<P> {
         }
     }
 
-    /// Looks at the link, and says when to look again. Where a lost carrier means that the peer process is gone, so are its
-    /// connections: nobody has to wait for time-outs.
+    /// Reads the link state and returns when to read it again. If a lost carrier means that the peer process is
+    /// gone, ends its connections, so that they need not time out.
     pub(super) fn check_link(&mut self, now: Time, events: &mut impl Events<StreamRange<P::Frame>>) -> Time {
         let up = self.port.check_link();
         if up {
@@ -103,7 +105,7 @@ impl<P: Port> OverPort<P> {
         let lost = self.link.missed.is_some_and(|looks| looks >= PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
             self.link.missed = None;
-            // Those with ourselves need no link.
+            // Connections to this host itself need no link.
             let own: Vec<_> = self.stack.addresses().iter().map(|own| own.ip).collect();
             let is_gone = |peer: SocketAddr| !own.contains(&peer.ip());
             let gone: Vec<_> =

@@ -1,4 +1,4 @@
-//! TCP over a port: the project's own stack, and all that is the link's business.
+//! TCP over a port: urnic's own stack, and everything that concerns the link.
 
 #[cfg(feature = "dpdk")]
 mod claim;
@@ -35,27 +35,30 @@ pub(crate) struct OverPort<P: Port> {
     stack: Stack<PortBuffers<P>>,
     link: Link,
     under_pressure: bool,
-    /// The way to the other engines of the device; `None` if there are none.
+    /// The passage to the other engines of the device; `None` if there are none.
     passage: Option<Passage>,
 }
 
 impl<P: Port> OverPort<P> {
-    /// Returns the stack that `config` describes, on `port`.
+    /// Makes the stack that `config` describes, on `port`.
     ///
     /// # Errors
-    /// [`Error::Open`]: the stack refuses its configuration.
+    /// [`Error::Open`] if the stack refuses its configuration.
     pub(crate) fn new(port: P, config: StackConfig, now: Time) -> Result<Self, Error> {
         let ports = Box::new(LocalPorts::new(config.seed));
         Self::with(port, config, ports, None, now)
     }
 
-    /// Returns the stacks of a device, one for each of the ports, which are queues of one: they have addresses, TCP ports
-    /// and secrets in common, and hand frames to each other. `commons` knows the engines that they are for, in this order.
-    /// On links whose queues are pairs the owner of a connection is no secret, so that the same engine owns it at both ends;
-    /// where a NIC's hash is known, the owner is the engine at which the NIC lets its frames arrive.
+    /// Makes the stacks of a device, one for each of `queues`, which are ports or the queues of one port. They
+    /// share addresses, TCP ports and secrets, and hand frames to each other. `commons` knows the engines that they
+    /// are for, in this order.
+    ///
+    /// If the link's queues are pairs, the owner of a connection is not secret, so that engines of the same number
+    /// own it at both ends. If a NIC's hash is known, the owner is the engine at which the NIC makes the
+    /// connection's frames arrive.
     ///
     /// # Errors
-    /// [`Error::Open`]: the stacks refuse their configuration, or there are too many of them.
+    /// [`Error::Open`] if the stacks refuse their configuration, or there are too many of them.
     pub(crate) fn of_device(
         queues: Vec<P>,
         config: &StackConfig,
@@ -90,13 +93,13 @@ impl<P: Port> OverPort<P> {
         now: Time,
     ) -> Result<Self, Error> {
         config.checksum_offload_tx = port.spares_checksum();
-        // An MPA Request is short (MPA-60), and nothing may follow before our Reply (MPA-91).
+        // An MPA Request is short (MPA-60), and nothing may follow it before our Reply (MPA-91).
         config.tcp.wary = true;
         let stack = Stack::new(config, ports, now).map_err(|e| Error::Open(e.to_string()))?;
         Ok(Self { port, stack, link: Link::default(), under_pressure: false, passage })
     }
 
-    /// Octets that held frames may pin while there is no pressure.
+    /// Returns how many octets held frames may pin while there is no pressure.
     fn pinnable(&self) -> usize {
         self.port.receive_memory() / PINNED_PART
     }
@@ -107,7 +110,7 @@ impl<P: Port> OverPort<P> {
         self.passage.as_ref().is_some_and(|passage| !passage.is_empty())
     }
 
-    /// Hands over the frames for this host that the port could not send to another queue of its own.
+    /// Hands over the frames that this port cannot send, because the peer lacks its queue.
     #[inline(never)]
     fn send_strays(&mut self) {
         let Some(passage) = &mut self.passage else { return };
@@ -119,7 +122,7 @@ impl<P: Port> OverPort<P> {
         passage.wake();
     }
 
-    /// The receive pool has become low, or is low no more.
+    /// The receive pool has become low, or is no longer low.
     #[cold]
     fn pressure_changed(&mut self, low: bool, events: &mut impl Events<StreamRange<P::Frame>>) {
         self.under_pressure = low;
@@ -214,7 +217,7 @@ impl<P: Port> Transport for OverPort<P> {
         let mut frames = burst.drain(..).peekable();
         let frames = std::iter::from_fn(|| {
             let frame = frames.next();
-            // The frame after this one: its lines arrive while this one's are worked on.
+            // Prefetches the next frame: its cache lines arrive while this frame is worked on.
             if let Some(next) = frames.peek() {
                 P::prefetch(next);
             }
@@ -366,7 +369,7 @@ impl<P: Port> Transport for OverPort<P> {
 
     #[inline]
     unsafe fn lend(&mut self, record: &mut P::Draft, at: *const u8, len: usize, ours: bool) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { self.port.lend(record, at, len, ours) }
     }
 
@@ -480,10 +483,10 @@ impl<F: Frame> Data for StreamRange<F> {
     }
 }
 
-/// Tells the engine what the stack tells.
+/// Passes the stack's events on to the engine.
 struct Told<'a, E> {
     events: &'a mut E,
-    /// Where frames go that concern other engines.
+    /// The passage for frames that concern other engines; `None` if such frames cannot come.
     passage: Option<&'a mut Passage>,
 }
 
@@ -526,7 +529,7 @@ impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     }
 }
 
-/// Ties a port's buffers into the TCP stack.
+/// Gives the TCP stack the types of a port's buffers.
 struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
 
 impl<P: Port> Buffers for PortBuffers<P> {
@@ -549,7 +552,7 @@ impl<P: Port> Buffers for PortBuffers<P> {
     }
 }
 
-/// Lets the TCP stack transmit through a port.
+/// The port, as the TCP stack transmits through it.
 struct Wire<'a, P: Port>(&'a mut P);
 
 impl<P: Port> Transmit<P::Payload> for Wire<'_, P> {

@@ -11,10 +11,10 @@ use std::time::Duration;
 const PORT: u16 = 7471;
 const OCTETS: usize = 20_000;
 
-/// What an engine hears.
+/// What an engine is told.
 #[derive(Default)]
 struct Ear {
-    /// Connections, with what has arrived.
+    /// The data that has arrived, by connection.
     heard: HashMap<ConnId, Vec<u8>>,
     open: Vec<ConnId>,
     finished: Vec<ConnId>,
@@ -63,7 +63,7 @@ impl Fellow for Sleeper {
     }
 }
 
-/// A device without anything above its transports.
+/// A device without the layers above its transports.
 struct Device {
     engines: Vec<(OverPort<SimPort>, Ear)>,
     wire: SimWire,
@@ -79,12 +79,12 @@ fn mac(node: usize) -> [u8; 6] {
 }
 
 impl Device {
-    /// `steers`: how the wire chooses a queue, if it knows the owner.
+    /// Makes a device. `steers` is how the wire chooses a queue, if it knows the owner.
     fn new(node: usize, engines: usize, seed: u64, steers: Option<Spread>) -> Device {
         Self::with_peer(node, engines, seed, steers, None)
     }
 
-    /// `peer_queues`: of the peer, if its queues and ours are pairs.
+    /// Makes a device. `peer_queues` is the peer's number of queues, if its queues and ours are pairs.
     fn with_peer(
         node: usize,
         engines: usize,
@@ -136,7 +136,7 @@ impl Device {
     }
 }
 
-/// Gives every engine a pass, and its frames to any engine of the device that they are for.
+/// Gives every engine a pass, and delivers its frames to the device they are for, at any engine.
 fn step(devices: &mut [Device], now: Time, rng: &mut Rng, loss: f64) -> bool {
     let mut sent = Vec::new();
     let mut busy = false;
@@ -185,8 +185,8 @@ fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) 
     engine.close(now, conn);
 }
 
-/// Devices with another number of engines each, on a network that loses frames: all data arrives, both ways. Returns how
-/// many frames crossed between engines of the second one.
+/// Devices with different numbers of engines exchange data over a network that loses frames: all data arrives, both
+/// ways. Returns how many frames crossed between engines of the second device.
 fn exchange(seed: u64, steers: Option<Spread>) -> u64 {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -237,7 +237,7 @@ fn frames_may_reach_any_engine() {
     }
 }
 
-/// Only what neighbours say, which concerns all engines, crosses where the port steers.
+/// If the port steers, only the messages of neighbours cross, because they concern all engines.
 #[test]
 fn with_right_steering_no_segment_crosses() {
     for seed in 0..60 {
@@ -246,8 +246,9 @@ fn with_right_steering_no_segment_crosses() {
     }
 }
 
-/// Devices of so many engines each, whose queues are pairs, as far as there are as many: what queue `i` sends arrives at queue
-/// `i`, or where a `vhost` end looks for it. Returns how many segments and strays crossed at each device.
+/// Devices with these numbers of engines, whose queues are pairs as far as there are as many: what queue `i` sends
+/// arrives at queue `i`, or where a `vhost` end looks for it. Returns how many segments and strays crossed at each
+/// device.
 fn exchange_in_pairs(counts: [usize; 2]) -> [u64; 2] {
     let paired = |node: usize| Device::with_peer(node, counts[node], 3, None, Some(counts[1 - node]));
     let mut devices = [paired(0), paired(1)];
@@ -306,14 +307,14 @@ fn between_pairs_of_queues_nothing_crosses() {
     }
 }
 
-/// What an engine sends from a queue that the peer has not leaves by the first one.
+/// Frames that an engine sends from a queue that the peer lacks leave by the first queue.
 #[test]
 fn a_peer_with_fewer_queues_hears_all() {
     assert!(exchange_in_pairs([3, 2])[0] > 0);
     assert!(exchange_in_pairs([1, 4])[1] > 0);
 }
 
-/// A frame for another engine wakes that engine and no other, and it does not sleep before it has looked.
+/// A frame for another engine wakes that engine and no other. That engine looks before it sleeps.
 #[test]
 fn whoever_gets_a_frame_is_woken() {
     let mut devices = vec![Device::new(0, 1, 5, None), Device::new(1, 4, 6, None)];
@@ -350,7 +351,7 @@ fn whoever_gets_a_frame_is_woken() {
     assert_eq!(wakes(&devices[1]), expected);
 }
 
-/// An inbox that is full drops what is too much, as links do, and says so.
+/// A full inbox drops further frames, as links do, and counts them.
 #[test]
 fn a_full_inbox_drops_frames() {
     let mut device = Device::new(0, 2, 1, None);
@@ -373,7 +374,7 @@ fn a_full_inbox_drops_frames() {
     assert_eq!((passes, device.figure("frames_taken_over")), (512 / BURST, 512));
 }
 
-/// Addresses are claimed once, by the first engine, whichever engine the objection reaches.
+/// The first engine claims the addresses, once, whichever engine an objection reaches.
 #[cfg(feature = "dpdk")]
 #[test]
 fn an_objection_may_reach_any_engine() {
@@ -387,6 +388,6 @@ fn an_objection_may_reach_any_engine() {
     let mut all: Vec<_> = device.engines.into_iter().map(|(engine, _)| engine).collect();
     let refused = OverPort::claim_addresses(&mut all, &crate::drive::clock::Watch::new()).unwrap_err();
     assert!(refused.to_string().contains("02:00:00:00:00:09"), "{refused}");
-    // One question is out, or none: the objection came first.
+    // At most one question was sent, because the objection may have come first.
     assert!(std::iter::from_fn(|| device.wire.take()).count() <= 1);
 }

@@ -2,7 +2,7 @@ use super::*;
 
 const MIB: usize = 1 << 20;
 
-/// Which mapping of this process has an address, as the kernel describes it.
+/// Returns the mapping of this process that has an address, as the kernel describes it.
 fn mapping(address: *const u8) -> String {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut found = String::new();
@@ -46,17 +46,18 @@ fn the_size_of_a_hugepage() {
     }
 }
 
-/// Without hugepages memory is on ordinary pages, unless hugepages were asked for; with them, what is large is on them.
+/// Without hugepages, memory is on ordinary pages, unless hugepages are required. With them, large blocks are on
+/// them.
 #[test]
 fn memory_is_there_with_and_without_hugepages() {
     let none = HugepageAllocator { page: None, required: false };
     assert!(!is_huge(&*none.allocate(4 * MIB).unwrap()));
     let auto = HugepageAllocator::new(false).unwrap();
     let block = auto.allocate(3 * MIB).unwrap();
-    // SAFETY: the last octet of the block.
+    // SAFETY: this is the last octet of the block.
     unsafe { block.base().add(3 * MIB - 1).write_volatile(7) };
     assert!(!is_huge(&*auto.allocate(4096).unwrap()), "a hugepage for one page is a waste");
-    // Others may take the last ones meanwhile, so that this says something only where there are many.
+    // Others may take the last hugepages meanwhile, so this is conclusive only if many are free.
     if free() > 64 {
         assert!(is_huge(&*block));
     }

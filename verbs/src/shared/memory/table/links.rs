@@ -1,6 +1,6 @@
-//! Rings of slots: each knows its neighbours, so that it leaves at once.
+//! Rings of slots. Each slot knows its neighbours, so that it leaves in constant time.
 
-/// Neighbours in a ring of slots.
+/// The neighbours of a slot in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Links {
     pub(super) next: u32,
@@ -8,16 +8,16 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Those of slot `index` in a ring of its own.
+    /// Returns the links of slot `index` in a ring of its own.
     pub(super) fn alone(index: u32) -> Self {
         Links { next: index, previous: index }
     }
 }
 
-/// Finds the links of one kind that an entry has.
+/// Selects one kind of links in an entry.
 pub(super) type Of<T> = fn(&mut T) -> &mut Links;
 
-/// Puts `index`, which is alone, behind `at`.
+/// Puts `index`, which is alone, after `at`.
 pub(super) fn join<T>(all: &mut [T], of: Of<T>, at: u32, index: u32) {
     let Some(next) = links(all, of, at).map(|at| std::mem::replace(&mut at.next, index)) else { return };
     if let Some(next) = links(all, of, next) {
@@ -28,7 +28,7 @@ pub(super) fn join<T>(all: &mut [T], of: Of<T>, at: u32, index: u32) {
     }
 }
 
-/// Takes `index` out of its ring. Returns the one behind it; `None`: it was alone.
+/// Takes `index` out of its ring. Returns the next one in the ring; `None` if it was alone.
 pub(super) fn leave<T>(all: &mut [T], of: Of<T>, index: u32) -> Option<u32> {
     let own = links(all, of, index)?;
     let Links { next, previous } = std::mem::replace(own, Links::alone(index));

@@ -1,7 +1,7 @@
-//! What changes an STag: removal, invalidation, binding, registration by work request (verbs §7).
+//! Changes of STags: removal, invalidation, binding, registration by work request (verbs §7).
 //!
-//! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes try the lock, and have what they
-//! revoke wait; a grace period that they begin is theirs to ask for.
+//! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes only try the lock,
+//! and their revocations wait: the engine must check the grace period that it begins until it is over.
 
 use super::links::{self, Links};
 use super::{Content, Home, Kind, Managed, MrEntry, MrFault, MrTable, NOBODY, OURS, State, Word, of_region};
@@ -11,10 +11,10 @@ use crate::shared::memory::{Access, MwKind};
 use crate::shared::sabotage::{Rule, broken};
 use crate::shared::scope::{Scope, Scopes};
 
-/// What a window is to be bound to.
+/// The parameters of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
-    /// The window, with the key that it is to have.
+    /// The window, with its new key.
     pub(crate) rkey: u32,
     /// The region.
     pub(crate) lkey: u32,
@@ -28,7 +28,8 @@ pub(crate) struct Bind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Fault(MrFault),
-    /// Others change the table, or passes of theirs may still use what the slot said. It must be tried again in a later pass.
+    /// Another thread is changing the table, or passes of other engines may still use the slot's old content. Try
+    /// again in a later pass.
     Later,
 }
 
@@ -38,10 +39,10 @@ impl From<MrFault> for Refused {
     }
 }
 
-/// What verbs do.
+/// Changes by verbs.
 impl MrTable {
-    /// Takes back, for good, what the application's handle with `stag` is for. A region's windows are unbound first. When the
-    /// passes that are under way have ended, [`Self::release`] follows.
+    /// Revokes, for good, what the application's handle with `stag` is for. A region's windows are unbound first.
+    /// The caller calls [`Self::release`] when the passes that are under way have ended.
     pub(crate) fn withdraw(&self, stag: u32) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -50,7 +51,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Lets a slot that was withdrawn be used again. No pass uses it any longer.
+    /// Makes a withdrawn slot usable again. No pass uses it any longer.
     pub(crate) fn release(&self, stag: u32) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         let index = self.map.slot(stag).0;
@@ -63,8 +64,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Enters a region in the place of the one that the handle with `stag` is for, to which no windows are bound. That one is
-    /// withdrawn as by [`Self::withdraw`].
+    /// Enters a region in place of the one that the handle with `stag` is for, to which no windows may be bound.
+    /// The old one is withdrawn as by [`Self::withdraw`].
     pub(crate) fn replace(&self, stag: u32, entry: MrEntry) -> Result<u32> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -76,7 +77,7 @@ impl MrTable {
         Ok(stag)
     }
 
-    /// The application gives up what is in the slot.
+    /// Revokes a slot whose content the application gives up.
     fn leave(&self, managed: &mut Managed, index: usize, witnesses: &Witnesses) {
         for _ in 0..windows_of(managed, index) {
             let Some(window) = managed.homes.get(index).map(|home| home.bound.next) else { return };
@@ -86,14 +87,14 @@ impl MrTable {
         unlimit(managed, index);
     }
 
-    /// Returns how many windows are bound to what the application's handle with `stag` is for.
+    /// Returns the number of windows that are bound to what the application's handle with `stag` is for.
     pub(crate) fn windows(&self, stag: u32) -> Result<u32> {
         let managed = self.managed.lock()?;
         self.held(stag).map(|index| windows_of(&managed, index))
     }
 
-    /// Takes back what the handle's STag grants, until it is registered anew. The caller waits for the passes that are under
-    /// way.
+    /// Revokes what the handle's STag grants, until it is registered anew. The caller waits for the passes that are
+    /// under way.
     pub(crate) fn revoke(&self, stag: u32) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -103,7 +104,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// From now on only the queue pair of scope `qp` can use the handle's STag. The caller waits for the passes that are under
+    /// Limits the handle's STag to the queue pair with scope `qp`. The caller waits for the passes that are under
     /// way.
     pub(crate) fn restrict(&self, stag: u32, qp: Scope) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
@@ -118,8 +119,9 @@ impl MrTable {
         Ok(())
     }
 
-    /// The queue pair of scope `qp` is gone, or about to have another peer, and with it the windows that were bound for
-    /// it; regions that were limited to it are nobody's. Called by the engine that it belongs to, so that no pass uses them.
+    /// The queue pair with scope `qp` no longer exists, or is about to have another peer: unbinds the windows that
+    /// were bound for it, and makes the regions that were limited to it unusable. Called by the queue pair's own
+    /// engine, so that no pass uses them.
     pub(crate) fn queue_pair_gone(&self, qp: Scope) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         while let Some(&index) = managed.limited.get(&qp) {
@@ -133,8 +135,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// The slot grants nothing any more; a window lets go of its region. Without `witnesses` nobody but the caller can be
-    /// using it.
+    /// Revokes what the slot grants, and unties a window from its region. Without `witnesses`, only the caller may
+    /// be using it.
     fn revoke_slot(&self, managed: &mut Managed, index: usize, state: State, witnesses: Option<&Witnesses>) {
         let Some(slot) = self.slots.get(index) else { return };
         let word = slot.word();
@@ -158,11 +160,11 @@ impl MrTable {
     }
 }
 
-/// What passes do. `own` is the index of their engine.
+/// Changes by passes. `own` is the index of the pass's engine.
 impl MrTable {
-    /// A peer invalidates an STag (RFC 5040 §5.3). It must be valid, of the stream, and the peer's alone by rights: a
-    /// type 2 window, or a region with remote rights that is limited to this queue pair or says that peers may
-    /// (RDMAP-46, 81, SEC-8). Returns the grace period after which nothing uses it.
+    /// A peer invalidates an STag (RFC 5040 §5.3). The STag must be valid, belong to the stream, and by its rights
+    /// be the peer's alone: a type 2 window, or a region with remote rights that is limited to this queue pair or
+    /// explicitly allows this (RDMAP-46, 81, SEC-8). Returns the grace period after which no pass uses it.
     pub(crate) fn invalidate(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -182,8 +184,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// A work request invalidates an STag of its own node: a region without windows, or a type 2 window. That it is
-    /// invalid already is no fault. Returns the grace period after which nothing uses it.
+    /// A work request invalidates an STag of its own node: a region without windows, or a type 2 window. The STag
+    /// may be invalid already. Returns the grace period after which no pass uses it.
     pub(crate) fn invalidate_local(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -198,8 +200,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// Invalidates a slot with this word. What only the queue pair `by` can use needs no grace period: its engine is in this
-    /// pass.
+    /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period,
+    /// because its engine is in this pass.
     fn invalidate_slot(
         &self,
         managed: &mut Managed,
@@ -223,9 +225,10 @@ impl MrTable {
             || managed.homes.get_mut(index).is_some_and(|home| home.grace.has_ended(&self.fellows))
     }
 
-    /// A work request binds a window to a part of a region that is addressed by virtual addresses. A window of type 2
-    /// must be unbound, and is from now on for this queue pair only; one of type 1 lets go of what it was bound to. No bytes:
-    /// a window of type 1 is unbound. Returns the grace period after which nothing uses what it was bound to.
+    /// A work request binds a window to a part of a region that is addressed by virtual addresses. A window of type
+    /// 2 must be unbound, and is afterwards only for this queue pair. A window of type 1 is first unbound from its
+    /// former region; a length of 0 only unbinds it. Returns the grace period after which no pass uses the former
+    /// binding.
     pub(crate) fn bind(&self, bind: Bind, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -362,7 +365,7 @@ fn refuse_if_bound(managed: &Managed, index: usize) -> Result<()> {
     }
 }
 
-/// Enters a slot among those that are limited to the queue pair `qp`, and to no other.
+/// Limits a slot to the queue pair `qp`, and to no other.
 fn limit(managed: &mut Managed, index: usize, qp: Scope) {
     unlimit(managed, index);
     let Managed { homes, limited: heads, .. } = managed;
@@ -374,7 +377,7 @@ fn limit(managed: &mut Managed, index: usize, qp: Scope) {
     }
 }
 
-/// The slot is not limited to a queue pair any more.
+/// Removes a slot's limitation to a queue pair.
 fn unlimit(managed: &mut Managed, index: usize) {
     let Managed { homes, limited: heads, .. } = managed;
     let Some(qp) = homes.get_mut(index).and_then(|home| home.limited_to.take()) else { return };
@@ -391,7 +394,7 @@ fn unlimit(managed: &mut Managed, index: usize) {
 /// For tests without passes.
 #[cfg(test)]
 impl MrTable {
-    /// Withdraws and releases.
+    /// Withdraws and releases an STag.
     pub(crate) fn remove(&self, stag: u32) -> Result<()> {
         self.withdraw(stag)?;
         self.release(stag)

@@ -1,4 +1,4 @@
-//! Every order of events that the memory model allows, of a table that one engine reads and another changes.
+//! Every order of events that the memory model allows, for a table that one engine reads and another changes.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -30,8 +30,8 @@ impl Fellow for Engine {
     }
 }
 
-/// One engine invalidates a region and registers a part of it anew, with the same key; in passes of another it is whole, old
-/// or new, or invalid.
+/// One engine invalidates a region and registers a part of it anew, with the same key. In passes of another engine
+/// the region is always whole: old, new, or invalid.
 #[test]
 fn a_slot_that_is_written_anew_is_never_seen_half() {
     let mut builder = loom::model::Builder::new();
@@ -54,7 +54,7 @@ fn a_slot_that_is_written_anew_is_never_seen_half() {
                     if !engine.0.try_take(7) {
                         continue;
                     }
-                    // The old one counts from 0x1000, the new one from 0.
+                    // The old region counts from 0x1000, the new one from 0.
                     for addr in [0x1000, 0] {
                         let ptr = if addr == 0 { 0x1080 } else { 0x1000 } as *mut u8;
                         let span = table.resolve(stag, BY, Access::REMOTE_READ, addr, 0x40);

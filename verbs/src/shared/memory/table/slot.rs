@@ -1,22 +1,22 @@
-//! What an access looks at: half a cache line, which passes read without a lock.
+//! The part of an STag that accesses look at: half a cache line, which passes read without a lock.
 
 use super::SLOTS;
 use crate::shared::memory::Access;
 use crate::shared::scope::Scope;
 use crate::shared::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// What an STag is worth.
+/// The state of an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Free,
     Valid,
-    /// Grants nothing at the moment; the application still holds it.
+    /// Grants nothing now. The application still holds it.
     Invalid,
-    /// Grants nothing, and the application has given it up; passes may not have ended that use it.
+    /// Grants nothing, and the application has given it up. Passes that use it may still be under way.
     Leaving,
 }
 
-/// The word that decides: scope (32 bits), nothing (8), rights (8), state (8), key (8). Rights are with
+/// The word that decides: scope (32 bits), unused (8), rights (8), state (8), key (8). The rights contain
 /// [`Access::LOCAL_READ`], unless it is a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
@@ -42,7 +42,7 @@ impl Word {
         }
     }
 
-    /// Whether it is valid, with this key.
+    /// Whether it is valid and has this key.
     #[inline]
     pub(super) fn is_valid(self, key: u8) -> bool {
         self.0 as u16 == (State::Valid as u16) << 8 | u16::from(key)
@@ -71,7 +71,7 @@ impl Word {
     }
 }
 
-/// What a slot says.
+/// The content of a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Content {
     pub(super) base: *mut u8,
@@ -80,7 +80,7 @@ pub(super) struct Content {
     pub(super) word: Word,
 }
 
-/// A slot. All zeroes: free.
+/// A slot. All zeroes means free.
 pub(super) struct Slot {
     base: AtomicPtr<u8>,
     len: AtomicU64,
@@ -92,7 +92,7 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 32);
 
 impl Slot {
-    /// Returns the word. Whatever is revoked before a grace period begins is so in passes that begin later, see
+    /// Returns the word. Passes that begin after the start of a grace period see what was revoked before it: see
     /// [`crate::shared::grace`].
     #[inline]
     pub(super) fn word(&self) -> Word {
@@ -106,12 +106,12 @@ impl Slot {
         (base, len, self.virt.load(Ordering::Relaxed))
     }
 
-    /// Says something else about what the slot grants. Under the lock.
+    /// Replaces the word. Called under the lock.
     pub(super) fn set_word(&self, word: Word) {
         self.word.store(word.0, Ordering::SeqCst);
     }
 
-    /// Writes all of the slot, the word last. Under the lock, and the grace period of its last revocation is over.
+    /// Writes all of the slot, the word last. Called under the lock, after the grace period of its last revocation.
     pub(super) fn write(&self, content: Content) {
         self.base.store(content.base, Ordering::Relaxed);
         self.len.store(content.len, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Slot {
     }
 }
 
-/// Returns as many free slots as there can be. The system gives memory for those that are used.
+/// Makes the maximum number of free slots. The system supplies memory only for those that are used.
 #[cfg(not(feature = "loom"))]
 pub(super) fn reserve() -> Box<[Slot; SLOTS]> {
     let layout = std::alloc::Layout::new::<[Slot; SLOTS]>();
@@ -129,7 +129,7 @@ pub(super) fn reserve() -> Box<[Slot; SLOTS]> {
     if slots.is_null() {
         std::alloc::handle_alloc_error(layout);
     }
-    // SAFETY: of that layout it was allocated, and zeroes are valid slots.
+    // SAFETY: it was allocated with that layout, and zeroes are valid slots.
     unsafe { Box::from_raw(slots.cast()) }
 }
 

@@ -9,20 +9,20 @@ use crate::shared::memory::{Access, Bind, MrEntry, MrFault, MrTable, MwKind, Ref
 use crate::shared::scope::{Scope, Scopes};
 
 const PD: Scope = Scope(1);
-/// Queue pairs of two engines.
+/// The scopes of the queue pairs of two engines.
 const BY: [Scopes; 2] = [Scopes { pd: PD, qp: Scope(10) }, Scopes { pd: PD, qp: Scope(11) }];
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_INVALIDATE);
 
-/// An engine that does nothing but hold its lock.
+/// An engine that only holds its lock.
 #[derive(Default)]
 struct Engine(PassLock);
 
 impl Engine {
     fn pass<R>(&self, does: impl FnOnce() -> R) -> Option<R> {
-        /// Lets go if the pass panics, too: others wait for it.
+        /// Releases the lock even if the pass panics, because others wait for it.
         struct Guard<'a>(&'a PassLock);
         impl Drop for Guard<'_> {
             fn drop(&mut self) {
@@ -35,7 +35,7 @@ impl Engine {
         })
     }
 
-    /// As a verb waits.
+    /// Waits as a verb does.
     fn await_pass(&self) {
         if let Some(pass) = self.0.under_way() {
             while !self.0.has_ended(pass) {
@@ -87,8 +87,8 @@ impl Device {
     }
 }
 
-/// An invalidation takes effect at once, and is complete when the passes of others have ended that were under way; so is the
-/// slot free for another registration.
+/// An invalidation takes effect at once. It is complete, and the slot is free for another registration, when the
+/// passes of other engines have ended that were under way.
 fn an_invalidation_waits(
     invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>,
 ) -> Result<(), &'static str> {
@@ -109,7 +109,7 @@ fn an_invalidation_waits(
                 wrong = Err("the slot is written while another engine may read it");
             }
         });
-        // The engine that invalidates is in its own pass, and the third was in none.
+        // The invalidating engine is in its own pass, and the third engine was in none.
         if wrong.is_ok() {
             assert!(device.ended(&mut grace));
             assert_eq!(again(stag), Ok(()));
@@ -144,7 +144,8 @@ fn slots_that_are_free_too_early_are_noticed() {
     }
 }
 
-/// What one queue pair has to itself is used by no engine but its own; once the limit is known to all.
+/// An STag that is limited to a queue pair is used only by the queue pair's own engine, once all engines know of
+/// the limit.
 #[test]
 fn what_is_limited_to_a_queue_pair_is_invalid_at_once() {
     let device = Device::new(2);
@@ -167,7 +168,7 @@ fn what_is_limited_to_a_queue_pair_is_invalid_at_once() {
     });
 }
 
-/// A window of type 1 is for all: it lets go at once, and is bound to something else when all have let go.
+/// A window of type 1 is for all queue pairs. It is unbound at once, and can be bound anew when no pass uses it.
 #[test]
 fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
     let device = Device::new(2);
@@ -187,7 +188,7 @@ fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
     });
     assert!(device.table.bind(other, BY[0], 0).unwrap().is_over());
     assert!(!reaches(window, 0x1000) && reaches(window ^ 1, 0x1010));
-    // Unbound it is complete later.
+    // Unbinding it by a length of 0 completes later, too.
     let mut grace = Grace::default();
     device.engines[1].pass(|| {
         grace = device.table.bind(Bind { len: 0, ..other }, BY[0], 0).unwrap();
@@ -196,7 +197,7 @@ fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
     assert!(device.ended(&mut grace));
 }
 
-/// A slot that is withdrawn is nobody's until it is released, and its windows wait, too.
+/// A withdrawn slot cannot be used until it is released, and its windows wait, too.
 #[test]
 fn what_is_withdrawn_cannot_be_registered_or_bound() {
     let device = Device::new(2);
@@ -218,26 +219,26 @@ fn what_is_withdrawn_cannot_be_registered_or_bound() {
 }
 
 const ROUNDS: u64 = 1000;
-/// Readers may not run for a while.
+/// Bound on the rounds: readers may not run for a while.
 const MOST_ROUNDS: u64 = 10_000_000;
-/// Registrations at a time.
+/// Number of registrations at a time.
 const TARGETS: usize = 16;
-/// Where the part of a page begins that is registered by a request.
+/// Offset in a page of the part that is registered by a request.
 const PART: usize = 64;
 
-/// Threads in passes read what STags name, while others register, revoke, invalidate and take memory away. Whatever a pass
-/// finds belongs to the registration that it has found, and is there until the pass ends.
+/// Threads in passes read what STags name, while others register, revoke, invalidate and take memory away.
+/// Everything that a pass finds belongs to the registration that it has found, and exists until the pass ends.
 #[test]
 fn nothing_is_read_that_was_given_up() {
     const READERS: usize = 3;
     let device = Device::new(READERS + 1);
-    // STags to read, each with its first offset, which is also what is there.
+    // STags to read. Each comes with its first offset, which is also the content of the memory.
     let targets: Vec<Mutex<(u32, u64)>> = (0..TARGETS).map(|_| Mutex::default()).collect();
     let over = AtomicBool::new(false);
     let found = AtomicU64::new(0);
     let read = |span: Span, canary: u64| {
         let mut octets = [0; 8];
-        // SAFETY: just resolved, in a pass; that it is there is what is tested.
+        // SAFETY: the memory was just resolved, in a pass; that it exists is what this tests.
         unsafe { copy::read(span.ptr, &mut octets) };
         assert_eq!(u64::from_ne_bytes(octets), canary, "memory of another registration");
     };
@@ -269,7 +270,8 @@ fn nothing_is_read_that_was_given_up() {
             }
             let at = rng.usize(..TARGETS);
             let tell = |stag, virt| *targets[at].lock().unwrap() = (stag, virt);
-            // Only as a request would do it, from now on; or gone with its memory, and another one in its place.
+            // Either only as a request would do it from now on; or the region is dropped with its memory, and
+            // another replaces it.
             if rng.bool()
                 && let Some((stag, page)) = &mut held[at]
             {
@@ -282,7 +284,7 @@ fn nothing_is_read_that_was_given_up() {
                     device.table.revoke(*stag).unwrap();
                     await_all();
                 }
-                // Nobody reads it any longer.
+                // No pass reads it any longer.
                 page.fill(0, !canary);
                 *stag = *stag & !0xff | u32::from((*stag as u8).wrapping_add(1).max(1));
                 let virt = page.0 as u64 + PART as u64;
@@ -312,7 +314,7 @@ fn nothing_is_read_that_was_given_up() {
     assert!(found.load(Ordering::Relaxed) > ROUNDS, "readers have found too little");
 }
 
-/// A page of its own, which is gone when it is dropped: whoever reads it then ends the process.
+/// A page of its own. Once it is dropped, a thread that reads it ends the process.
 struct Page(*mut u8);
 
 impl Page {
@@ -337,7 +339,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: the mapping is ours.
         unsafe { libc::munmap(self.0.cast(), Self::LEN) };
     }
 }

@@ -1,4 +1,4 @@
-//! The table of a device with one engine: nobody waits for anybody.
+//! The table of a device with one engine: no operation waits for another engine.
 
 use std::ops::Deref;
 use std::sync::Arc;

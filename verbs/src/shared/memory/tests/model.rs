@@ -1,11 +1,11 @@
-//! The table of STags against a model that keeps everything in plain sight.
+//! The table of STags against a model that keeps everything explicitly.
 
 use proptest::prelude::*;
 
 use crate::shared::memory::{Access, Bind, MrEntry, MwKind};
 use crate::shared::scope::{Scope, Scopes};
 
-/// Two domains with two queue pairs each.
+/// The scopes of two queue pairs in each of two domains.
 const QPS: [Scopes; 4] = [
     Scopes { pd: Scope(1), qp: Scope(10) },
     Scopes { pd: Scope(1), qp: Scope(11) },
@@ -13,15 +13,15 @@ const QPS: [Scopes; 4] = [
     Scopes { pd: Scope(2), qp: Scope(21) },
 ];
 
-/// An STag that the application holds.
+/// An STag of the application.
 #[derive(Clone, Debug)]
 struct Held {
-    /// What the handle keeps, and what the STag is now.
+    /// The STag in the handle, and the present STag.
     handle: u32,
     stag: u32,
     pd: Scope,
     scope: Scope,
-    /// What it grants: first octet of memory, length, first offset, rights.
+    /// What it grants: first octet of memory, length, first offset, rights. `None`: nothing.
     grants: Option<(u64, u64, u64, Access)>,
     kind: Kind,
 }
@@ -30,7 +30,7 @@ struct Held {
 enum Kind {
     /// All of its memory, and whether it was registered for writing.
     Region { base: u64, len: u64, writable: bool },
-    /// Of type 2 or 1; the handle of the region that it is bound to.
+    /// Whether it is of type 2, and the handle of the region that it is bound to.
     Window { two: bool, region: u32 },
 }
 
@@ -85,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The rights among `bits`, half of the time those that go together.
+/// Returns the rights among `bits`; half of the time a consistent set.
 fn rights(bits: u8) -> Access {
     let access = Access::from_bits_truncate(bits);
     if bits & 0x80 == 0 { access | Access::LOCAL_WRITE } else { access }
@@ -131,7 +131,7 @@ impl Model {
         }
     }
 
-    /// What a binding gives, if it is possible; `Some(None)` unbinds.
+    /// Returns what a binding grants; `None` if it is not possible, `Some(None)` if it unbinds.
     fn binding(&self, window: &Held, bind: &Bind, by: Scopes) -> Option<Option<(u64, u64, u64, Access)>> {
         let Kind::Window { two, .. } = window.kind else { return None };
         if (two && window.grants.is_some()) || window.pd != by.pd || bind.rkey == 0 {
@@ -156,8 +156,8 @@ impl Model {
 }
 
 proptest! {
-    /// SEC-1, 2, 4, 6: whatever has happened before, an access is granted exactly if its STag is valid, of the domain or of
-    /// the queue pair, with the right, and holds every octet; and what is granted is the right memory.
+    /// SEC-1, 2, 4, 6: whatever has happened before, an access is granted exactly if its STag is valid, belongs to
+    /// the domain or the queue pair, has the right, and covers every octet. A granted access gets the right memory.
     #[test]
     fn table_behaves_like_its_model(seed: u64, steps in prop::collection::vec(step(), 0..150)) {
         let table = super::table(seed);

@@ -9,7 +9,7 @@ use crate::shared::memory::{Access, Bind, MrEntry, MrFault, MrTable, MwKind};
 use crate::shared::scope::{Scope, Scopes};
 
 const PD: Scope = Scope(1);
-/// Queue pairs of that domain and of another one.
+/// The scopes of queue pairs of that domain and of another.
 const BY: Scopes = Scopes { pd: PD, qp: Scope(10) };
 const OTHER: Scopes = Scopes { pd: Scope(2), qp: Scope(20) };
 
@@ -28,7 +28,8 @@ fn stag_map_is_a_permutation() {
     }
 }
 
-/// SEC-9, SEC-37: no constant stride, both halves of the range used, few neighbours, no early reuse, never 0.
+/// SEC-9, SEC-37: STags have no constant stride, use both halves of the range, have few neighbours, return late,
+/// and are never 0.
 #[test]
 fn stags_are_spread_and_reused_late() {
     for seed in 0..20 {
@@ -46,7 +47,7 @@ fn stags_are_spread_and_reused_late() {
         sorted.sort_unstable();
         let neighbours = sorted.windows(2).filter(|w| (w[1] >> 8) - (w[0] >> 8) <= 1).count();
         assert!(neighbours < 20, "seed {seed}: {neighbours} neighbours");
-        // One at a time: the same STag, or even the same slot, does not come back soon.
+        // With one region at a time, neither the STag nor the slot returns soon.
         let mut seen = HashSet::new();
         for _ in 0..1000 {
             let stag = table.insert(entry(0x1000, 16, Access::empty())).unwrap();
@@ -56,8 +57,8 @@ fn stags_are_spread_and_reused_late() {
     }
 }
 
-/// SEC-9: when a slot comes back its old STags stay invalid, each for 255 uses of it. Neither an access nor an invalidation
-/// gets through by one.
+/// SEC-9: when a slot is used again, its old STags stay invalid, each for 255 uses of the slot. Neither an access
+/// nor an invalidation succeeds with one.
 #[test]
 fn an_old_stag_is_invalid_when_its_slot_comes_back() {
     let table = super::table(7);
@@ -85,7 +86,7 @@ fn an_old_stag_is_invalid_when_its_slot_comes_back() {
     assert!(used.len() > 1000, "only {} slots take turns", used.len());
 }
 
-/// 0 names nothing, ever: programs take it for no key, and peers refuse it.
+/// 0 never names anything: programs take it for "no key", and peers refuse it.
 #[test]
 fn no_stag_is_0() {
     // A table in which one of the first slots can have that STag.
@@ -105,7 +106,7 @@ fn no_stag_is_0() {
     }
     assert_eq!(keys.len(), 255, "all other keys of that slot are used");
 
-    // Nor can a request make one.
+    // A request cannot make that STag either.
     let mut until = |region: bool| loop {
         let stag = match region {
             true => table.insert(entry(0x1000, 16, Access::LOCAL_WRITE)).unwrap(),
@@ -128,7 +129,7 @@ fn no_stag_is_0() {
     assert_eq!(table.bind(Bind { rkey: window, ..bind }, BY), Ok(()));
 }
 
-/// A region's windows go with it; those of others stay.
+/// A region's windows are unbound with it; those of other regions stay.
 #[test]
 fn windows_of_other_regions_stay() {
     let table = super::table(8);
@@ -156,7 +157,7 @@ fn windows_of_other_regions_stay() {
     }
 }
 
-/// Which memory every port can send from.
+/// The table tells which memory every port can send from.
 #[test]
 fn memory_of_the_allocator_is_told_apart() {
     let table = super::table(9);
@@ -194,7 +195,7 @@ fn checks_come_in_order() {
     assert!(resolve(stag ^ 1, OTHER, Access::REMOTE_READ, 0, 0).is_ok());
 }
 
-/// RDMAP-46, 81, SEC-8: what a peer may invalidate, and what is left of it.
+/// RDMAP-46, 81, SEC-8: what a peer may invalidate, and the state afterwards.
 #[test]
 fn a_peer_invalidates_what_is_its_own() {
     let table = super::table(1);
@@ -227,7 +228,7 @@ fn a_peer_invalidates_what_is_its_own() {
     assert_eq!(table.invalidate_local(passing, BY), Err(MrFault::InvalidStag));
 }
 
-/// What a binding must be, one wrong thing at a time, and who can use it then.
+/// Checks of a binding, one fault at a time, and who can use the window then.
 #[test]
 fn windows_are_bound_within_their_region() {
     let table = super::table(3);
@@ -263,7 +264,7 @@ fn windows_are_bound_within_their_region() {
     let resolve = |table: &MrTable, stag, by, need, addr, len| table.resolve(stag, by, need, addr, len);
     let at = |ptr: usize, len| Ok(Span { ptr: ptr as *mut u8, len });
 
-    // With a key of the user's choice; for this queue pair only, and nothing but what is granted (SEC-2).
+    // The user chooses the key. The window is for this queue pair only, and grants only what was asked for (SEC-2).
     let rkey = window ^ 0x55;
     table.bind(Bind { rkey, ..good }, BY).unwrap();
     assert_eq!(resolve(&table, rkey, BY, write, 0x1010, 0x20), at(0x1010, 0x20));
@@ -275,24 +276,24 @@ fn windows_are_bound_within_their_region() {
     }
     assert_eq!(resolve(&table, rkey, BY, write, 0x100f, 2), Err(MrFault::Bounds));
     assert_eq!(resolve(&table, rkey, BY, write, 0x1030, 1), Err(MrFault::Bounds));
-    // While it is bound it cannot be bound, and its region neither be invalidated nor taken away.
+    // While the window is bound, it cannot be bound again, and its region can be neither invalidated nor withdrawn.
     assert_eq!(table.bind(Bind { rkey: window, ..good }, BY), Err(MrFault::InvalidStag));
     assert_eq!(table.invalidate_local(mr, BY), Err(MrFault::NoRight));
     assert!(matches!(table.revoke(mr), Err(Error::WindowsBound(1))));
-    // Invalidated, it can be bound anew; counted from 0.
+    // An invalidated window can be bound anew, here counted from 0.
     assert_eq!(table.invalidate(rkey, BY), Ok(()));
     assert_eq!(table.windows(mr).unwrap(), 0);
     let zero = Bind { rkey, access: read | Access::ZERO_BASED, ..good };
     table.bind(zero, BY).unwrap();
     assert_eq!(resolve(&table, rkey, BY, read, 0x1f, 1), at(0x102f, 1));
     assert_eq!(resolve(&table, rkey, BY, read, 0x1010, 1), Err(MrFault::Bounds));
-    // It goes with its queue pair; others stay.
+    // The window is unbound with its queue pair; other windows stay.
     let first = table.insert_window(MwKind::One, PD).unwrap();
     table.bind(Bind { rkey: first, ..good }, BY).unwrap();
     table.queue_pair_gone(BY.qp);
     assert_eq!(resolve(&table, rkey, BY, read, 0, 1), Err(MrFault::InvalidStag));
     assert_eq!(resolve(&table, first, sibling, write, 0x1010, 1), at(0x1010, 1));
-    // Type 1: bound anew without more ado, never invalidated, unbound by no bytes.
+    // A window of type 1 is bound anew at any time, never invalidated, and unbound by a length of 0.
     assert_eq!(table.invalidate(first, BY), Err(MrFault::NoRight));
     assert_eq!(table.invalidate_local(first, BY), Err(MrFault::NoRight));
     table.bind(Bind { rkey: first ^ 1, ..good }, BY).unwrap();
@@ -300,14 +301,14 @@ fn windows_are_bound_within_their_region() {
     assert_eq!(table.windows(mr).unwrap(), 1);
     table.bind(Bind { rkey: first ^ 2, len: 0, ..good }, BY).unwrap();
     assert_eq!(table.windows(mr).unwrap(), 0);
-    // What is left goes with the region.
+    // A binding that remains ends with the region.
     table.bind(Bind { rkey: first, ..good }, BY).unwrap();
     table.remove(mr).unwrap();
     assert_eq!(resolve(&table, first, BY, write, 0x1010, 1), Err(MrFault::InvalidStag));
     table.remove(first).unwrap();
 }
 
-/// A part of a region's own memory, never more than it was registered for.
+/// A part of a region's own memory can be registered, with no more rights than the memory was registered with.
 #[test]
 fn an_invalid_region_is_registered_anew() {
     let table = super::table(4);
@@ -340,14 +341,14 @@ fn an_invalid_region_is_registered_anew() {
         Err(MrFault::NoRight),
         "not registered for writing"
     );
-    // The handle's key is of old; it is the region's all the same.
+    // The handle has an old key, and still names the region.
     table.invalidate_local(mr, BY).unwrap();
     table.register(key, 0x1000, 1, all, BY).unwrap();
     table.remove(mr).unwrap();
     assert_eq!(table.resolve(key, BY, Access::LOCAL_READ, 0x1000, 1), Err(MrFault::InvalidStag));
 }
 
-/// SEC-17: there is an end, and what was given back can be had again.
+/// SEC-17: the number of regions is limited, and what was given back can be had again.
 #[test]
 fn regions_run_out() {
     let table = super::table(5);
@@ -363,7 +364,8 @@ fn regions_run_out() {
     assert!(insert(&table).is_err());
 }
 
-/// The STag of lists is the same for the life of a table, and never one that grants memory, however many there are.
+/// The STag of lists stays the same for the life of a table. It is never one that grants memory, however many there
+/// are.
 #[test]
 fn no_region_has_the_stag_of_lists() {
     let mut seen = HashSet::new();

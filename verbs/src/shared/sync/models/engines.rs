@@ -1,4 +1,4 @@
-//! What several engines of a device share.
+//! Models of what several engines of a device share.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::queue::WrNumber;
 use crate::shared::srq::claim;
 
-/// Two engines, each with its lane, and a poller that arms, polls once more and would sleep then: either the poll finds a
-/// completion, or there is an announcement; and there is at most one for one arming.
+/// Two engines, each with its lane, and a poller that arms, polls once more and would then sleep. Either the poll
+/// finds a completion, or one is announced. One arming gets at most one announcement.
 #[test]
 fn no_completion_of_two_engines_is_slept_over() {
     for solicited_only in [false, true] {
@@ -40,7 +40,7 @@ fn no_completion_of_two_engines_is_slept_over() {
     }
 }
 
-/// Two engines take from one queue that is posted to meanwhile: each receive once, in the order of posting.
+/// Two engines take from one queue while receives are posted: each receive is taken once, in the order of posting.
 #[test]
 fn two_engines_take_each_receive_once() {
     const FIRST: u32 = u32::MAX;
@@ -60,7 +60,7 @@ fn two_engines_take_each_receive_once() {
                 thread::spawn(move || [take(&queue.0, &queue.1), take(&queue.0, &queue.1)])
             })
             .collect();
-        // The third finds room in some orders only.
+        // The third receive finds room only in some orders.
         let posted = (1..3u32).fold(1, |posted, _| {
             let number = FIRST.wrapping_add(posted);
             posted + u32::from(queue.0.push(number, number))
@@ -77,7 +77,8 @@ fn two_engines_take_each_receive_once() {
     });
 }
 
-/// Messages wait at two engines for receives that are posted: each engine finds one, by looking once more or by being told.
+/// Messages wait at two engines for receives that are posted: each engine finds one by looking once more, or is
+/// told.
 #[test]
 fn no_engine_waits_for_a_receive_that_is_there() {
     explore(|| {
@@ -109,7 +110,7 @@ fn no_engine_waits_for_a_receive_that_is_there() {
     });
 }
 
-/// A limit is asked for while two engines take what there is: the event is raised, and once.
+/// A limit is set while two engines take all receives: the event is raised, and only once.
 #[test]
 fn a_limit_is_noticed_once() {
     explore(|| {
