@@ -30,7 +30,7 @@ pub(crate) fn eal_level() -> &'static str {
     }
 }
 
-/// Routes DPDK's log to [`write`]. Called once, before EAL starts.
+/// Routes DPDK's log to `write`. Called once, before EAL starts.
 pub(crate) fn capture() {
     // SAFETY: the callback and the stream stay valid for ever.
     unsafe {
