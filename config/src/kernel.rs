@@ -23,7 +23,7 @@ impl KernelAddresses {
     /// Parses a port; `None` if it is not a kernel port.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let (kind, argument) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
         if kind != "kernel" {

@@ -276,7 +276,7 @@ fn toml_value(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// A key before the first section.
+/// Returns the error for a key before the first section.
 fn outside(name: &str, origin: Origin) -> ConfigError {
     let homes: Vec<_> = KEYS.iter().filter(|key| key.name == name).map(|key| key.section).collect();
     let remedy = match homes.as_slice() {

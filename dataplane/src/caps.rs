@@ -11,7 +11,7 @@ pub enum ExternalMemory {
     Any,
 }
 
-/// What computes the TCP checksum of a frame that is sent.
+/// The party that computes the TCP checksum of a frame that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxChecksum {
     /// The stack computes it.
@@ -24,7 +24,7 @@ pub enum TxChecksum {
     Nic,
 }
 
-/// What verifies the TCP checksum of a frame that arrives.
+/// The party that verifies the TCP checksum of a frame that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
     /// The stack verifies it.
@@ -35,7 +35,7 @@ pub enum RxChecksum {
     Nic,
 }
 
-/// What chooses the queue of a port at which a frame arrives.
+/// The party that chooses the queue of a port at which a frame arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// The peer, by the queue from which it sends.
@@ -56,7 +56,7 @@ pub struct Rss {
     pub entries: u32,
 }
 
-/// What a port can do.
+/// Capabilities of a kind of port, or of an open port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether frames of several segments arrive whole.
@@ -78,7 +78,7 @@ pub struct Capabilities {
     pub survives_peer: bool,
     /// Queues that a port of this kind can have each way; of an open port, the queues that it has.
     pub queues: u16,
-    /// What spreads frames over the queues.
+    /// The party that spreads frames over the queues.
     pub spread: Spread,
 }
 

@@ -32,7 +32,7 @@ impl RxEvent {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         // Edge-triggered, because no one reads what the peers write there.
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
