@@ -1,8 +1,8 @@
-//! Ends that sleep over the kernel's sockets, for `scripts/kernel-check`.
+//! Sleeping ends over the kernel's sockets, for `scripts/kernel-check`.
 //!
-//!   sleeping_sockets listen                 says "ready", accepts and sleeps until it is killed
-//!   sleeping_sockets read ADDRESS           times Reads and Writes of memory of the one that listens; one JSON object
-//!   sleeping_sockets connect ADDRESS N      makes N connections, says "ready" and sleeps until it is killed
+//! sleeping_sockets listen                 prints "ready", accepts and sleeps until it is killed
+//! sleeping_sockets read ADDRESS           times Reads and Writes of the listener's memory; prints one JSON object
+//! sleeping_sockets connect ADDRESS N      makes N connections, prints "ready" and sleeps until it is killed
 
 use std::{env, io::Write, net::SocketAddr, process::ExitCode};
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let config = Config::default();
     let ready = || {
         println!("ready");
-        // Whoever reads has gone if this fails.
+        // If this fails, the reader is gone.
         let _ = std::io::stdout().flush();
     };
     let done = match words.as_slice() {

@@ -1,7 +1,7 @@
-//! The floor: what the raw port does with frames of the same size, without any of urnic above it.
+//! The floor: how fast the raw port carries frames of the same size, without urnic's protocols above it.
 //!
-//! `lat` is a ping-pong of one frame; `bw` sends frames one way as fast as the port takes them, and the receiver counts
-//! and times them. Frames are not read: nothing below the engine would.
+//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts
+//! and times them. The contents of frames are not read, because nothing below the engine reads them.
 
 use std::{
     path::Path,
@@ -23,12 +23,12 @@ use super::{
     report::{self, Latency, PerfReport},
 };
 
-/// The shortest Ethernet frame, without FCS.
+/// The shortest Ethernet frame in bytes, without FCS.
 pub const MIN_FRAME: usize = 60;
-/// The longest: an MTU of 9000 bytes.
+/// The longest frame in bytes: an MTU of 9000 bytes.
 pub const MAX_FRAME: usize = 9014;
 
-/// Header of every frame: two locally administered addresses, and an EtherType for experiments.
+/// Header of every frame: two locally administered addresses, and an EtherType reserved for experiments.
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
 
 /// What to measure.
@@ -38,12 +38,12 @@ pub struct FloorOptions {
     pub mode: Mode,
     /// Bytes of a frame, without FCS.
     pub size: usize,
-    /// How long.
+    /// How many frames, or how long.
     pub amount: Amount,
 }
 
 impl FloorOptions {
-    /// The usual amount for the size.
+    /// Returns options with the usual amount for the size.
     pub fn new(mode: Mode, size: usize) -> Self {
         let iters = match mode {
             Mode::Lat => PerfOptions::usual_iters(mode, size),
@@ -62,7 +62,8 @@ impl FloorOptions {
         Ok(())
     }
 
-    /// The length of frames that are not measured: they tell the receiver that all have been sent, and answer it.
+    /// Returns the length of frames that are not measured: they ask the receiver for its count when all frames are
+    /// sent, and carry the answer.
     fn control_size(&self) -> usize {
         if self.size == 64 { 65 } else { 64 }
     }
@@ -71,7 +72,7 @@ impl FloorOptions {
 /// Measures between two ends on this machine, each on a core of its own if there are two. `bar`: show progress, if
 /// stderr is a terminal.
 ///
-/// Like [`run_pair`](super::run_pair), starts this program twice more, where the link joins two processes.
+/// Like [`run_pair`](super::run_pair), this starts the program twice more if the link joins two processes.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -100,7 +101,7 @@ pub fn run_floor(
     })
 }
 
-/// The server's port of a link of frames.
+/// Returns the server's port of a link that carries frames.
 fn raw_port(link: Link, path: &Path) -> Result<PortSpec, PerfError> {
     link.server_port(path)?.ok_or_else(|| {
         PerfError::Usage("the kernel's sockets carry no frames of ours: a floor is that of a port".to_owned())
@@ -168,7 +169,7 @@ fn link_name(spec: &PortSpec) -> &'static str {
     }
 }
 
-/// A port, and frames on their way through it.
+/// A port, with the frames received from it and those to be sent.
 struct Raw {
     port: Port,
     queue: TxQueue,
@@ -178,7 +179,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Receives; now and then looks after the link and at the time.
+    /// Receives; from time to time checks the link and the clock.
     #[inline]
     fn receive(&mut self, waiting_for: &'static str) -> Result<usize, PerfError> {
         let n = self.port.rx_burst(&mut self.frames);
@@ -212,8 +213,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Stays without looking for frames until the other end has gone, for a moment: memif's driver crashes a process that
-    /// polls while its peer goes, and the other end polls until we are silent.
+    /// Stops polling for a moment, until the other end is gone: memif's driver crashes a process that polls while its
+    /// peer disconnects, and the other end polls until we are silent.
     #[cold]
     fn outlast(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
@@ -223,7 +224,7 @@ impl Raw {
         }
     }
 
-    /// A frame of `size` bytes: only its header is written.
+    /// Makes a frame of `size` bytes, of which only the header is written.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
         let mut frame = self.port.tx_pool().mbuf()?;
@@ -231,20 +232,20 @@ impl Raw {
         Some(frame.into())
     }
 
-    /// Queues a frame and sends what is queued.
+    /// Queues a frame and sends the queued frames.
     #[inline]
     fn send(&mut self, size: usize) {
         if self.queue.room() > 0
             && let Some(frame) = self.frame(size)
         {
-            // There is room.
+            // There is room, as checked above.
             let _ = self.queue.push(frame);
         }
         self.port.tx_burst(&mut self.queue);
     }
 }
 
-/// The end that echoes or counts, until it is told that all frames have been sent.
+/// Runs the end that echoes or counts, until the other end reports that all frames have been sent.
 fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
     let control = options.control_size();
     let mut counted = 0;
@@ -264,7 +265,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
                 counted += 1;
             } else {
                 counted += 1;
-                // One frame is under way at a time.
+                // There is room, because only one frame is in flight at a time.
                 let _ = raw.queue.push(frame.into());
             }
         }
@@ -277,7 +278,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
     }
 }
 
-/// Tells the client what was counted, until it falls silent: it repeats its question until it has an answer.
+/// Sends the client the count, until the client is silent: the client repeats its question until it gets an answer.
 fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Result<(), PerfError> {
     const SILENCE: Duration = Duration::from_millis(100);
     let mut verdict = ArrayVec::<u8, 16>::new();
@@ -305,7 +306,7 @@ fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Resul
     }
 }
 
-/// The end that sends, and reports.
+/// Runs the end that sends and reports.
 fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, PerfError> {
     raw.await_link()?;
     let mut extent = Extent::new(options.amount, bar);
@@ -318,14 +319,14 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
         raw.outlast();
     }
     if options.mode == Mode::Bw {
-        // What has arrived counts, from the first frame to the last.
+        // The receiver's count is the result, timed from the first frame to the last.
         outcome.messages = counted;
         outcome.lap.wall = wall;
     }
     Ok(outcome)
 }
 
-/// One frame back and forth.
+/// Sends one frame back and forth.
 fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let clock = Clock::calibrate();
     let mut histogram = histogram();
@@ -349,7 +350,7 @@ fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
     Ok(counted.outcome(done, Some(histogram)))
 }
 
-/// Frames one way.
+/// Sends frames one way.
 fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let total = extent.total().unwrap_or(u64::MAX);
     let watch = Stopwatch::start();
@@ -371,7 +372,7 @@ fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
     Ok(Outcome { messages: done, lap: watch.lap(), histogram: None })
 }
 
-/// Asks what has arrived, and how long that took.
+/// Asks how many frames have arrived, and how long that took.
 fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
     loop {
         raw.send(control);

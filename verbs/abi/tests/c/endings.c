@@ -28,7 +28,7 @@ struct end {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
-	char *memory; /* what is received at the front, what is sent behind */
+	char *memory; /* received messages first, then messages to send */
 	char name[64];
 	unsigned long echoes;
 };
@@ -413,7 +413,7 @@ static void thread_ends_with_lock(void)
 	goes_on();
 }
 
-/* ---- what is no end ---- */
+/* ---- ways that do not end the process ---- */
 
 static void reap(pid_t child, int expected)
 {
