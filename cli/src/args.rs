@@ -27,7 +27,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show the device, its port, and what the machine offers
+    /// Show the device, its port, and the capabilities of the machine
     Info(InfoArgs),
     /// Measure latency, bandwidth and message rate
     Perf(PerfArgs),

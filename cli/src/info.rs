@@ -193,7 +193,7 @@ impl Info {
         line("hugepages", format!("{setting}; {free} of {total} free, {} KiB each", page_bytes >> 10));
         line("port", self.port.clone());
         if self.offloads.is_none() {
-            line("transport", "TCP of the kernel; whoever reaches these addresses may connect".to_owned());
+            line("transport", "the kernel's TCP; any host that reaches these addresses may connect".to_owned());
             line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
             if let Some(why) = &self.ports {
                 line("missing", why.clone());
@@ -214,7 +214,7 @@ impl Info {
         match &self.device {
             Some(device) => device.text(&mut text),
             None => text.push_str(
-                "no device: a port takes an address, and the kernel's sockets none (--ip ADDR/LEN)",
+                "no device: a port needs an address (--ip ADDR/LEN), the kernel's sockets take none",
             ),
         }
         self.run.text(&mut text);
@@ -243,7 +243,7 @@ impl RunInfo {
     fn text(&self, text: &mut String) {
         let _ = match &self.missing {
             Some(why) => write!(text, "\nurnic run: {why}"),
-            None => write!(text, "\nurnic run gives a program:"),
+            None => write!(text, "\nurnic run sets for a program:"),
         };
         for (name, value) in &self.environment {
             let _ = write!(text, "\n  {name}={value}");

@@ -41,8 +41,8 @@ pub struct ConfigError {
     pub origin: Origin,
     /// The key as `section.key`; `None` if the error is not about one key.
     pub key: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }

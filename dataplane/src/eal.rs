@@ -75,7 +75,7 @@ pub enum EalError {
     Descriptors,
     /// The program contains its own copy of DPDK's functions.
     #[error(
-        "{by} brings DPDK's functions itself, linked into it, and they take the place of those of the libraries that urnic was \
+        "{by} brings DPDK's functions itself, linked into it, and they replace those of the libraries that urnic was \
          built for; link it with DPDK's shared libraries, or use a port of the kernel (--port kernel)"
     )]
     Replaced {

@@ -201,7 +201,7 @@ pub enum PortError {
     ForeignMemory {
         /// The port.
         port: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// EAL has no memory for the port's frames.
@@ -217,7 +217,7 @@ pub enum PortError {
     Dpdk {
         /// The port.
         port: String,
-        /// What the call was to do.
+        /// The purpose of the call.
         step: &'static str,
         /// The error in words.
         reason: String,
@@ -298,7 +298,7 @@ impl Port {
     /// no more.
     ///
     /// # Errors
-    /// What prevents the port from being opened, and what to do about it.
+    /// The problem that prevents the port from being opened, with a remedy.
     pub fn open_queues(
         eal: &Arc<Eal>,
         spec: &PortSpec,

@@ -17,10 +17,10 @@ struct Cli {
 enum What {
     /// Measure everything and write results.json and report.html
     Run {
-        /// Fewer sizes and runs
+        /// Measure fewer sizes and runs
         #[arg(long)]
         quick: bool,
-        /// Where the results go
+        /// Folder for the results
         #[arg(long, value_name = "DIR", default_value = "target/bench")]
         out: PathBuf,
     },

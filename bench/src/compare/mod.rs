@@ -27,7 +27,7 @@ use kernel::{Protocol, Rounds, Wait};
 use lab::{Lab, Running, Side, Words, words};
 use results::{LeftOut, Measurement, Quantity, Results, Sample, who};
 
-/// What to measure, and the programs for it.
+/// The measurements to make, and the programs for them.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Fewer sizes and runs.

@@ -31,7 +31,7 @@ pub const MAX_FRAME: usize = 9014;
 /// Header of every frame: two locally administered addresses, and an EtherType reserved for experiments.
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
 
-/// What to measure.
+/// The parameters of a floor measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FloorOptions {
     /// `lat` or `bw`.

@@ -205,7 +205,7 @@ impl Netdev {
                 _ => format!("only {usable} from queue {queue} on are ours"),
             };
             tracing::warn!(
-                "{spec}: {name} spreads what it receives over {queues} queues, and {which}: run `ethtool -L {name} combined \
+                "{spec}: {name} spreads received frames over {queues} queues, but {which}: run `ethtool -L {name} combined \
                  {usable}`, or steer our address there"
             );
         }
