@@ -193,7 +193,10 @@ impl Info {
         line("hugepages", format!("{setting}; {free} of {total} free, {} KiB each", page_bytes >> 10));
         line("port", self.port.clone());
         if self.offloads.is_none() {
-            line("transport", "the kernel's TCP; any host that reaches these addresses may connect".to_owned());
+            line(
+                "transport",
+                "the kernel's TCP; any host that reaches these addresses may connect".to_owned(),
+            );
             line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
             if let Some(why) = &self.ports {
                 line("missing", why.clone());

@@ -163,7 +163,9 @@ fn info_of_the_machine() {
     assert!(info["device"]["engines"][1].is_null(), "one engine: {info}");
     assert!(info["dpdk"].as_str().is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{info}");
     let output = run(&["info"]);
-    assert!(text(&output.stdout).contains("the kernel's TCP; any host that reaches these addresses may connect"));
+    assert!(
+        text(&output.stdout).contains("the kernel's TCP; any host that reaches these addresses may connect")
+    );
     refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
 }
 
