@@ -10,10 +10,10 @@ from field import need
 class Case:
     name: str
     run: typing.Callable
-    # Programs that must be installed, and the Debian packages that bring them.
+    # Programs that must be installed, and the Debian packages that contain them.
     needs: tuple
     packages: tuple
-    # Part of --quick.
+    # Whether the case is part of --quick.
     quick: bool
 
     def start(self, field, long):

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-# On an interface beside the loopback: libfabric takes no address of that.
+# An address on an interface other than the loopback, because libfabric accepts no address of the loopback.
 ADDRESS = "10.79.0.1"
 PATIENCE = 60
 
@@ -118,7 +118,7 @@ class Program:
             return file.read()
 
     def fail(self, why):
-        # What urnic logs for us to wait for tells a reader nothing.
+        # The log lines that only serve our waiting are of no use to a reader.
         lines = [line for line in self.text().splitlines() if " DEBUG " not in line]
         raise Failed("\n".join([f"{self.name}: {why}", *lines[-15:]]))
 

@@ -6,15 +6,16 @@ import time
 import lab
 import verdict
 
-# Seconds within which a server lets go of what peers have left: a dead one is given up after 15, with data for it after 30.
+# Seconds within which a server must give up what peers have left: a dead peer after 15, or 30 if there is data for
+# it.
 CALM = 45
-# Seconds within which attackers leave: thousands of connections have to be closed, beside all else.
+# Seconds within which attackers must end: they have to close thousands of connections meanwhile.
 LEAVE = 90
-# And within which they are all there.
+# Seconds within which all attackers must be connected.
 ARRIVE = 60
-# Guests in peace: the two connections of the honest client, and one that is going.
+# Connections in peace: the two of the honest client, and one that is closing.
 PEACE = 3
-# Machines do other things, too: what was late is measured again so many times.
+# Other load on the machine may make a result late, so a late result is measured again this many times.
 ATTEMPTS = 3
 
 
@@ -22,9 +23,9 @@ class Campaign:
     def __init__(self, field, seconds, say, short=False):
         self.field, self.seconds, self.say, self.short = field, seconds, say, short
         self.start = None
-        # Per cent of a core that the server takes while nobody is connected.
+        # Per cent of a core that the server uses without connections.
         self.idle = None
-        # What is felt while attackers aim at a closed port, by how they are carried: measured once in short sieges.
+        # Results while attackers aim at a closed port, by transport of the attack: measured once in short sieges.
         self.bases = {}
 
     def settle(self):
@@ -125,7 +126,7 @@ class Campaign:
             after = self.calm(felt, lingers)
             hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after, lingers)
             late = verdict.of_time(felt, base)
-            # A machine that does something else is no reason to fail; what is late again and again is.
+            # Other load on the machine is no reason to fail; being late again and again is.
             if hard or not late:
                 break
         result = {
@@ -139,6 +140,6 @@ class Campaign:
             "troubles": hard + late,
         }
         if hard or late:
-            # The next kind is to meet a server that is well.
+            # The next kind must meet a sound server.
             self.settle()
         return result

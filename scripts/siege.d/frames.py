@@ -8,7 +8,7 @@ import time
 
 INTERFACE = "eth0"
 BROADCAST = b"\xff" * 6
-# Nobody's; the lab's bridge sends its frames to the server's port.
+# An address that no station has; the lab's bridge sends its frames to the server's port.
 DECOY = bytes.fromhex("02000000dec0")
 ARP, IPV4, IPV6, VLAN = 0x0806, 0x0800, 0x86DD, 0x8100
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
@@ -70,7 +70,7 @@ class Aim:
         self.mac = hardware_address(address)
         with open(f"/sys/class/net/{INTERFACE}/address") as file:
             self.own = bytes.fromhex(file.read().strip().replace(":", ""))
-        # Without a port to tell it by, a frame for a closed one is a frame for somebody else.
+        # For kinds without a TCP port, a frame for a closed port is a frame for another station.
         self.beside = DECOY if closed else self.mac
 
 
@@ -97,7 +97,7 @@ def port(protocol=0):
     return sock
 
 
-# Frames a second for each hostile "connection".
+# Frames per second for each hostile "connection".
 RATE = 50
 
 
@@ -109,7 +109,7 @@ async def flood(kind, aim, count, tally, ended):
     tally.settled = 1
     while not ended.is_set():
         due = int((time.monotonic() - began) * count * RATE)
-        # What could not be sent in time is not made up for.
+        # Frames that could not be sent in time are skipped.
         for _ in range(min(due - sent, 2000)):
             try:
                 sock.send(frames[tally.opened % len(frames)])

@@ -160,7 +160,7 @@ async def tiny_fpdus(peer):
     peer.settle()
     while True:
         await peer.send(many)
-        # What a link gives one of many, not what a core can make.
+        # The share of the link that one of many peers gets, rather than all that a core can make.
         await asyncio.sleep(0.02)
 
 

@@ -140,7 +140,7 @@ async def sack_reneges(peer):
         peer.segment(ACK, options=blocks(at + 1448, at + 8 * 1448))
         peer.segment(ACK)
         await asyncio.sleep(0.02)
-        # A little goes on, so that there is always something to take back.
+        # A little data goes on, so that there is always something to take back.
         peer.expected = at + 1
         peer.segment(ACK)
 

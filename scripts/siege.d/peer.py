@@ -14,7 +14,7 @@ class Tally:
 
     def __init__(self):
         self.opened = self.started = self.refused = self.lost = 0
-        # First attempts that have an outcome; the attack is under way when all have.
+        # Number of first attempts that have an outcome; the attack is under way when all have.
         self.settled = 0
         self.findings = []
 
@@ -44,7 +44,7 @@ class Peer:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Let the kernel look for a port when it knows where to.
+        # Lets the kernel choose a port when it knows the destination.
         self.socket.setsockopt(socket.IPPROTO_IP, 24, 1)
         if before:
             before(self.socket)
@@ -75,7 +75,7 @@ class Peer:
             await self.loop.sock_sendall(self.socket, octets)
         except OSError as error:
             raise Gone from error
-        # What the kernel takes at once has kept all others waiting, and the end of the attack too.
+        # The octets that the kernel takes at once would delay all other peers, and the end of the attack.
         await asyncio.sleep(0)
 
     async def some(self, most=65536):

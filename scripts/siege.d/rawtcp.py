@@ -60,10 +60,10 @@ class RawPeer:
         self.expected = 0
         self.data = b""
         self.gone = self.synchronized = self.finished = False
-        # What segments of ours say.
+        # The values in our segments.
         self.window = 65535
         self.clock = None
-        # Whether what arrives is acknowledged at once, and what else happens then.
+        # Whether arriving segments are acknowledged at once, and what happens then.
         self.acknowledges = True
         self.also = None
 

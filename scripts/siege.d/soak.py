@@ -6,7 +6,7 @@ import time
 import lab
 import verdict
 
-# Peers of each attack, and of the churn that goes on meanwhile.
+# Number of peers in each attack, and in the churn that goes on meanwhile.
 PEERS, CHURNERS = 100, 20
 # KiB by which a server may have grown.
 FLAT_KIB = 8 << 10
