@@ -225,7 +225,7 @@ static int drive(struct conn *c)
 	return 0;
 }
 
-/* Receives a message of its own beside the control messages; fresh: and the STag that it is to invalidate. */
+/* Receives a separate message beside the control messages; with `fresh`, one that must invalidate this STag. */
 static int receive_message(struct conn *c, const struct control *m, struct ibv_mr *fresh)
 {
 	struct ibv_wc wc;

@@ -1,4 +1,4 @@
-"""One siege after another: an attack, what was felt, and what is left of it."""
+"""Runs one siege after another: attacks, measures the honest client, and checks what the server keeps."""
 
 import json
 import time
@@ -29,7 +29,7 @@ class Campaign:
         self.bases = {}
 
     def settle(self):
-        """Server and honest client anew, and what the server takes in peace."""
+        """Starts server and honest client anew, and measures the server's footprint in peace."""
         self.field.start_server()
         if self.idle is None:
             self.idle = self.share()
@@ -42,7 +42,7 @@ class Campaign:
         self.start = lab.footprint(self.field.server.pid)
 
     def measure(self, kind, port, count):
-        """One attack: what was felt, what the attackers say, the server's largest footprint, and its share of a core."""
+        """Runs one attack; returns the client's results, the attackers' report, the server's peak footprint and share of a core."""
         server, honest = self.field.server, self.field.honest
         honest.tell("mark")
         before, began = lab.footprint(server.pid), time.monotonic()
@@ -72,8 +72,8 @@ class Campaign:
         return felt, tally, peak, cpu
 
     def calm(self, felt, lingers=False):
-        """The server's footprint once the honest client goes on and, unless it `lingers`, what was hostile has been let go
-        of; none if that does not happen. What is felt until then is added to `felt`.
+        """Waits until the honest client goes on and, unless the attack `lingers`, the server has given up the hostile
+        connections. Returns the server's footprint then, or None if that does not happen. Adds the client's results to `felt`.
         """
         until = time.monotonic() + CALM
         rounds = connects = 0
@@ -94,14 +94,14 @@ class Campaign:
         return None
 
     def share(self):
-        """The server's share of a core, in per cent, over a second."""
+        """Returns the server's share of a core over a second, in per cent."""
         pid = self.field.server.pid
         before, began = lab.footprint(pid), time.monotonic()
         time.sleep(1)
         return 100 * (lab.footprint(pid)["cpu_s"] - before["cpu_s"]) / (time.monotonic() - began)
 
     def rest(self):
-        """Whether the server is as idle as at the start once the honest client has gone, too: what it has become."""
+        """Ends the honest client, and returns the server's share of a core without connections, in per cent."""
         self.field.honest.end()
         until = time.monotonic() + CALM
         while self.field.server.tell("status")["guests"] and time.monotonic() < until:
@@ -109,7 +109,7 @@ class Campaign:
         return min(self.share() for _ in range(ATTEMPTS))
 
     def base(self, kind, count, anew):
-        """What the honest client feels of the same attackers at a closed port."""
+        """Returns the honest client's results while the same attackers aim at a closed port."""
         if not self.short or anew or kind.by not in self.bases:
             felt = self.measure(kind, lab.CLOSED, count)[0]
             self.calm(felt)
@@ -117,7 +117,7 @@ class Campaign:
         return self.bases[kind.by]
 
     def one(self, kind, count):
-        """A siege of `kind` by `count` peers."""
+        """Runs a siege of `kind` by `count` peers."""
         self.say(f"{kind.name}, {count}: {kind.what}")
         for attempt in range(ATTEMPTS):
             base = self.base(kind, count, attempt > 0)

@@ -37,7 +37,7 @@ def ipv6(source, to, following, payload, hops=255):
 
 
 def tcp(source, to, ports, number, acknowledgement, flags, window, payload=b"", options=b"", urgent=0):
-    """A TCP segment of IPv4 addresses; options are padded."""
+    """Makes a TCP segment over IPv4; pads the options."""
     options += b"\1" * (-len(options) % 4)
     head = struct.pack(
         "!HHIIBBHHH", *ports, number & 0xFFFFFFFF, acknowledgement & 0xFFFFFFFF, (5 + len(options) // 4) << 4, flags, window, 0, urgent
@@ -63,7 +63,7 @@ def arp(operation, sender_mac, sender, target_mac, target):
 
 
 class Aim:
-    """Where frames go: the server's port and, for what has no port, its Ethernet address or the decoy's."""
+    """The destination of frames: the server's TCP port; for frames without one, the server's Ethernet address or the decoy's."""
 
     def __init__(self, address, port, closed):
         self.address, self.port = socket.inet_aton(address), port
@@ -75,7 +75,7 @@ class Aim:
 
 
 def hardware_address(address):
-    """What the kernel has found out about a neighbour."""
+    """Returns the Ethernet address that the kernel has found for a neighbour."""
     for _ in range(50):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"", (address, 9))
@@ -89,7 +89,7 @@ def hardware_address(address):
 
 
 def port(protocol=0):
-    """A socket for frames; one that hears of `protocol` only."""
+    """Opens a socket for frames, which receives only those of `protocol`."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
     sock.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
     sock.bind((INTERFACE, protocol))
@@ -102,7 +102,7 @@ RATE = 50
 
 
 async def flood(kind, aim, count, tally, ended):
-    """Sends the frames that `kind` makes, over and over, at the rate of `count`."""
+    """Sends the frames that `kind` makes, over and over, at the rate of `count` connections."""
     frames = kind.run(aim, random.Random(7))
     sock = port()
     began, sent = time.monotonic(), 0

@@ -15,7 +15,7 @@ class Kind:
     run: typing.Callable
     # Pause between two connections of a peer, in seconds.
     pause: float = 0.5
-    # Number of connections in a --short run; 0: not included.
+    # Number of connections in a --short run.
     short: int = 100
     # Number of source addresses of the peers.
     addresses: int = 1
@@ -45,7 +45,7 @@ def kind(name, what, by="socket", **more):
 
 
 def load():
-    """Every kind by its name."""
+    """Returns all kinds by name."""
     import kinds_floods, kinds_listen, kinds_startup, kinds_stream, kinds_tcp  # noqa: F401
 
     return ALL

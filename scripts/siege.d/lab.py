@@ -1,4 +1,4 @@
-"""The field of a siege: network namespaces, the processes in them, and what they say."""
+"""The field of a siege: network namespaces, the processes in them, and their output."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def command(*words):
 
 
 class Program:
-    """A process that takes orders and answers with lines."""
+    """A process that reads orders, and answers each with a line."""
 
     def __init__(self, words, environment=None, log=None):
         self.words = words
@@ -43,7 +43,7 @@ class Program:
         return self.process.pid
 
     def line(self, patience):
-        """The next line, within `patience` seconds."""
+        """Returns its next line, within `patience` seconds."""
         until = time.monotonic() + patience
         while b"\n" not in self.rest:
             left = until - time.monotonic()
@@ -57,7 +57,7 @@ class Program:
         return line.decode()
 
     def tell(self, order, patience=30):
-        """Gives an order; the answer."""
+        """Gives an order; returns the answer."""
         try:
             self.process.stdin.write(order.encode() + b"\n")
             self.process.stdin.flush()
@@ -66,7 +66,7 @@ class Program:
         return json.loads(self.line(patience))
 
     def end(self, patience=10):
-        """Ends its input, and waits for its end; what it has said last."""
+        """Closes its input and waits for its end; returns its last line."""
         try:
             self.process.stdin.close()
         except OSError:
@@ -92,7 +92,7 @@ class Program:
 
 
 def mask(processor):
-    """A set of one processor as the kernel reads it: groups of 32 bits, the highest first."""
+    """Returns the mask of one processor as the kernel reads it: groups of 32 bits, the highest first."""
     return ",".join([f"{1 << processor % 32:x}"] + ["0"] * (processor // 32))
 
 
@@ -172,7 +172,7 @@ class Field:
         return Program(words, log=self.log)
 
     def widen(self, room):
-        """Gives the cables of this machine room for so many frames, where it lets us."""
+        """Lets this many frames wait on the cables of this machine, if that is permitted."""
         try:
             with open(CABLE, "r+") as file:
                 before = int(file.read())
@@ -193,7 +193,7 @@ class Field:
 
 
 def footprint(pid):
-    """What a process takes: KiB of memory, descriptors, threads, CPU seconds."""
+    """Returns what a process uses: KiB of memory, descriptors, threads, CPU seconds."""
     with open(f"/proc/{pid}/status") as file:
         status = dict(line.split(":", 1) for line in file)
     with open(f"/proc/{pid}/stat") as file:

@@ -1,4 +1,4 @@
-"""Hostile and honest peers come and go for a long time; the server must take no more at the end than after the first round."""
+"""Hostile and honest peers come and go for a long time; the server must not use more at the end than after the first round."""
 
 import random
 import time
@@ -13,7 +13,7 @@ FLAT_KIB = 8 << 10
 
 
 def soak(campaign, known, minutes, out):
-    """Attack after attack for `minutes`, at least one of each kind; what went wrong."""
+    """Runs attack after attack for `minutes`, at least one of each kind; returns the problems."""
     campaign.settle()
     chance, troubles, reference, rounds = random.Random(7), [], None, 0
     began = time.monotonic()

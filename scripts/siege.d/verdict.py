@@ -1,4 +1,4 @@
-"""What the honest client felt, and whether that is enough."""
+"""Judges the honest client's results, and the server's."""
 
 # Milliseconds by which a stall may be longer than with the same attackers at a closed port.
 STALL_MS = 50
@@ -20,7 +20,7 @@ def stall_ms(felt):
 
 
 def of_data(felt, attack):
-    """What no noise of the machine excuses."""
+    """Returns the problems that no load of the machine excuses."""
     troubles = []
     if felt["failed"]:
         troubles.append(f"{felt['failed']} connections failed ({felt['why']})")
@@ -33,7 +33,7 @@ def of_data(felt, attack):
 
 
 def of_time(felt, base):
-    """What a busy machine may do as well."""
+    """Returns the problems that a busy machine may cause as well."""
     troubles = []
     if stall_ms(felt) > stall_ms(base) + STALL_MS:
         troubles.append(f"a stall of {stall_ms(felt):.0f} ms")

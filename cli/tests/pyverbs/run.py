@@ -3,7 +3,7 @@
     run.py TESTS
 
 TESTS is the folder `tests` of rdma-core. Outcomes: ok, skipped, failed, hang. Each file of tests runs in a process of its
-own, because a device belongs to the process that opened it; what comes behind a test that hangs is not run.
+own, because a device belongs to the process that opened it; the tests after a test that hangs are not run.
 """
 
 import os
@@ -42,7 +42,7 @@ def outcome(test):
 
 
 def serve(tests, writer):
-    """In a child: a line for each test."""
+    """In a child: prints a line for each test."""
     # The tests' own output is not part of the result.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for test in tests:
