@@ -132,7 +132,7 @@ fn rspreload() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Whether a program gets privileges from its file, so that the dynamic linker ignores its user's variables.
+/// Returns whether a program gets privileges from its file, so that the dynamic linker ignores its user's variables.
 fn privileged(program: &OsStr) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = match Path::new(program).components().count() {

@@ -91,7 +91,7 @@ fn the_libraries_are_those_of_rdma_core() {
     }
 }
 
-/// Whether rdma-core added a version after release 44.
+/// Returns whether rdma-core added a version after release 44.
 fn newer(version: &str) -> bool {
     let (library, number) = version.rsplit_once("_1.").unwrap_or_default();
     let number: u32 = number.parse().unwrap_or_default();

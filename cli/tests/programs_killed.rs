@@ -138,7 +138,7 @@ fn survivor(folder: &Path) -> String {
     program.to_str().expect("a path").to_owned()
 }
 
-/// One process is the client of servers that are killed one after the other, while it serves others.
+/// Checks that one process can be the client of servers that are killed one after the other, while it serves others.
 fn a_client_stays(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");

@@ -315,12 +315,12 @@ pub enum Hugepages {
 }
 
 impl IpConfig {
-    /// Whether the node has an address, or may get one from a router.
+    /// Returns whether the node has an address, or may get one from a router.
     pub fn is_configured(&self) -> bool {
         !self.addresses.is_empty() || self.autoconf
     }
 
-    /// Whether the node uses IPv6.
+    /// Returns whether the node uses IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.autoconf || self.addresses.iter().any(|a| a.address.is_ipv6())
     }

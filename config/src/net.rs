@@ -27,13 +27,13 @@ fn host_bits(prefix: u8) -> u128 {
 }
 
 impl Cidr {
-    /// Whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     pub fn contains(self, other: IpAddr) -> bool {
         let ((own, width), (other, other_width)) = (bits(self.address), bits(other));
         width == other_width && (own ^ other) & !host_bits(self.prefix) == 0
     }
 
-    /// Whether a host can have this address. It cannot if the address is the network's own, or a broadcast,
+    /// Returns whether a host can have this address. It cannot if the address is the network's own, or a broadcast,
     /// multicast, loopback or unspecified address. An IPv6 network's own address belongs to its routers (RFC 4291
     /// §2.6.1).
     fn usable(self) -> bool {

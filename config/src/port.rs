@@ -115,7 +115,7 @@ impl PortSpec {
         }
     }
 
-    /// Whether the port joins two devices through shared memory. Other ports lead to a network.
+    /// Returns whether the port joins two devices through shared memory. Other ports lead to a network.
     pub fn is_memory_link(&self) -> bool {
         matches!(
             self,

@@ -104,7 +104,7 @@ impl Value {
         Ok(time)
     }
 
-    /// Whether the value is the string `off` or `false`.
+    /// Returns whether the value is the string `off` or `false`.
     pub fn is_off(&self) -> bool {
         match self {
             Value::Text(text) | Value::Str(text) => text == "off",
@@ -113,7 +113,7 @@ impl Value {
         }
     }
 
-    /// Whether the value is the string `auto`.
+    /// Returns whether the value is the string `auto`.
     pub fn is_auto(&self) -> bool {
         matches!(self, Value::Text(text) | Value::Str(text) if text == "auto")
     }

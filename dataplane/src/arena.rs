@@ -74,12 +74,12 @@ impl HugeBuf {
         self.ptr
     }
 
-    /// Length of the block in bytes.
+    /// Returns the length of the block in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the block was allocated with length 0.
+    /// Returns whether the block was allocated with length 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -30,7 +30,7 @@ impl Clock {
         Self { tsc: None }
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[inline]
     pub fn now(&self) -> u64 {
         match self.tsc {
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// Whether the counter is used.
+    /// Returns whether the counter is used.
     pub fn uses_tsc(&self) -> bool {
         self.tsc.is_some()
     }

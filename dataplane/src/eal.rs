@@ -142,7 +142,7 @@ static STARTED: Mutex<Option<Result<Arc<Eal>, EalError>>> = Mutex::new(None);
 /// The kernel's id of the private thread; 0 until it exists.
 static THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Whether the caller is the thread that runs DPDK's control calls. May be called from a signal handler.
+/// Returns whether the caller is the thread that runs DPDK's control calls. May be called from a signal handler.
 pub fn is_control_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == gettid().as_raw()
 }

@@ -122,13 +122,13 @@ impl TxFrame {
         }
     }
 
-    /// Length of the frame in bytes.
+    /// Returns the length of the frame in bytes.
     pub fn len(&self) -> usize {
         // SAFETY: alive while `self` is.
         unsafe { self.0.as_ref().pkt_len as usize }
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -231,7 +231,7 @@ impl TxQueue {
         self.len
     }
 
-    /// Whether no frame is waiting.
+    /// Returns whether no frame is waiting.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -309,7 +309,7 @@ impl TxQueue {
     }
 }
 
-/// Whether a frame contains lent memory within `range`, by address.
+/// Returns whether a frame contains lent memory within `range`, by address.
 ///
 /// # Safety
 /// `m` is a live frame.

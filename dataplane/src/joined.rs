@@ -13,7 +13,7 @@ use crate::got;
 /// Memory regions that a vhost-user peer can map (VHOST_MEMORY_BASELINE_NREGIONS of the kernel and of DPDK).
 const VHOST_REGIONS: usize = 8;
 
-/// Whether an EAL runs in this process. A running EAL has chosen between virtual and physical addresses.
+/// Returns whether an EAL runs in this process. A running EAL has chosen between virtual and physical addresses.
 pub(crate) fn is_running() -> bool {
     // SAFETY: reads a variable, which is allowed before EAL starts, too.
     unsafe { sys::rte_eal_iova_mode() != sys::rte_iova_mode_RTE_IOVA_DC }
@@ -38,8 +38,8 @@ pub(crate) fn replaced_by() -> Option<String> {
     (!file.starts_with("librte_")).then_some(path)
 }
 
-/// Whether all of these bytes are EAL memory, whoever allocated them: every port can send from it. Takes none of
-/// EAL's locks.
+/// Returns whether all of these bytes are EAL memory, whoever allocated them: every port can send from it. Takes none
+/// of EAL's locks.
 pub(crate) fn holds(base: *const u8, len: usize) -> bool {
     // SAFETY: EAL runs, and looks the address up in tables of its own.
     unsafe { sys::dpdk_sys_holds(base.cast(), len) != 0 }
@@ -81,7 +81,7 @@ static GOODBYE: OnceLock<(fn(), unsafe extern "C" fn() -> c_int)> = OnceLock::ne
 /// Set once EAL is cleaned up: its memory is gone, and no function of it may be called.
 static GONE: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has cleaned up an EAL that it had started.
+/// Returns whether the program has cleaned up an EAL that it had started.
 pub(crate) fn is_gone() -> bool {
     GONE.load(Ordering::Acquire)
 }

@@ -63,7 +63,7 @@ pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use rx_event::RxEvent;
 pub use urnic_config::Hugepages;
 
-/// Whether the caller is the thread that runs DPDK's control calls.
+/// Returns whether the caller is the thread that runs DPDK's control calls.
 #[cfg(not(feature = "dpdk"))]
 pub fn is_control_thread() -> bool {
     false

@@ -357,8 +357,8 @@ impl Port {
         Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
     }
 
-    /// Whether the peer takes frames from this queue: a peer with fewer queues does not serve all of ours. If not,
-    /// the frames for this queue must leave through the first one.
+    /// Returns whether the peer takes frames from this queue: a peer with fewer queues does not serve all of ours. If
+    /// not, the frames for this queue must leave through the first one.
     #[inline]
     pub fn is_served(&self) -> bool {
         self.line.is_served()

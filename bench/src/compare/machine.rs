@@ -26,7 +26,7 @@ fn perftest() -> Option<String> {
     first_line(&output.stdout).strip_prefix("Version: ").map(str::to_owned)
 }
 
-/// Whether there is a program of that name.
+/// Returns whether there is a program of that name.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

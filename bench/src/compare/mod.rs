@@ -96,7 +96,7 @@ struct Step {
     size: u64,
 }
 
-/// All measurements of a run, in their order.
+/// Returns all measurements of a run, in their order.
 fn plan(quick: bool) -> Vec<Step> {
     use Quantity::{Bandwidth, Latency, Rate};
     let step = |tool, who, quantity, size| Step { tool, who, quantity, size };

@@ -398,7 +398,7 @@ impl End {
         Ok(())
     }
 
-    /// Client, when it is done: waits until the server has received everything.
+    /// Waits, as a client that is done, until the server has received everything.
     pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
         match self.await_control("the server's confirmation")? {
             Control::Confirmed => Ok(()),
@@ -499,7 +499,7 @@ impl End {
             .doing("writing a message")
     }
 
-    /// Whether the last byte of message `number` is in the incoming slot.
+    /// Returns whether the last byte of message `number` is in the incoming slot.
     #[inline]
     pub(super) fn stamped(&self, lane: u32, number: u64) -> Result<bool, PerfError> {
         let last = self.session.offset(lane, IN) + self.session.size - 1;

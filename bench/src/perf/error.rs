@@ -118,7 +118,7 @@ pub enum PerfError {
 }
 
 impl PerfError {
-    /// Whether the caller asked for something impossible.
+    /// Returns whether the caller asked for something impossible.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Usage(_))
     }

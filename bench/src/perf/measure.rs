@@ -102,7 +102,7 @@ const CLOCK_EVERY: u64 = 16;
 const MAX_WARMUP: u64 = 1000;
 
 impl Extent {
-    /// `bar`: show progress on stderr, if that is a terminal.
+    /// Begins a measurement. `bar`: show progress on stderr, if that is a terminal.
     pub(super) fn new(amount: Amount, bar: bool) -> Self {
         let bar = bar.then(|| {
             let (len, template) = match amount {
@@ -148,13 +148,13 @@ impl Extent {
         }
     }
 
-    /// Whether messages count after `done` of them, because the warm-up is over.
+    /// Returns whether messages count after `done` of them, because the warm-up is over.
     #[inline]
     pub(super) fn counts(&self, done: u64) -> bool {
         self.warmup.is_some_and(|warmup| done >= warmup)
     }
 
-    /// Whether the measurement goes on after `done` messages.
+    /// Returns whether the measurement goes on after `done` messages.
     #[inline]
     pub(super) fn goes_on(&mut self, done: u64) -> bool {
         if done.is_multiple_of(CLOCK_EVERY) {
@@ -163,7 +163,7 @@ impl Extent {
         !self.expired && self.total().is_none_or(|total| done < total)
     }
 
-    /// Whether time is left after `done` messages, for callers whose messages complete many at a time.
+    /// Returns whether time is left after `done` messages, for callers whose messages complete many at a time.
     #[inline]
     pub(super) fn has_time(&mut self, done: u64) -> bool {
         self.calls += 1;
@@ -216,7 +216,7 @@ impl Counted {
         Self { watch: Stopwatch::start(), before: None }
     }
 
-    /// Whether messages count already.
+    /// Returns whether messages count already.
     #[inline]
     pub(super) fn started(&self) -> bool {
         self.before.is_some()

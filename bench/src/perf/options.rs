@@ -19,7 +19,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the server answers the operation, so that its completion shows that it is done.
+    /// Returns whether the server answers the operation, so that its completion shows that it is done.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }

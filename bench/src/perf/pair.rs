@@ -252,7 +252,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     Ok(report)
 }
 
-/// Whether an end failed only because the other one was not there.
+/// Returns whether an end failed only because the other one was not there.
 fn missed_the_other(message: &str) -> bool {
     ["went away", "cannot connect"].iter().any(|words| message.contains(words))
 }

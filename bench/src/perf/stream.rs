@@ -75,7 +75,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Whether the client marks messages for the server.
+    /// Returns whether the client marks messages for the server.
     fn marks(&self) -> bool {
         self.end.session.op == Op::Write
     }
@@ -132,7 +132,7 @@ impl Client<'_> {
         }
     }
 
-    /// When the time is over: has each lane post what closes it, at most one message.
+    /// Closes all lanes when the time is over: each posts at most one more message.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(lane) else { break };
@@ -317,7 +317,7 @@ fn make(end: &End, lane: u32, mut numbers: std::ops::Range<u64>) -> Result<(), P
     numbers.try_for_each(|number| end.fill(lane, number, number))
 }
 
-/// Server, before it reports that it is ready: fills the slots for the first Reads.
+/// Fills the slots for the first Reads, before the server reports that it is ready.
 pub(super) fn prepare_reads(end: &End) -> Result<(), PerfError> {
     if end.session.op == Op::Read && end.session.verify {
         let slots = end.session.slots.into();

@@ -98,13 +98,13 @@ impl Session {
         u64::from(self.lanes) * (u64::from(self.window) + u64::from(self.credit) + 4 * u64::from(NOTES))
     }
 
-    /// Whether messages go back and forth, one at a time.
+    /// Returns whether messages go back and forth, one at a time.
     pub(super) fn pingpong(&self) -> bool {
         self.mode == Mode::Lat && !self.op.is_answered()
     }
 
-    /// Whether a Send after each message announces it: an empty Write changes no byte, and only Sends wake an end
-    /// that sleeps on a channel.
+    /// Returns whether a Send after each message announces it: an empty Write changes no byte, and only Sends wake an
+    /// end that sleeps on a channel.
     pub(super) fn doorbell(&self) -> bool {
         self.op == Op::Write && self.pingpong() && (self.size == 0 || self.wait == Wait::Event)
     }

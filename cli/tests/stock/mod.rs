@@ -107,7 +107,7 @@ pub struct Server {
     errors: JoinHandle<String>,
 }
 
-/// Whether this signal alone ended a program, or the program under the `timeout` that reports it.
+/// Returns whether this signal alone ended a program, or the program under the `timeout` that reports it.
 pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
 }
@@ -418,8 +418,8 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
     assert!(printed.lines().any(is_result), "{arguments}: no result in {printed}");
 }
 
-/// Whether a client of perftest reports a refusal, and asked for its second connection before the server listened for
-/// the second time. The logs of both ends contain the times, of the same clock.
+/// Returns whether a client of perftest reports a refusal, and asked for its second connection before the server
+/// listened for the second time. The logs of both ends contain the times, of the same clock.
 pub fn came_too_early(client: &str, server: &str) -> bool {
     let second = |log: &str, what: &str| {
         let mut lines = log.lines().filter(|line| line.contains(what));

@@ -56,24 +56,24 @@ impl Mbuf {
         }
     }
 
-    /// Length of the frame in bytes.
+    /// Returns the length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.raw().data_len.into()
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Length of the whole buffer in bytes, headroom included.
+    /// Returns the length of the whole buffer in bytes, headroom included.
     #[inline]
     pub fn buffer_len(&self) -> usize {
         self.raw().buf_len.into()
     }
 
-    /// Free bytes of the buffer after the frame.
+    /// Returns the number of free bytes after the frame in its buffer.
     pub fn tailroom(&self) -> usize {
         let m = self.raw();
         usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
@@ -103,8 +103,8 @@ impl Mbuf {
         m.pkt_len = len as u32;
     }
 
-    /// Whether the TCP checksum needs no check: the frame crossed memory only and its sender left the checksum
-    /// unfilled, or the port has verified it.
+    /// Returns whether the TCP checksum needs no check: the frame crossed memory only and its sender left the
+    /// checksum unfilled, or the port has verified it.
     #[inline]
     pub fn checksum_trusted(&self) -> bool {
         matches!(self.checksum_flags(), sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD | sys::RTE_MBUF_F_RX_L4_CKSUM_NONE)

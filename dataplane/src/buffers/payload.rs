@@ -34,18 +34,18 @@ impl TxBuf {
         Self { head, last: head, len }
     }
 
-    /// Bytes written or lent so far.
+    /// Returns the number of bytes written or lent so far.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether nothing is written yet.
+    /// Returns whether nothing is written yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that can still be written in one piece.
+    /// Returns how many bytes can still be written in one piece.
     #[inline]
     pub fn tailroom(&self) -> usize {
         // SAFETY: alive and ours.
@@ -243,25 +243,25 @@ impl TxPayload {
         Some(())
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether the payload has no bytes.
+    /// Returns whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the payload takes more than one mbuf.
+    /// Returns whether the payload takes more than one mbuf.
     #[inline]
     fn is_chain(&self) -> bool {
         u32::from(self.first) != self.len
     }
 
-    /// Whether the payload's mbufs have no other user: no clone, no queue of a port, no frame. If so, every access by
-    /// former users has happened before.
+    /// Returns whether the payload's mbufs have no other user: no clone, no queue of a port, no frame. If so, every
+    /// access by former users has happened before.
     #[inline]
     pub fn is_unshared(&self) -> bool {
         is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m)))
@@ -318,8 +318,8 @@ impl TxPayload {
         Some(m)
     }
 
-    /// Whether a frame that starts with all of this payload, in place, may continue with other segments. A chain may
-    /// not, because its mbufs must keep their links.
+    /// Returns whether a frame that starts with all of this payload, in place, may continue with other segments. A
+    /// chain may not, because its mbufs must keep their links.
     pub(crate) fn can_be_continued(&self) -> bool {
         !self.is_chain()
     }
@@ -369,7 +369,7 @@ impl TxPayload {
         Some(())
     }
 
-    /// Whether the payload has lent memory within `range`, by address.
+    /// Returns whether the payload has lent memory within `range`, by address.
     pub fn shows(&self, range: &Range<usize>) -> bool {
         self.is_chain()
             && self.places().any(|place| {
@@ -434,7 +434,7 @@ impl Drop for TxPayload {
     }
 }
 
-/// Whether the mbuf has one reference. If so, every access by former users has happened before.
+/// Returns whether the mbuf has one reference. If so, every access by former users has happened before.
 #[inline]
 fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
     let alone = refcnt(m).load(Ordering::Relaxed) == 1;

@@ -163,12 +163,12 @@ impl Pool {
         }
     }
 
-    /// Mbufs in all.
+    /// Returns the number of all mbufs, taken or not.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Mbufs that can be taken now.
+    /// Returns how many mbufs can be taken now.
     #[inline]
     pub fn available(&self) -> usize {
         let pool = self.mempool.as_ptr();
@@ -176,7 +176,7 @@ impl Pool {
         unsafe { lifo::available(pool).unwrap_or_else(|| sys::rte_mempool_avail_count(pool) as usize) }
     }
 
-    /// Bytes of data that an mbuf can hold after its headroom.
+    /// Returns how many bytes of data an mbuf can hold after its headroom.
     pub fn room(&self) -> usize {
         self.room
     }

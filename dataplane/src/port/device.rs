@@ -184,7 +184,7 @@ impl Device {
         self.link.as_ref().map(ring::End::queues).unwrap_or_default()
     }
 
-    /// Whether the driver sends frames of several segments.
+    /// Returns whether the driver sends frames of several segments.
     pub(super) fn chains(&self) -> bool {
         self.started().is_none_or(|started| started.chains)
     }
@@ -251,7 +251,7 @@ impl Device {
         up
     }
 
-    /// Whether the peer takes frames of several TCP segments, as negotiated when it connected.
+    /// Returns whether the peer takes frames of several TCP segments, as negotiated when it connected.
     pub(super) fn sends_trains(&self) -> bool {
         let Some(id) = self.polled() else { return false };
         match self.recipe.spec {

@@ -34,7 +34,7 @@ impl Door {
         Ok(Self { listener, visitor: None, path: path.to_owned() })
     }
 
-    /// Whether a peer has connected and stays: it must still be connected at the next call.
+    /// Returns whether a peer has connected and stays: it must still be connected at the next call.
     pub(super) fn has_visitor(&mut self) -> bool {
         if let Some(visitor) = &self.visitor {
             let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

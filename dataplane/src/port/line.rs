@@ -113,7 +113,7 @@ impl Line {
         turn
     }
 
-    /// Whether the peer has this queue: a peer does not look for frames at queues that it does not have.
+    /// Returns whether the peer has this queue: a peer does not look for frames at queues that it does not have.
     #[inline]
     pub(super) fn is_served(&self) -> bool {
         self.is_served
@@ -173,8 +173,8 @@ impl Line {
         up
     }
 
-    /// Whether the present peer takes frames of several TCP segments. The first queue asks the device; the others use
-    /// the answer that the first queue last got.
+    /// Returns whether the present peer takes frames of several TCP segments. The first queue asks the device; the
+    /// others use the answer that the first queue last got.
     pub(super) fn sends_trains(&self) -> bool {
         if !self.looks_after_device() {
             return self.common.sends_trains.load(Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Line {
         self.packet_ring.as_ref().map_or(0, PacketRing::drops)
     }
 
-    /// See [`super::Port::arm`].
+    /// Arms the queue: see [`super::Port::arm`].
     pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
         // No frame arrives at a queue that the peer does not have; frames from other queues wake the engine by other
         // means.

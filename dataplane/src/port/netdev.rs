@@ -40,7 +40,7 @@ pub(super) struct Netdev {
 }
 
 impl Netdev {
-    /// Whether a port of this kind uses an existing interface.
+    /// Returns whether a port of this kind uses an existing interface.
     pub(super) fn is_used_by(spec: &PortSpec) -> bool {
         matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
     }
@@ -104,7 +104,7 @@ impl Netdev {
         self.queues
     }
 
-    /// Whether the interface is up and has a carrier.
+    /// Returns whether the interface is up and has a carrier.
     pub(super) fn is_running(&self) -> bool {
         const GET_LINK: u32 = 0x0a;
         // The flags follow the carrier with a delay, so ask for the carrier first.

@@ -24,8 +24,8 @@ mod tests;
 
 const TCP: u8 = 6;
 
-/// Whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. What drivers report differs,
-/// by DPDK's names for them:
+/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. What drivers report
+/// differs, by DPDK's names for them:
 ///
 /// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`,
 ///   "not correct in the packet data, but the integrity of the data is verified". From NICs with a cable that report
@@ -143,8 +143,8 @@ impl Nic {
     }
 }
 
-/// Whether a frame is a TCP segment that a NIC can have seen as a whole, in an IPv4 packet with a right header
-/// checksum, because the NIC's verdict covers only TCP. RFC 1122 §3.2.1.2.
+/// Returns whether a frame is a TCP segment that a NIC can have seen as a whole, in an IPv4 packet with a right
+/// header checksum, because the NIC's verdict covers only TCP. RFC 1122 §3.2.1.2.
 fn is_whole_segment(frame: &[u8]) -> bool {
     let Some(l) = Layers::of(frame).filter(|l| l.protocol == TCP && l.payload + l.len <= frame.len()) else {
         return false;

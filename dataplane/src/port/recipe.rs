@@ -269,7 +269,7 @@ impl Recipe {
         })
     }
 
-    /// Whether DPDK's interrupt thread follows the connection to the peer. If it did not, `virtio_user` would
+    /// Returns whether DPDK's interrupt thread follows the connection to the peer. If it did not, `virtio_user` would
     /// register its interrupt handler when its first peer disconnects, and not unregister it on close.
     fn is_watched(&self) -> bool {
         matches!(self.spec, PortSpec::VirtioUser { .. })

@@ -109,7 +109,7 @@ impl End {
         })
     }
 
-    /// Whether both sides are open.
+    /// Returns whether both sides are open.
     pub(super) fn is_whole(&self) -> bool {
         with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
     }

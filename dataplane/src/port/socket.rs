@@ -79,7 +79,7 @@ fn free(path: &Path, spec: &PortSpec) -> Result<(), PortError> {
     }
 }
 
-/// Whether a process has the socket open.
+/// Returns whether a process has the socket open.
 pub(super) fn is_served(path: &Path) -> bool {
     probe(path) == Err(Errno::EPROTOTYPE)
 }

@@ -119,7 +119,7 @@ pub(super) fn bus(spec: &PortSpec) -> &'static CStr {
     if matches!(spec, PortSpec::Pci { .. }) { c"pci" } else { c"vdev" }
 }
 
-/// Whether both ends are in this process.
+/// Returns whether both ends are in this process.
 pub(super) fn is_ring(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::Ring { .. })
 }

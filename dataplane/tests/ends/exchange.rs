@@ -14,7 +14,7 @@ use super::{PATIENCE, await_link};
 const HEADERS: [u8; 54] = headers(0x99);
 const PROBE: [u8; 54] = headers(0x77);
 
-/// Ethernet, IPv4 and TCP headers, valid enough for a driver that parses them.
+/// Returns Ethernet, IPv4 and TCP headers, valid enough for a driver that parses them.
 const fn headers(mark: u8) -> [u8; 54] {
     let mut h = [mark; 54];
     let start = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6];
@@ -156,7 +156,7 @@ fn train(port: &mut Port) {
     }
 }
 
-/// One frame of `headers`, whose TCP header is at `tcp`, and `parts`, which are `bytes`.
+/// Sends one frame of `headers`, whose TCP header is at `tcp`, and `parts`, which are `bytes`.
 fn one_train(port: &mut Port, headers: &[u8], tcp: usize, seq: u32, parts: &[Part<'_>], bytes: &[u8]) {
     let mut frame = port.frame(headers, parts, true).expect("a frame");
     frame.segmented(1448, headers);

@@ -126,7 +126,7 @@ pub fn run(role: &str) {
     assert_eq!(retired_pools(), 0, "frames have leaked");
 }
 
-/// EAL refuses to start while too few descriptors are free, whatever their number, and may be tried again.
+/// Checks that EAL refuses to start with too few free descriptors, whatever their number, and may be tried again.
 fn refused_without_descriptors(hugepages: Hugepages) {
     let open = descriptors().len() as libc::rlim_t;
     // SAFETY: structures of our own.

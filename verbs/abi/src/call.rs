@@ -112,7 +112,7 @@ pub fn guarded_fast<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Err
     caught(body)
 }
 
-/// For functions that return a pointer, or null and errno.
+/// Runs `body` for a function that returns a pointer, or null and errno.
 pub fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     as_pointer(guarded(body))
 }
@@ -124,7 +124,7 @@ pub fn as_pointer<T>(answer: Result<*mut T, Errno>) -> *mut T {
     })
 }
 
-/// For verbs that return 0 or an errno.
+/// Runs `body` for a verb that returns 0 or an errno.
 pub fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     as_status(guarded(body))
 }
@@ -148,7 +148,7 @@ fn as_status(answer: Result<(), Errno>) -> c_int {
     }
 }
 
-/// For functions that return a number, or -1 and errno.
+/// Runs `body` for a function that returns a number, or -1 and errno.
 pub fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded(body))
 }
@@ -173,12 +173,12 @@ pub extern "C" fn fails(errno: Errno) -> c_int {
     -1
 }
 
-/// For functions that return 0, or -1 and errno.
+/// Runs `body` for a function that returns 0, or -1 and errno.
 pub fn zero(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| body().map(|()| 0))
 }
 
-/// For functions that cannot fail.
+/// Runs `body` for a function that cannot fail.
 pub fn quiet(body: impl FnOnce()) {
     let _ = guarded(|| {
         body();

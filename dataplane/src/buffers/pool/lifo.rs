@@ -80,7 +80,7 @@ impl Stack {
     }
 }
 
-/// Whether `pool` is kept as a stack.
+/// Returns whether `pool` is kept as a stack.
 ///
 /// # Safety
 /// `pool` is a live mempool.

@@ -165,7 +165,7 @@ fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     entry
 }
 
-/// Whether an entry of a list is one of ours.
+/// Returns whether an entry of a list is one of ours.
 ///
 /// # Safety
 /// `entry` is null or an entry.

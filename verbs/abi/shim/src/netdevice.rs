@@ -264,7 +264,7 @@ unsafe fn nameindex_by(real: *mut c_void, free: *mut c_void) -> *mut libc::if_na
     }
 }
 
-/// Whether a list is one that we have made: the call may have passed through a drop-in library as well.
+/// Returns whether a list is one that we have made: the call may have passed through a drop-in library as well.
 ///
 /// # Safety
 /// `list` is null or a list of `if_nameindex`.

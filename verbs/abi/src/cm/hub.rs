@@ -47,7 +47,7 @@ impl What {
         Self::Plain { event, status, private_data: Vec::new(), ird: 0, ord: 0 }
     }
 
-    /// Whether the event is the end of a connection.
+    /// Returns whether the event is the end of a connection.
     pub fn ends(&self) -> bool {
         matches!(self, Self::Plain { event: RDMA_CM_EVENT_DISCONNECTED, .. })
     }

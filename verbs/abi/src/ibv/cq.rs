@@ -133,7 +133,8 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// Moderation delays events; here each event is sent at once, which satisfies any moderation.
+/// Accepts moderation without effect: it would delay events, but here each event is sent at once, which satisfies any
+/// moderation.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
         // SAFETY: null or the program's.
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
     })
 }
 
-/// Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each event as a
+/// Arms the queue. Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each event as a
 /// completion.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {

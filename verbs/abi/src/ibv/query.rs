@@ -160,7 +160,7 @@ pub unsafe extern "C" fn query_port(
     })
 }
 
-/// Old programs pass a shorter structure, so nothing is written after `link_layer` and its padding.
+/// Writes nothing after `link_layer` and its padding, because old programs pass a shorter structure.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     // SAFETY: the program's pointers.
