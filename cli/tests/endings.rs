@@ -229,7 +229,7 @@ impl Lab {
         }
         let node = |namespace: &Namespace, ip: &str| {
             let namespace = Some(namespace.name().to_owned());
-            // The peer waits for ends without a goodbye; a short time limit keeps the test short.
+            // These programs run through all cases, and so for longer than others.
             Node {
                 ip: ip.into(),
                 port: transport.port().into(),
@@ -242,6 +242,7 @@ impl Lab {
         let run = |node: &Node, arguments: &str| {
             node.talk(&format!("--libraries preload -- {} {arguments}", honest.display()))
         };
+        // Short time-outs, because the peer must find out by itself about ends without a goodbye.
         let settings = package().join("quick.toml");
         std::fs::write(
             &settings,

@@ -88,8 +88,8 @@ impl Default for PortConfig {
 /// Section `[ip]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpConfig {
-    /// Our addresses with their prefix lengths, the main one first, at most one of IPv4. A device cannot be opened
-    /// without an address.
+    /// Our addresses with their prefix lengths, the main one first, at most one of IPv4. A device on a port needs an
+    /// address, or [`autoconf`](Self::autoconf).
     pub addresses: Vec<Cidr>,
     /// Whether to take addresses and routers that routers on the link advertise (RFC 4862).
     pub autoconf: bool,

@@ -37,8 +37,8 @@ static inline FILE *dpdk_sys_log_stream(ssize_t (*write)(void *, const char *, s
 	return stream;
 }
 
-/* Returns whether all of the `len` bytes at `at` are mapped memory of EAL itself. Takes none of EAL's locks, so the owner
- * of the memory may call this from anywhere, EAL's memory callbacks included. */
+/* Returns whether all of the `len` bytes at `at` are mapped memory of EAL itself. Takes none of EAL's locks, so the
+ * owner of the memory may call this from anywhere, EAL's memory callbacks included. */
 static inline int dpdk_sys_holds(const void *at, size_t len)
 {
 	const struct rte_memseg_list *list = rte_mem_virt2memseg_list(at);

@@ -90,7 +90,7 @@ impl End {
     }
 
     /// Returns the cores of this end, which wants `wanted` of them. Of given cores it gets its half, or the only one.
-    /// If none are given, it gets as many as it wants, or none if there are too few for both ends.
+    /// If none are given, it gets as many as it wants; none if it wants several and there are too few for both ends.
     pub(super) fn cores(self, config: &Config, wanted: usize) -> Vec<usize> {
         let given = config.engine.cores.as_slice();
         share(self, given, wanted, urnic_dataplane::allowed_cores)

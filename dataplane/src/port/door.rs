@@ -58,7 +58,7 @@ impl Door {
                         return;
                     }
                 }
-                // Between the driver's bind and its listen, a peer would be refused, and retry later.
+                // Gives the driver time to listen after its bind. A peer that still comes too early is refused, and retries.
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {

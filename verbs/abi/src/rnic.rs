@@ -1,5 +1,5 @@
-//! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
-//! kept until the process ends.
+//! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use,
+//! and kept until the process ends.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};

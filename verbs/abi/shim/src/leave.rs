@@ -6,7 +6,8 @@ use std::ffi::c_int;
 
 use crate::engine;
 
-/// Takes the place of `_exit`. May be called in a signal handler, and in a child that shares its parent's memory; the engine handles both.
+/// Takes the place of `_exit`. May be called in a signal handler, and in a child that shares its parent's memory; the
+/// engine handles both.
 pub unsafe extern "C" fn our_exit(status: c_int) -> ! {
     engine::before_exit();
     loop {

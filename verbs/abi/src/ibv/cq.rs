@@ -143,8 +143,8 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
     })
 }
 
-/// Arms the queue. Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each event as a
-/// completion.
+/// Arms the queue. Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each
+/// event as a completion.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: null or a completion queue.

@@ -87,7 +87,7 @@ unsafe extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
     name(&NAMES, event, c"unknown")
 }
 
-/// Rates of InfiniBand links: the number, multiples of 2.5 Gbit/s (0: not a multiple), Mbit/s.
+/// Rates of InfiniBand links: the number, multiples of 2.5 Gbit/s (0: the headers define none), Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (5, 2, 5000),

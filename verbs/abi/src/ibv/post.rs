@@ -136,7 +136,8 @@ pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     batch.push(wr).map_err(post_errno)
 }
 
-/// Adds a request with inline payload. A function of its own, because other requests must not pay for `GATHER` bytes of stack.
+/// Adds a request with inline payload. A function of its own, because other requests must not pay for `GATHER` bytes
+/// of stack.
 #[inline(never)]
 fn push_inline(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     let mut gathered = [0u8; GATHER];

@@ -20,9 +20,10 @@ use crate::rnic::PORT;
 
 /// Inline bytes that every queue pair takes at least.
 const LEAST_INLINE: u32 = 64;
-/// Inline bytes of a short send queue, and the maximum for all requests of a long one together. That memory is
-/// allocated with the first inline request.
+/// Inline bytes for each request of a short send queue.
 const SHORT_INLINE: u32 = 512;
+/// The maximum of inline bytes for all requests of a long send queue together. That memory is allocated with the first
+/// inline request.
 const ALL_INLINE: u32 = 64 << 10;
 
 /// Returns the inline bytes that a queue pair takes although the program did not ask for them, because some programs
