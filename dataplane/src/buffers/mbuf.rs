@@ -17,8 +17,8 @@ use super::pool;
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
 impl Mbuf {
-    /// Takes ownership.
     /// Takes ownership of `m`.
+    ///
     /// # Safety
     /// `m` is a single-segment direct mbuf with reference count one, and no other code uses it.
     pub(crate) unsafe fn from_raw(m: NonNull<sys::rte_mbuf>) -> Self {

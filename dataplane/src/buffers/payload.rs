@@ -81,7 +81,6 @@ impl TxBuf {
     /// must stay readable until no payload and no frame made from this buffer is left, or until
     /// [`TxPayload::make_own`] has been called on each payload and the frames are gone. A frame carries the bytes as
     /// they are when the port reads them.
-    /// them.
     #[inline]
     pub unsafe fn lend(&mut self, pool: &mut Pool, data: NonNull<u8>, len: usize) -> bool {
         let Ok(size @ 1..) = u16::try_from(len) else { return false };
