@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         ["connect", address, count] => server(address).and_then(|server| {
-            let count = count.parse().map_err(|_| PerfError::Usage(format!("`{count}` is no number")))?;
+            let count = count.parse().map_err(|_| PerfError::Usage(format!("`{count}` is not a number")))?;
             run_idlers(&config, server, count, ready).map(|never| match never {})
         }),
         _ => {
@@ -49,6 +49,6 @@ fn main() -> ExitCode {
 }
 
 fn server(address: &str) -> Result<SocketAddr, PerfError> {
-    let ip = address.parse().map_err(|_| PerfError::Usage(format!("`{address}` is no address")))?;
+    let ip = address.parse().map_err(|_| PerfError::Usage(format!("`{address}` is not an address")))?;
     Ok(SocketAddr::new(ip, PORT))
 }

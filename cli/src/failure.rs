@@ -21,7 +21,7 @@ impl Failure {
     #[cfg(not(feature = "dpdk"))]
     pub fn without_dpdk() -> Self {
         Failure::Failed(
-            "this needs the build of urnic with DPDK, which is not installed beside this one, the one without: build it with \
+            "this needs the build of urnic with DPDK, which is not installed beside this one (built without): build it with \
              the feature dpdk, or use the kernel's sockets (--port kernel)"
                 .to_owned(),
         )

@@ -26,7 +26,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (program, arguments) = args.program.split_first().expect("the command line has a program");
     if privileged(program) {
         eprintln!(
-            "urnic: {} runs with the rights of another user: the dynamic linker takes no libraries from us for it",
+            "urnic: {} runs with the rights of another user, so the dynamic linker loads no libraries of urnic into it",
             program.to_string_lossy()
         );
     }
@@ -72,8 +72,8 @@ impl Libraries {
         // The dynamic linker treats these as separators or variables.
         if folder.to_string_lossy().contains([':', ';', ' ', '$']) {
             return Err(Failure::Failed(format!(
-                "the dynamic linker takes no libraries from {}: its name must have no spaces, colons, semicolons and \
-                 dollars",
+                "the dynamic linker takes no libraries from {}: its name must not contain spaces, colons, semicolons or \
+                 dollar signs",
                 folder.display()
             )));
         }

@@ -157,7 +157,7 @@ impl FromStr for Mac {
             return Err(format!("{text:?} is a group address (the first octet is odd)"));
         }
         if octets == [0; 6] {
-            return Err(format!("{text:?} is no station's address"));
+            return Err(format!("{text:?} is not the address of a station"));
         }
         Ok(Mac(octets))
     }

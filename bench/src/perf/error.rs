@@ -73,7 +73,7 @@ pub enum PerfError {
     #[error("another thread of this end failed")]
     OtherThread,
     /// The other end does not use the protocol of `urnic perf`.
-    #[error("the other end does not keep to the protocol of urnic perf: {0}")]
+    #[error("the other end does not follow the protocol of urnic perf: {0}")]
     Protocol(&'static str),
     /// A byte differs from the byte that was sent.
     #[error(

@@ -54,7 +54,7 @@ impl FloorOptions {
 
     fn check(&self) -> Result<(), PerfError> {
         if self.mode == Mode::Rate {
-            return Err(PerfError::Usage("--mode: a floor has lat and bw".to_owned()));
+            return Err(PerfError::Usage("--mode: a floor measures lat or bw".to_owned()));
         }
         if !(MIN_FRAME..=MAX_FRAME).contains(&self.size) {
             return Err(PerfError::Usage(format!("--size: a frame has {MIN_FRAME} to {MAX_FRAME} bytes")));
@@ -104,7 +104,7 @@ pub fn run_floor(
 /// Returns the server's port of a link that carries frames.
 fn raw_port(link: Link, path: &Path) -> Result<PortSpec, PerfError> {
     link.server_port(path)?.ok_or_else(|| {
-        PerfError::Usage("the kernel's sockets carry no frames of ours: a floor is that of a port".to_owned())
+        PerfError::Usage("a floor needs a port: the kernel's sockets carry no frames of ours".to_owned())
     })
 }
 

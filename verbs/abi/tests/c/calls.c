@@ -583,8 +583,8 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	}
 	IS(ibv_poll_cq(cq, 1, &wc), 0);
 	OK(ibv_destroy_qp(qp));
-	/* Operations that programs ask for without using them, and those that only programs which need them ask
-	 * for. */
+	/* First operations that many programs request but never use, then an operation that a program requests
+	 * only if it needs it. */
 	ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
 		IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ;
 	qp = SOME(ibv_create_qp_ex(context, &ex));

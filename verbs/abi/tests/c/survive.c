@@ -208,7 +208,7 @@ static struct rdma_cm_id *with_event(void)
 }
 
 /* The channel is destroyed while a thread processes an event: that thread waits from then on. The thread that
- * destroyed the channel gets an error. */
+ * destroyed the channel gets EBADF if it asks for an event. */
 static void outrun(void)
 {
 	pthread_t thread;
