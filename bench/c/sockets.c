@@ -1,14 +1,15 @@
 /*
- * What the kernel's TCP does for a plain C program, for comparison with `urnic perf` on the same sockets: a ping-pong
- * whose ends spin, another whose server sleeps, and a stream of messages.
+ * The performance of the kernel's TCP in a plain C program, for comparison with `urnic perf` on the same sockets: a
+ * ping-pong whose ends spin, another whose server sleeps, and a stream of messages.
  *
  *   sockets server ADDRESS PORT             serves one client, then ends
  *   sockets ping ADDRESS PORT SIZE N        N round trips of SIZE octets
  *   sockets wake ADDRESS PORT SIZE N        the same to a server that sleeps in recv(), after silences of random length
- *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, and an octet back when all have arrived
+ *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
- * Either end prints one JSON object: the processor time of its measured part in seconds, and of the client what it
- * measured. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC 5041).
+ * Each end prints one JSON object: the processor time of its measured part in seconds, and at the client the
+ * measurement. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC
+ * 5041).
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -47,7 +48,7 @@ static uint64_t now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Receives `n` octets; spinning: never sleeps. */
+/* Receives `n` octets; if `spinning`, without sleeping. */
 static void take(int fd, char *into, size_t n, int spinning)
 {
 	while (n > 0) {
@@ -103,7 +104,8 @@ static void print_times(void)
 	       seconds(ended.ru_stime) - seconds(started.ru_stime));
 }
 
-/* Rounds that are not counted. After a silence each is as cold as the others. */
+/* Returns the number of rounds that are not counted. None after silences, because then every round is equally
+ * cold. */
 static uint64_t warmup(struct task task)
 {
 	return task.kind == PING ? WARMUP : 0;

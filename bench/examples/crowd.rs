@@ -1,4 +1,5 @@
-//! Measures many queue pairs on devices of several engines, and Writes beside a storm of registrations. Prints a JSON object.
+//! Measures many queue pairs on devices with several engines, and Writes during a storm of registrations. Prints a
+//! JSON object.
 //!
 //! ```text
 //! crowd many QPS ENGINES

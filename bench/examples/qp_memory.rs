@@ -1,4 +1,4 @@
-//! Measures what an idle queue pair costs in memory, over 1,000 of them. Prints one JSON object.
+//! Measures the memory of an idle queue pair, as the average of 1,000. Prints one JSON object.
 
 use std::process::ExitCode;
 

@@ -19,7 +19,7 @@ use urnic_bench::{
 const USAGE: &str =
     "usage: scaling [--rounds N] [--seconds S] [--cores 0,1] [--load write8,send8,read4k,write64k] [--json]";
 
-/// Part of a core that the others leave to a thread on an idle machine.
+/// The share of a core that a thread gets on an idle machine, at least.
 const LEAST_SHARE: f64 = 0.95;
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn usage() -> PerfError {
     PerfError::Usage(USAGE.to_owned())
 }
 
-/// One process of a measurement.
+/// Runs one process of a measurement.
 fn work(task: Option<&String>) -> Result<ExitCode, PerfError> {
     let task = task.and_then(|task| serde_json::from_str(task).ok()).ok_or_else(usage)?;
     let done = worker::run(&task)?;
@@ -71,7 +71,7 @@ fn list<T>(words: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Per
     words.split(',').map(|word| parse(word).ok_or_else(usage)).collect()
 }
 
-/// What is said of one load with `--json`.
+/// The result for one load with `--json`.
 #[derive(Serialize)]
 struct Verdict<'a> {
     #[serde(flatten)]

@@ -1,8 +1,8 @@
-//! Ends that sleep over the kernel's sockets, for `scripts/kernel-check`.
+//! Sleeping ends over the kernel's sockets, for `scripts/kernel-check`.
 //!
-//!   sleeping_sockets listen                 says "ready", accepts and sleeps until it is killed
-//!   sleeping_sockets read ADDRESS           times Reads and Writes of memory of the one that listens; one JSON object
-//!   sleeping_sockets connect ADDRESS N      makes N connections, says "ready" and sleeps until it is killed
+//! sleeping_sockets listen                 prints "ready", accepts and sleeps until it is killed
+//! sleeping_sockets read ADDRESS           times Reads and Writes of the listener's memory; prints one JSON object
+//! sleeping_sockets connect ADDRESS N      makes N connections, prints "ready" and sleeps until it is killed
 
 use std::{env, io::Write, net::SocketAddr, process::ExitCode};
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let config = Config::default();
     let ready = || {
         println!("ready");
-        // Whoever reads has gone if this fails.
+        // If this fails, the reader is gone.
         let _ = std::io::stdout().flush();
     };
     let done = match words.as_slice() {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             Ok(())
         }),
         ["connect", address, count] => server(address).and_then(|server| {
-            let count = count.parse().map_err(|_| PerfError::Usage(format!("`{count}` is no number")))?;
+            let count = count.parse().map_err(|_| PerfError::Usage(format!("`{count}` is not a number")))?;
             run_idlers(&config, server, count, ready).map(|never| match never {})
         }),
         _ => {
@@ -49,6 +49,6 @@ fn main() -> ExitCode {
 }
 
 fn server(address: &str) -> Result<SocketAddr, PerfError> {
-    let ip = address.parse().map_err(|_| PerfError::Usage(format!("`{address}` is no address")))?;
+    let ip = address.parse().map_err(|_| PerfError::Usage(format!("`{address}` is not an address")))?;
     Ok(SocketAddr::new(ip, PORT))
 }

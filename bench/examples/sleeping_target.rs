@@ -1,4 +1,4 @@
-//! Measures RDMA to a process that sleeps, and what that process costs while idle. Prints one JSON object.
+//! Measures RDMA to a process that sleeps, and the CPU time that the process uses while idle. Prints one JSON object.
 
 use std::process::ExitCode;
 

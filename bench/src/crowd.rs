@@ -1,5 +1,5 @@
-//! What many queue pairs cost, and what they and registrations beside it do to a small Write: two devices of one process, joined
-//! by a ring, with several engines each.
+//! The cost of many queue pairs, and their effect, and that of concurrent registrations, on the latency of a small
+//! Write. Uses two devices of one process, joined by a ring, with several engines each.
 
 use std::{
     net::Ipv4Addr,
@@ -23,21 +23,21 @@ const PORT: u16 = 18_700;
 /// Host numbers of the two ends.
 const SERVER: u8 = 1;
 const CLIENT: u8 = 2;
-/// Connections from local ports of the engine's choice, which has 28,232 to choose from.
+/// Connections whose local ports the engine chooses; it has 28,232 to choose from.
 const CHOSEN: usize = 25_000;
-/// Listeners, to all of which there are connections from each further local port.
+/// Number of listeners; each further local port connects to all of them.
 const LISTENERS: usize = 8;
-/// The first of those ports.
+/// The first of the further local ports.
 const FURTHER: u16 = 1024;
-/// Polls after which a Write looks for its completion at all engines.
+/// Polls of its own engine after which a Write polls all engines for its completion.
 const OWN_POLLS: u32 = 8;
 const ENTRIES: u32 = 16;
-/// Connections under way at once.
+/// Connections being set up at once.
 const CONNECTING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Registrations of each round of a storm.
+/// Registrations in each round of a storm.
 const BLOWS: u64 = 500;
-/// Writes between two looks at the other crowd.
+/// Writes in one turn, before the other crowd has its turn.
 const TURN: usize = 500;
 
 fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
@@ -48,7 +48,7 @@ fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
 struct End {
     device: Device,
     pd: Pd,
-    /// One at home with each engine.
+    /// One completion queue at each engine.
     cqs: Vec<Cq>,
     events: EventChannel,
     memory: Mr,
@@ -102,7 +102,7 @@ struct Crowd {
     client: End,
     network: u8,
     _listeners: Vec<Listener>,
-    /// The local port that the last connections come from, and its number.
+    /// The index of the local port of the latest connections, and the port.
     bound: Option<(usize, Bound)>,
     active: Vec<Qp>,
     passive: Vec<Qp>,
@@ -126,7 +126,7 @@ impl Crowd {
         })
     }
 
-    /// Connects so many more.
+    /// Connects `more` queue pairs.
     fn grow(&mut self, mut more: usize) -> Result<(), PerfError> {
         while more > 0 {
             let some = more.min(CONNECTING);
@@ -176,14 +176,15 @@ impl Crowd {
                 return Err(PerfError::Stalled { what: "connections", seconds: PATIENCE.as_secs() });
             }
         }
-        // The passive end may speak once it has heard from the active one.
+        // The passive end may send only after it has received a message from the active one.
         for number in self.active.len() - some..self.active.len() {
             self.write(number)?;
         }
         Ok(())
     }
 
-    /// An 8-byte Write on one of the queue pairs, from its posting to its completion; both ends are driven by this thread.
+    /// Posts an 8-byte Write on one of the queue pairs, and returns the time until its completion; this thread drives
+    /// both ends.
     fn write(&self, number: usize) -> Result<Duration, PerfError> {
         let (Some(qp), Some(cq), Some(there)) = (
             self.active.get(number),
@@ -203,7 +204,7 @@ impl Crowd {
             if polls < OWN_POLLS {
                 there.poll(&mut found);
             } else {
-                // It has moved to the engine that its local port belongs to.
+                // The queue pair has moved to the engine that its local port belongs to.
                 self.server.cqs.iter().chain(&self.client.cqs).filter(|other| !other.is(cq)).for_each(|cq| {
                     cq.poll(&mut []);
                 });
@@ -230,21 +231,21 @@ pub struct Many {
     pub qps: usize,
     /// Engines of each device.
     pub engines: usize,
-    /// Queue pairs at the engine that has the fewest and at that which has the most.
+    /// Queue pairs at the engine that has the fewest.
     pub least_at_engine: u32,
-    /// See `least_at_engine`.
+    /// Queue pairs at the engine that has the most.
     pub most_at_engine: u32,
-    /// Resident memory and EAL heap of each queue pair, bytes.
+    /// Resident memory and EAL heap of one queue pair, in bytes.
     pub bytes_per_qp: f64,
-    /// Processor time of a connection, made and used once: both ends, us.
+    /// Processor time to make a connection and use it once, both ends together, in us.
     pub setup_us: f64,
-    /// The same of the last tenth of them.
+    /// The same for the last tenth of the connections.
     pub last_setup_us: f64,
-    /// An 8-byte Write on one of 16 queue pairs, from posting to completion, median, us.
+    /// Time of an 8-byte Write on one of 16 queue pairs, from posting to completion: median, in us.
     pub write_of_few_us: f64,
-    /// The same on one of all.
+    /// The same on one of all queue pairs.
     pub write_of_many_us: f64,
-    /// The same on each of them in turn, each of whose state has left the caches.
+    /// The same on each queue pair in turn, when its state has left the caches.
     pub write_on_each_us: f64,
 }
 
@@ -256,14 +257,14 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Of sorted times.
+/// Returns a quantile of sorted times, in us.
 fn quantile(times: &[Duration], part: f64) -> f64 {
     let at = (times.len() as f64 * part) as usize;
     times.get(at.min(times.len().saturating_sub(1))).map_or(f64::NAN, |time| us(*time))
 }
 
-/// Connects `qps` queue pairs between devices of `engines` engines, and compares a Write on one of them with one on one of 16 of
-/// another pair of devices, in turns.
+/// Connects `qps` queue pairs between devices of `engines` engines. Compares, in turns, a Write on one of them with a
+/// Write on one of 16 queue pairs between another pair of devices.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -307,7 +308,7 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
         write_of_many_us: quantile(&of_many, 0.5),
         write_on_each_us: quantile(&of_each, 0.5),
     };
-    // The process ends.
+    // Not dropped, because the process ends now.
     std::mem::forget((few, all));
     Ok(report)
 }
@@ -315,20 +316,20 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
 /// Result of [`storm`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Storm {
-    /// An 8-byte Write, from posting to completion, alone: median, us.
+    /// Time of an 8-byte Write, from posting to completion, without registrations: median, in us.
     pub alone_p50_us: f64,
     /// The same: 99th percentile.
     pub alone_p99_us: f64,
-    /// The median beside registrations at the other core.
+    /// The median during registrations on the other core, in us.
     pub beside_p50_us: f64,
-    /// The 99th percentile beside them.
+    /// The 99th percentile during registrations, in us.
     pub beside_p99_us: f64,
-    /// Regions that were registered and deregistered per second meanwhile.
+    /// Regions registered and deregistered per second meanwhile.
     pub registrations_s: f64,
 }
 
-/// Measures Writes by engine 0, driven by a thread on the first of `cores`, in turns alone and while a thread on the second
-/// registers and deregisters regions of both devices without a pause.
+/// Measures Writes through engine 0, driven by a thread on the first of `cores`, in turns alone and while a thread on
+/// the second core registers and deregisters regions of both devices without a pause.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -369,7 +370,7 @@ pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
                     let before = registered.load(Ordering::Relaxed);
                     let calm = || blow && registered.load(Ordering::Relaxed) < before + BLOWS;
                     let mut writes = 0;
-                    // A storm that has no core yet is waited for.
+                    // Waits for a storm that has not got its core yet.
                     while writes < 20 * TURN || calm() && start.elapsed() < PATIENCE / 10 {
                         times.push(crowd.write(0)?);
                         writes += 1;

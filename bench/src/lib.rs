@@ -1,5 +1,5 @@
-//! Measurements: perftest-like operations between two urnic nodes, the floor of the link below them, the kernel's peers
-//! beside them, and the relay that impairs a link.
+//! Measurements: perftest-like operations between two urnic nodes, the raw link below them, the kernel's peers for
+//! comparison, and the relay that impairs a link.
 
 pub mod compare;
 #[cfg(feature = "dpdk")]

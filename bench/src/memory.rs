@@ -1,4 +1,4 @@
-//! What a queue pair costs in memory, and how long a device takes to open.
+//! Measures the memory of a queue pair, and the time to open a device.
 
 use std::{
     fs,
@@ -20,13 +20,13 @@ use crate::perf::PerfError;
 /// Result of [`queue_pair_memory`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct QpMemory {
-    /// Queue pairs that were added to the first at each end.
+    /// Queue pairs that were added to the first one at each end.
     pub qps: u64,
-    /// Resident memory and EAL heap that each of them takes, bytes.
+    /// Resident memory and EAL heap of each of them, in bytes.
     pub bytes_per_qp: f64,
-    /// Of this, EAL heap.
+    /// EAL heap alone, in bytes.
     pub heap_bytes_per_qp: f64,
-    /// Opening the first device of the process, EAL included, ms.
+    /// Time to open the first device of the process, EAL included, in ms.
     pub open_ms: f64,
 }
 
@@ -35,14 +35,14 @@ const PORT: u16 = 18516;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections under way at once.
+/// Connections being set up at once.
 const CONNECTING: usize = 32;
 
-/// Measures what an idle queue pair costs: 16 entries in each queue, one scatter-gather element, connected, one Send
-/// received and acknowledged.
+/// Measures the memory of an idle queue pair: 16 entries in each queue, one scatter-gather element, connected, one
+/// Send received and acknowledged.
 ///
-/// Two devices in this process, linked by a ring, with one connection first and `qps` more then. Half of what memory
-/// grows by is charged to each end. The completion queues, which any number of queue pairs share, are there from the
+/// Two devices in this process are linked by a ring. They make one connection first, and then `qps` more. Each end is
+/// charged half of the growth of memory. The completion queues, which any number of queue pairs share, exist from the
 /// start.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub fn queue_pair_memory(config: &Config, qps: u32) -> Result<QpMemory, PerfErro
         left -= some;
     }
     let after = Usage::now()?;
-    // Two ends of each connection.
+    // Each connection has two ends.
     let each = |bytes: u64| bytes as f64 / (2.0 * f64::from(qps));
     let heap = after.heap.saturating_sub(before.heap);
     let resident = after.resident.saturating_sub(before.resident);
@@ -84,7 +84,7 @@ fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
     move |source| PerfError::Device { doing, source }
 }
 
-/// A device and what its queue pairs share.
+/// A device, and the objects that its queue pairs share.
 struct Node {
     _device: Device,
     pd: Pd,
@@ -126,7 +126,7 @@ impl Node {
         Ok(qp)
     }
 
-    /// Takes completions; counts the receives among them.
+    /// Takes completions; returns how many receives are among them.
     fn reap(&self) -> Result<usize, PerfError> {
         let mut found = [Wc::default(); 32];
         let n = self.cq.poll(&mut found);
@@ -141,7 +141,7 @@ impl Node {
     }
 }
 
-/// Connects `count` more pairs of queue pairs, and sends one message over each, either way.
+/// Connects `count` more pairs of queue pairs, and sends one message over each in either direction.
 fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>) -> Result<(), PerfError> {
     let to = SocketAddrV4::new(SERVER, PORT);
     let mut active = Vec::with_capacity(count);
@@ -178,7 +178,7 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
     };
     send(client, &active)?;
     let (mut there, mut back) = (0, 0);
-    // The passive end may send only after it has heard from the active one (RFC 5044 §7.1.2).
+    // The passive end may send only after it has received a message from the active one (RFC 5044 §7.1.2).
     while there < count || back < count {
         let heard = server.reap()?;
         there += heard;
@@ -192,11 +192,11 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
     Ok(())
 }
 
-/// Memory of this process at a moment, bytes.
+/// Memory that this process uses at a moment, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) resident: u64,
-    /// EAL's.
+    /// Memory used on EAL's heap.
     pub(crate) heap: u64,
 }
 
@@ -205,7 +205,7 @@ impl Usage {
         let statm = fs::read_to_string("/proc/self/statm")
             .map_err(|source| PerfError::Os { doing: "reading /proc/self/statm", source })?;
         let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-        // Joins the EAL that the devices run on.
+        // Returns the EAL that the devices already use.
         let heap = Eal::start(&EalConfig::default()).map_or((0, 0), |eal| eal.heap());
         let heap = heap.0.saturating_sub(heap.1) as u64;
         Ok(Self { resident: pages * 4096, heap })

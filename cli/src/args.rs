@@ -27,7 +27,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show the device, its port, and what the machine offers
+    /// Show the device, its port, and the capabilities of the machine
     Info(InfoArgs),
     /// Measure latency, bandwidth and message rate
     Perf(PerfArgs),
@@ -35,10 +35,10 @@ pub enum Command {
     Rping(RpingArgs),
     /// Run a program for libibverbs and librdmacm, unmodified, on a urnic device
     Run(RunArgs),
-    /// Write the manual pages and the completions of shells into a folder
+    /// Write the manual pages and the shell completions into a folder
     #[command(hide = true)]
     Papers(PapersArgs),
-    /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down what crosses
+    /// Join two ports, and drop, duplicate, reorder, delay, corrupt, mark or slow down the frames that cross
     Relay(Box<RelayArgs>),
 }
 
@@ -49,7 +49,7 @@ pub struct PapersArgs {
     pub folder: PathBuf,
 }
 
-/// Options of everything that runs an engine.
+/// Options of all commands that run an engine.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings")]
 pub struct EngineArgs {
@@ -59,30 +59,30 @@ pub struct EngineArgs {
     /// Largest IP packet in bytes, 576 to 9000
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<String>,
-    /// Cores to run on, such as 0,1 or 2-3: an engine of the device on each, unless --engines says how many
+    /// Cores to run on, such as 0,1 or 2-3: one engine of the device on each, unless --engines sets their number
     #[arg(long, value_name = "LIST")]
     pub cores: Option<String>,
     /// Engines of the device, 1 to 64, or auto for one on each of --cores
     #[arg(long, value_name = "N")]
     pub engines: Option<String>,
-    /// Who drives the engine: inline, dedicated or adaptive
+    /// Which threads drive the engine: inline, dedicated or adaptive
     #[arg(long, value_name = "WHO")]
     pub progress: Option<String>,
     /// Faults to inject at the port, such as loss=0.01,seed=7
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<String>,
-    /// Record what the port sends and receives, for Wireshark; of a pair, at the client
+    /// Record the frames that the port sends and receives, for Wireshark; of a pair, those of the client
     #[arg(long, value_name = "FILE")]
     pub capture: Option<String>,
 }
 
-/// Options of a node of its own.
+/// Options of a single node.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings")]
 pub struct NodeArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Our address with the length of the network's prefix, such as 10.0.0.1/24 or fd00::1/64; may be repeated
+    /// Our address with its prefix length, such as 10.0.0.1/24 or fd00::1/64; may be repeated
     #[arg(long, value_name = "ADDR/LEN")]
     pub ip: Vec<String>,
     /// Take addresses and routers that IPv6 routers of the network advertise
@@ -94,11 +94,12 @@ pub struct NodeArgs {
     /// Router to other networks; may be repeated, once for IPv4 and once for IPv6
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<String>,
-    /// Port to use: kernel (default), kernel:ADDRESS or kernel:INTERFACE; or one of DPDK's: virtio_user:PATH, vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE,
-    /// af_xdp:INTERFACE, tap:NAME, pci:ADDRESS or vdev:DEVICE
+    /// Port to use: kernel (default), kernel:ADDRESS or kernel:INTERFACE; or a DPDK port: virtio_user:PATH,
+    /// vhost:PATH, memif:PATH[,role=server], ring:NAME, af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, pci:ADDRESS
+    /// or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]
     pub port: Option<String>,
-    /// Ethernet address, or `interface` for that of the interface or NIC; derived from the IP address if not given
+    /// Ethernet address, or `interface` for that of the interface or NIC; by default derived from the IP address
     #[arg(long, value_name = "ADDR")]
     pub mac: Option<String>,
 }
@@ -107,7 +108,7 @@ pub struct NodeArgs {
 pub struct InfoArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Show the connections and counters of the programs that run on urnic in this network namespace, instead
+    /// Show only the connections and counters of the programs that run on urnic in this network namespace
     #[arg(long)]
     pub connections: bool,
     /// Print one JSON object
@@ -123,10 +124,10 @@ pub struct InfoArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// How our libraries come into the program
+    /// How our libraries get into the program
     #[arg(long, value_name = "HOW", default_value = "both")]
     pub libraries: Way,
-    /// Make rsockets of the program's TCP sockets, by librspreload.so of librdmacm
+    /// Turn the program's TCP sockets into rsockets, by librspreload.so of librdmacm
     #[arg(long)]
     pub rsockets: bool,
     /// The program and its arguments, after --
@@ -148,13 +149,13 @@ pub enum PerfCommand {
     Server(ServerArgs),
     /// Measure against a server
     Client(ClientArgs),
-    /// Measure the raw link, without RDMA: the limit of what is above it
+    /// Measure the raw link, without RDMA: the limit for everything above it
     Floor(FloorArgs),
     /// Print results, read as JSON lines from standard input, as one table
     Table,
 }
 
-/// The letters are those of rping.
+/// Options of `rping`; their letters are those of rping.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("role").args(["server", "client"]).required(true))]
 pub struct RpingArgs {
@@ -170,10 +171,10 @@ pub struct RpingArgs {
     /// TCP port [default: 7174]
     #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub tcp_port: Option<u16>,
-    /// Pings to send, of a client; 0: without end
+    /// Pings that a client sends; 0: without end
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
-    /// Bytes of a ping, of a client: 26 to 65535; a server takes any
+    /// Bytes of a client's ping: 26 to 65535; a server takes any
     #[arg(short = 'S', long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(i64::from(PING_SIZES.0)..=i64::from(PING_SIZES.1)))]
     pub size: u32,
@@ -183,13 +184,13 @@ pub struct RpingArgs {
     /// Print the pings
     #[arg(short, long, conflicts_with = "json")]
     pub verbose: bool,
-    /// Tell every step on standard error
+    /// Print every step on standard error
     #[arg(short, long)]
     pub debug: bool,
     /// Server: serve any number of clients, several at a time, until killed
     #[arg(short = 'P', long)]
     pub persistent: bool,
-    /// Do not ask for CRCs; connections use them when either end asks
+    /// Do not ask for CRCs; connections use them if either end asks
     #[arg(long)]
     pub no_crc: bool,
     /// Print one JSON object for each connection
@@ -199,14 +200,14 @@ pub struct RpingArgs {
     pub node: NodeArgs,
 }
 
-/// What is measured.
+/// The parameters of a measurement.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Measurement")]
 pub struct MeasureArgs {
     /// Operation
     #[arg(long, default_value = "write", value_parser = words::<Op>(&["write", "read", "send", "atomic"]))]
     pub op: Op,
-    /// lat: one message at a time; bw: as many bytes, rate: as many messages as possible
+    /// lat: one message at a time; bw: as many bytes as possible; rate: as many messages as possible
     #[arg(long, default_value = "lat", value_parser = words::<Mode>(&["lat", "bw", "rate"]))]
     pub mode: Mode,
     /// Bytes of a message, such as 4096 or 64KiB [default: 8, with --mode bw 64KiB]
@@ -220,7 +221,7 @@ pub struct MeasureArgs {
     /// Load beside it, such as write:8: queue pairs that each keep two Writes (or Reads) of 8 MiB outstanding
     #[arg(long, value_name = "OP:N")]
     pub beside: Option<Beside>,
-    /// Threads of each end, 1 to 64, with queue pairs and messages of their own; the server needs no telling
+    /// Threads of each end, 1 to 64, with queue pairs and messages of their own; not needed at the server
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
     /// How both ends wait for completions: by polling, or asleep on a completion channel [default: event with a
@@ -232,7 +233,7 @@ pub struct MeasureArgs {
     pub verify: bool,
 }
 
-/// How long it is measured.
+/// The length of a measurement.
 #[derive(Args, Debug)]
 pub struct AmountArgs {
     /// Messages to measure [default: about a second's worth]
@@ -247,8 +248,8 @@ pub struct AmountArgs {
 pub struct PairArgs {
     #[command(flatten)]
     pub measure: MeasureArgs,
-    /// Kind of link: the kernel's sockets over the loopback; virtio_user (with vhost) or memif between two processes, ring
-    /// within one
+    /// Kind of link: the kernel's sockets over the loopback; virtio_user (with vhost) or memif between two processes,
+    /// ring within one
     #[arg(long, value_name = "KIND", default_value = "kernel", help_heading = "Measurement",
         value_parser = words::<Link>(&["kernel", "virtio_user", "memif", "ring"]))]
     pub port: Link,
@@ -261,7 +262,7 @@ pub struct PairArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Measurement")]
 pub struct OutputArgs {
-    /// Do not ask for CRCs; connections use them when either end asks
+    /// Do not ask for CRCs; connections use them if either end asks
     #[arg(long)]
     pub no_crc: bool,
     #[command(flatten)]
@@ -275,7 +276,7 @@ pub struct FormArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// With --json: add rtt_cdf, how round trips are distributed
+    /// With --json: add rtt_cdf, the distribution of round trips
     #[arg(long, requires = "json")]
     pub cdf: bool,
 }
@@ -290,7 +291,7 @@ pub struct ServerArgs {
 
 #[derive(Args, Debug)]
 pub struct ClientArgs {
-    /// Address or name of the server, if need be with the TCP port behind a colon
+    /// Address or name of the server, optionally with :PORT
     pub host: String,
     #[command(flatten)]
     pub measure: MeasureArgs,
@@ -332,13 +333,13 @@ pub struct FloorArgs {
                         SIGINT (Ctrl-C) or SIGTERM ends the relay; then it prints what it did."
 )]
 pub struct RelayArgs {
-    /// The one port, A: any kind but ring, such as af_packet:eth0 or vhost:/tmp/a
+    /// The first port, A: any kind but ring, such as af_packet:eth0 or vhost:/tmp/a
     #[arg(value_name = "PORT_A")]
     pub a: PortSpec,
-    /// The other port, B
+    /// The second port, B
     #[arg(value_name = "PORT_B")]
     pub b: PortSpec,
-    /// Faults in both directions, such as loss=1%,dup=1%,seed=7; from B to A with the next seed
+    /// Faults in both directions, such as loss=1%,dup=1%,seed=7; B to A uses the next seed
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<Impairment>,
     /// Faults from A to B, instead of --fault
@@ -347,7 +348,7 @@ pub struct RelayArgs {
     /// Faults from B to A, instead of --fault
     #[arg(long, value_name = "FAULTS")]
     pub fault_ba: Option<Impairment>,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
     pub duration: Option<Duration>,
     /// Print one JSON object
@@ -356,7 +357,7 @@ pub struct RelayArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE", help_heading = "Settings")]
     pub config: Option<PathBuf>,
-    /// Largest IP packet in bytes that crosses, 576 to 9000
+    /// Largest IP packet in bytes that may cross, 576 to 9000
     #[arg(long, value_name = "BYTES", help_heading = "Settings")]
     pub mtu: Option<String>,
     /// Core to run on
@@ -371,7 +372,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a number of seconds, more than 0".to_owned())
 }
 
-/// A parser of words that help and messages list.
+/// Returns a parser of words that help and messages list.
 fn words<T>(known: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
@@ -385,17 +386,19 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "write a number of bytes such as 4096 or 64KiB".to_owned())
 }
 
-/// The least and the most octets of a ping: the smallest one that holds the text of every number, and what rping takes.
+/// The smallest and the largest ping, in octets: the smallest holds the text of every number, the largest is rping's
+/// limit.
 pub const PING_SIZES: (u32, u32) = (26, 65_535);
 
-/// How our libraries come into a program.
+/// How our libraries get into a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
-    /// Preloaded, and in the place of the system's: whatever the program does to get at verbs
+    /// Preloaded, and in place of the system's libraries: works however the program loads verbs
     Both,
     /// Only preloaded
     Preload,
-    /// Only in the place of the system's: for programs that nothing may be loaded before, such as those with sanitizers
+    /// Only in place of the system's libraries: for programs with which nothing may be preloaded, such as those with
+    /// sanitizers
     DropIn,
 }
 

@@ -1,5 +1,5 @@
-//! Two builds of this command. DPDK's libraries have to be there for code that uses them to be loaded at all. So the command
-//! on the path is this one, without them, which becomes the one with them when ports are asked for.
+//! The two builds of this command. Code that uses DPDK loads only if DPDK's libraries are installed. So the command
+//! in the PATH is the build without DPDK, which executes the other build when ports are asked for.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,8 @@ use crate::failure::Failure;
 use crate::places::{DPDK, places};
 use crate::settings::Settings;
 
-/// Becomes the build with DPDK, if the command needs ports. `run` does not: it leaves the choice to the libraries.
+/// Executes the build with DPDK, if the command needs ports. `urnic run` does not: it leaves the choice to the
+/// libraries.
 pub fn hand_over(command: &Command) -> Result<(), Failure> {
     if !needs_ports(command)? {
         return Ok(());
@@ -43,7 +44,7 @@ fn needs_ports(command: &Command) -> Result<bool, Failure> {
     }
 }
 
-/// Returns the build with DPDK, which can be loaded.
+/// Returns the build with DPDK, after checking that it can be loaded.
 pub fn find() -> Result<PathBuf, Failure> {
     let own = env::current_exe().map_err(|e| Failure::Failed(format!("cannot find this command: {e}")))?;
     let programs = places(&own).map(|place| place.join(DPDK).join("urnic"));
@@ -52,9 +53,9 @@ pub fn find() -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-/// Checks that the libraries that a program needs are there.
+/// Checks that the libraries that a program needs are installed.
 pub fn loadable(program: &Path) -> Result<(), Failure> {
-    // The dynamic linker then lists what it would load, and does not run the program.
+    // With this variable, the dynamic linker lists the libraries that it would load, and does not run the program.
     let listed = process::Command::new(program).env("LD_TRACE_LOADED_OBJECTS", "1").output();
     let listed =
         listed.map_err(|e| Failure::Failed(format!("cannot look into {}: {e}", program.display())))?;
@@ -64,12 +65,12 @@ pub fn loadable(program: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Libraries that are not found, of a list of the dynamic linker's.
+/// Returns the libraries that a list of the dynamic linker marks as not found.
 fn missing(list: &str) -> Vec<&str> {
     list.lines().filter_map(|line| line.trim().strip_suffix(" => not found")).collect()
 }
 
-/// What to say if a library is missing, and so many others.
+/// Returns the message for a missing library, and `others` more.
 fn lacks(library: &str, others: usize) -> String {
     let others = match others {
         0 => String::new(),
@@ -82,7 +83,7 @@ fn lacks(library: &str, others: usize) -> String {
     )
 }
 
-/// The release of DPDK that a library is of: `librte_eal.so.23` has the ABI of 22.11.
+/// Returns the release of DPDK that a library belongs to: `librte_eal.so.23` has the ABI of 22.11.
 fn release(library: &str) -> Option<String> {
     let abi: u32 = library.strip_prefix("librte_")?.split_once(".so.")?.1.parse().ok()?;
     abi.checked_sub(1).map(|year| format!("{year}.11"))

@@ -1,4 +1,4 @@
-//! `urnic info --connections`: what running programs tell of their connections.
+//! `urnic info --connections`: the connections that running programs report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,12 +17,12 @@ use crate::failure::{Failure, print};
 struct Running {
     pid: u32,
     counters: BTreeMap<String, Value>,
-    /// Empty: the program's urnic is older than these figures.
+    /// Empty if the program's urnic is too old to report them.
     engines: Vec<BTreeMap<String, Value>>,
     connections: Vec<BTreeMap<String, Value>>,
 }
 
-/// Longest answer that is read.
+/// The longest answer that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,7 @@ pub fn run(json: bool) -> Result<(), Failure> {
         .collect();
     names.sort_unstable();
     names.dedup();
-    // One that ends meanwhile, or is somebody else's, has nothing to say.
+    // A program that ends meanwhile, or belongs to another user, gives no answer.
     let running: Vec<Running> = names.into_iter().filter_map(ask).collect();
     if json {
         return print(&serde_json::to_string(&running).map_err(|e| Failure::Failed(e.to_string()))?);
@@ -50,7 +50,7 @@ fn ask(name: &str) -> Option<Running> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let mut answer = String::new();
     stream.take(LONGEST).read_to_string(&mut answer).ok()?;
-    // A device that would not talk to us, or is just ending.
+    // The device refused to answer, or is just ending.
     if answer.is_empty() {
         return None;
     }
@@ -59,7 +59,7 @@ fn ask(name: &str) -> Option<Running> {
     Some(told)
 }
 
-/// Reads the lines of an answer; those of unknown kinds are skipped.
+/// Reads the lines of an answer; skips lines of unknown kinds.
 fn read(answer: &str, told: &mut Running) -> Option<()> {
     let pairs = |rest: &str| -> BTreeMap<String, Value> {
         let pairs = rest.split(' ').filter_map(|pair| pair.split_once('='));
@@ -84,7 +84,7 @@ fn read(answer: &str, told: &mut Running) -> Option<()> {
     Some(())
 }
 
-/// A number or a truth value, or else a word.
+/// Returns a number or a truth value as such, anything else as a string.
 fn value(word: &str) -> Value {
     match serde_json::from_str(word) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,

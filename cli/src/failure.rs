@@ -1,4 +1,4 @@
-//! How a command can fail, and how it prints.
+//! How commands fail, and how they print.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -7,27 +7,27 @@ use std::process::ExitCode;
 use urnic_bench::perf::PerfError;
 use urnic_config::ConfigError;
 
-/// Why a command did not succeed. The message says what happened and what to do.
+/// Why a command failed. The message says what happened and what to do.
 #[derive(Debug)]
 pub enum Failure {
     /// Bad usage or configuration.
     Usage(String),
-    /// Everything else.
+    /// Any other failure.
     Failed(String),
 }
 
 impl Failure {
-    /// What is asked for needs ports, and the build that has them is not there.
+    /// The command needs ports, and the build with ports is not installed.
     #[cfg(not(feature = "dpdk"))]
     pub fn without_dpdk() -> Self {
         Failure::Failed(
-            "this needs the build of urnic with DPDK, which is not installed beside this one, the one without: build it with \
+            "this needs the build of urnic with DPDK, which is not installed beside this one (built without): build it with \
              the feature dpdk, or use the kernel's sockets (--port kernel)"
                 .to_owned(),
         )
     }
 
-    /// 2 or 1.
+    /// Returns 2 for wrong usage, else 1.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Usage(_) => ExitCode::from(2),
@@ -64,7 +64,7 @@ impl From<urnic::Error> for Failure {
     }
 }
 
-/// Prints a line or more on stdout. Nobody reading is no failure: `urnic info | head` is fine.
+/// Prints one or more lines on stdout. A closed pipe is not a failure: `urnic info | head` must work.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

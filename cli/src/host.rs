@@ -1,12 +1,12 @@
-//! Names of peers.
+//! Resolves the names of peers.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::failure::Failure;
 
-/// An IP address, if need be by name and with a TCP port behind a colon; an IPv6 address with a port is written in
-/// brackets. The interface of a link-local address (`fe80::1%eth0`) matters over the kernel's sockets. One that the host does
-/// not have means nothing: a port of its own has one link, which the host may not know.
+/// Resolves an IP address or a name, optionally with a TCP port after a colon; an IPv6 address with a port is written
+/// in brackets. The interface of a link-local address (`fe80::1%eth0`) is used with the kernel's sockets. An
+/// interface that the host does not have is ignored: a port has only one link, which the host may not know.
 pub fn resolve(host: &str, default_port: u16) -> Result<SocketAddr, Failure> {
     let without_interface;
     let mut link = 0;

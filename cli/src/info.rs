@@ -15,17 +15,17 @@ use crate::failure::{Failure, print};
 use crate::run::Libraries;
 use crate::settings::Settings;
 
-/// What is shown; the JSON form is a contract with scripts. What there is not is null.
+/// The output; its JSON form is a contract with scripts. Absent values are null.
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
-    /// Null: this command was built without it.
+    /// DPDK's version; null if this command was built without it.
     dpdk: Option<&'static str>,
-    /// Why there can be no ports; null: there can.
+    /// Why ports cannot be used; null if they can.
     ports: Option<String>,
     /// Cores that this process may run on.
     cores: Vec<usize>,
-    /// Cores that engine threads are pinned to; none: any.
+    /// Cores that engine threads are pinned to; empty: any core.
     engine_cores: Vec<usize>,
     progress: &'static str,
     crc_kernel: &'static str,
@@ -40,12 +40,12 @@ struct Info {
     run: RunInfo,
 }
 
-/// What `urnic run` does with these settings.
+/// The effect of these settings on `urnic run`.
 #[derive(Serialize)]
 struct RunInfo {
     /// The variables that it sets.
     environment: BTreeMap<&'static str, String>,
-    /// Why it would not run a program.
+    /// Why it would not run a program; null if it would.
     missing: Option<String>,
 }
 
@@ -57,20 +57,21 @@ struct HugepageInfo {
     free: u64,
 }
 
-/// What the port does for us; without a device, what ports of its kind may do.
+/// The work that the port does for us; without a device, the most that ports of its kind may do.
 #[derive(Serialize)]
 struct Offloads {
-    /// We need not compute TCP checksums of what is sent.
+    /// Whether we are spared computing TCP checksums of sent segments.
     checksum: bool,
-    /// Who does: `software` (we), `nic`, or nobody (`spared`), as the link needs none.
+    /// The party that computes them: `software` (the stack), `nic`, or none (`spared`), because the link needs none.
     tx_checksum: &'static str,
-    /// Who verifies those of what arrives: `software`, `nic` where it has an opinion, or nobody (`link`) where the peer says so.
+    /// The party that verifies checksums of received segments: `software`, `nic` where it reports one as right, or
+    /// none (`link`) where the peer says so.
     rx_checksum: &'static str,
-    /// Frames are sent in several pieces.
+    /// Whether frames are sent in several pieces.
     scatter_gather: bool,
-    /// Memory that is sent without a copy: `none`, `eal` or `any`.
+    /// The memory that is sent without a copy: `none`, `eal` or `any`.
     zero_copy: &'static str,
-    /// The peer that is there takes several TCP segments as one frame.
+    /// Whether the present peer takes several TCP segments as one frame.
     tso: bool,
     rss: bool,
 }
@@ -96,7 +97,7 @@ struct DeviceInfo {
 #[derive(Serialize)]
 struct EngineInfo {
     number: u32,
-    /// The core that its thread is pinned to; null: none.
+    /// The core that its thread is pinned to; null if it is not pinned.
     core: Option<usize>,
     passes: u64,
     busy_passes: u64,
@@ -121,7 +122,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     })
 }
 
-/// The version of DPDK.
+/// Returns the version of DPDK.
 fn dpdk() -> Option<&'static str> {
     #[cfg(feature = "dpdk")]
     let version = Some(urnic_dataplane::Eal::version().trim_start_matches("DPDK "));
@@ -130,7 +131,7 @@ fn dpdk() -> Option<&'static str> {
     version
 }
 
-/// Why there can be no ports.
+/// Returns why ports cannot be used.
 fn no_ports() -> Option<String> {
     #[cfg(feature = "dpdk")]
     let why = None;
@@ -192,7 +193,10 @@ impl Info {
         line("hugepages", format!("{setting}; {free} of {total} free, {} KiB each", page_bytes >> 10));
         line("port", self.port.clone());
         if self.offloads.is_none() {
-            line("transport", "TCP of the kernel; whoever reaches these addresses may connect".to_owned());
+            line(
+                "transport",
+                "the kernel's TCP; any host that reaches these addresses may connect".to_owned(),
+            );
             line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
             if let Some(why) = &self.ports {
                 line("missing", why.clone());
@@ -213,7 +217,7 @@ impl Info {
         match &self.device {
             Some(device) => device.text(&mut text),
             None => text.push_str(
-                "no device: a port takes an address, and the kernel's sockets none (--ip ADDR/LEN)",
+                "no device: a port needs an address (--ip ADDR/LEN), the kernel's sockets take none",
             ),
         }
         self.run.text(&mut text);
@@ -242,7 +246,7 @@ impl RunInfo {
     fn text(&self, text: &mut String) {
         let _ = match &self.missing {
             Some(why) => write!(text, "\nurnic run: {why}"),
-            None => write!(text, "\nurnic run gives a program:"),
+            None => write!(text, "\nurnic run sets for a program:"),
         };
         for (name, value) in &self.environment {
             let _ = write!(text, "\n  {name}={value}");
@@ -290,7 +294,7 @@ impl DeviceInfo {
         Self {
             name: "urnic0",
             transport: "iWARP",
-            // EUI-64 of the Ethernet address, as RNICs make it.
+            // The EUI-64 of the Ethernet address, as RNICs use it.
             node_guid: format!("{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}", a ^ 2),
             mac: Mac(device.mac).to_string(),
             ip: device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -305,7 +309,7 @@ impl DeviceInfo {
         }
     }
 
-    /// As `ibv_devinfo` prints it.
+    /// Appends the device in the format of `ibv_devinfo`.
     fn text(&self, text: &mut String) {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "hca_id: {}", self.name);

@@ -1,7 +1,7 @@
 //! The `urnic` command.
 //!
-//! Exit codes: 0, done and, where asked for, verified; 1, failed, and a message on stderr says what and what to do;
-//! 2, bad usage or configuration.
+//! Exit codes: 0: done and, where asked for, verified; 1: failed, and a message on stderr says what happened and what
+//! to do; 2: bad usage or configuration.
 
 mod args;
 #[cfg(not(feature = "dpdk"))]
@@ -28,7 +28,7 @@ use tracing_subscriber::EnvFilter;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
-    // Prints help and exits with 0, or says what is wrong with the arguments and exits with 2.
+    // Prints help and exits with 0, or reports wrong arguments and exits with 2.
     let cli = Cli::parse();
     log(matches!(&cli.command, Command::Rping(args) if args.debug));
     #[cfg(not(feature = "dpdk"))]
@@ -57,10 +57,10 @@ fn report(failure: &failure::Failure) -> ExitCode {
     failure.exit_code()
 }
 
-/// Logs on stderr what `URNIC_LOG` asks for. What DPDK warns of happens whenever a link goes down; where it makes
-/// something fail, the error quotes it.
+/// Logs to stderr as `URNIC_LOG` asks. By default DPDK's warnings are left out, because they appear whenever a link
+/// goes down; an error that one of them caused quotes it.
 ///
-/// `debug`: show this command's own steps, too.
+/// `debug`: log this command's own steps as well.
 fn log(debug: bool) {
     let usual = match debug {
         true => "warn,urnic_dataplane::dpdk=error,urnic=debug",

@@ -1,4 +1,4 @@
-//! `urnic papers`, for packagers: manual pages and completions, made from the command line itself.
+//! `urnic papers`, for packagers: writes manual pages and completions, generated from the command line's definition.
 
 use std::fs;
 use std::path::Path;

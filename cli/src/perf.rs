@@ -60,7 +60,8 @@ fn floor(_: &FloorArgs) -> Result<(), Failure> {
     Err(Failure::without_dpdk())
 }
 
-/// The cores that threads are pinned to: those of the engines, unless the engines have them for themselves.
+/// Returns the cores that threads are pinned to: those of the engines, unless the engines are dedicated and need them
+/// alone.
 fn own_cores(config: &Config) -> Vec<usize> {
     match config.engine.progress {
         Progress::Dedicated => Vec::new(),

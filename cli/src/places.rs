@@ -1,11 +1,11 @@
-//! Where what belongs to this command lies.
+//! Folders of the files that belong to this command.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the build with DPDK, below that of the libraries.
+/// The folder of the build with DPDK, in the folder of the libraries.
 pub const DPDK: &str = "dpdk";
 
-/// Where the libraries of a command may be: beside it, or where packages put libraries.
+/// Returns the folders in which a command's libraries may be: beside it, or where packages put libraries.
 pub fn places(command: &Path) -> [PathBuf; 3] {
     let beside = command.parent().unwrap_or(Path::new("."));
     let beside = match beside.ends_with(DPDK) && cfg!(feature = "dpdk") {

@@ -25,7 +25,7 @@ pub fn run(args: &RelayArgs) -> Result<(), Failure> {
             )));
         }
     }
-    // Before any thread starts, so that all of them leave the signals to us.
+    // Before any thread starts, so that all threads block the signals.
     let signals = stop_signals()?;
     let options = RelayOptions { ports: [args.a.clone(), args.b.clone()], impairments: impairments(args) };
     let mut relay = Relay::open(&config, &options).map_err(failed)?;
@@ -37,10 +37,10 @@ pub fn run(args: &RelayArgs) -> Result<(), Failure> {
     print(&if args.json { report.to_json() } else { report.table() })
 }
 
-/// What happens from A to B, and from B to A.
+/// Returns the impairments from A to B, and from B to A.
 fn impairments(args: &RelayArgs) -> [Impairment; 2] {
     let there = args.fault.unwrap_or_default();
-    // The same seed would do the same to both directions.
+    // With the same seed, both directions would get the same decisions.
     let back = Impairment { seed: there.seed.wrapping_add(1), ..there };
     [args.fault_ab.unwrap_or(there), args.fault_ba.unwrap_or(back)]
 }
@@ -49,7 +49,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// Takes SIGINT and SIGTERM out of their usual way, and answers where to see them.
+/// Blocks SIGINT and SIGTERM, and returns a descriptor that reports them.
 fn stop_signals() -> Result<SignalFd, Failure> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGINT);

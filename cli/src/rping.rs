@@ -1,8 +1,8 @@
-//! `urnic rping`: the ping-pong of librdmacm's rping, on its own wire protocol, so that stock rping is a peer.
+//! `urnic rping`: the ping-pong of librdmacm's rping, with its wire protocol, so that stock rping is a possible peer.
 //!
-//! One ping: the client fills a buffer and Sends where it is; the server Reads it and Sends a go-ahead; the client
-//! Sends where another buffer is; the server Writes the text it has read there and Sends a go-ahead. Requests and
-//! go-aheads have 16 bytes ([`wire::Info`]); those of a go-ahead mean nothing.
+//! One ping: the client fills a buffer and Sends its location; the server Reads the buffer and Sends a go-ahead; the
+//! client Sends the location of another buffer; the server Writes the text that it has read there and Sends a
+//! go-ahead. Requests and go-aheads have 16 bytes ([`wire::Info`]); the contents of a go-ahead have no meaning.
 
 mod client;
 mod lane;
@@ -19,7 +19,7 @@ use crate::args::RpingArgs;
 use crate::failure::{Failure, print};
 use crate::settings::Settings;
 
-/// TCP port of rping.
+/// Default TCP port, that of rping.
 const DEFAULT_PORT: u16 = 7174;
 
 pub fn run(args: &RpingArgs) -> Result<(), Failure> {
@@ -27,19 +27,19 @@ pub fn run(args: &RpingArgs) -> Result<(), Failure> {
     if args.server { server::run(&config, args) } else { client::run(&config, args) }
 }
 
-/// What became of a connection. The JSON form is a contract with scripts.
+/// The result of a connection. Its JSON form is a contract with scripts.
 #[derive(Serialize)]
 struct Report {
     op: &'static str,
     role: &'static str,
     peer: SocketAddr,
-    /// Bytes of a ping; of a server's pings, the most.
+    /// Bytes of a ping; at a server, of the largest ping.
     size: u32,
-    /// Pings that made the round.
+    /// Number of completed pings.
     pings: u64,
-    /// Every byte of every ping was checked.
+    /// Whether every byte of every ping was checked.
     verified: bool,
-    /// How long the pings took; of a client only.
+    /// Times of the pings, us; `None` at a server.
     ping_us: Option<Quantiles>,
 }
 
@@ -87,5 +87,5 @@ impl Report {
     }
 }
 
-/// How long a peer may leave a request unanswered.
+/// Time that a peer has to answer a request.
 const PATIENCE: Duration = Duration::from_secs(20);

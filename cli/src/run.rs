@@ -1,4 +1,4 @@
-//! `urnic run`: becomes a program that uses libibverbs and librdmacm, with our libraries in the place of those.
+//! `urnic run`: executes a program that uses libibverbs and librdmacm, with our libraries in their place.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (program, arguments) = args.program.split_first().expect("the command line has a program");
     if privileged(program) {
         eprintln!(
-            "urnic: {} runs with the rights of another user: the dynamic linker takes no libraries from us for it",
+            "urnic: {} runs with the rights of another user, so the dynamic linker loads no libraries of urnic into it",
             program.to_string_lossy()
         );
     }
@@ -38,20 +38,20 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     }))
 }
 
-/// Where our libraries are.
+/// The locations of our libraries.
 pub struct Libraries {
-    /// What is preloaded, and what that loads.
+    /// The library that is preloaded; it loads the others.
     shim: PathBuf,
-    /// The folder of those that have rdma-core's names.
+    /// The folder of the libraries that have rdma-core's names.
     drop_in: PathBuf,
 }
 
 impl Libraries {
-    /// All of them, in the folder that they are looked for in.
+    /// All library files, relative to their folder.
     const FILES: [&str; 4] =
         ["liburnic.so", "liburnic_verbs.so", "drop-in/libibverbs.so.1", "drop-in/librdmacm.so.1"];
 
-    /// Finds them beside this command, or where packages put libraries.
+    /// Finds the libraries beside this command, or where packages put libraries.
     pub fn find() -> Result<Self, Failure> {
         let own =
             env::current_exe().map_err(|e| Failure::Failed(format!("cannot find this command: {e}")))?;
@@ -69,19 +69,19 @@ impl Libraries {
             ))
         })?;
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-        // The dynamic linker takes these for separators or variables.
+        // The dynamic linker treats these as separators or variables.
         if folder.to_string_lossy().contains([':', ';', ' ', '$']) {
             return Err(Failure::Failed(format!(
-                "the dynamic linker takes no libraries from {}: its name must have no spaces, colons, semicolons and \
-                 dollars",
+                "the dynamic linker takes no libraries from {}: its name must not contain spaces, colons, semicolons or \
+                 dollar signs",
                 folder.display()
             )));
         }
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
 
-    /// Checks that the build with DPDK, which the preloaded library takes for ports, can be loaded if it is there. Where it is
-    /// not, the only build there is may have ports, and says itself if it has none.
+    /// Checks that the build with DPDK, which the preloaded library uses for ports, can be loaded if it is installed.
+    /// If it is not, the only installed build may support ports, and otherwise reports that itself.
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);
@@ -91,10 +91,10 @@ impl Libraries {
         }
     }
 
-    /// The variables of the dynamic linker, with what they hold already behind ours.
+    /// Returns the dynamic linker's variables, with our libraries before those that the variables contain already.
     pub fn environment(&self, way: Way, rsockets: bool) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut preload = Vec::new();
-        // It has to be before librspreload.so, lest that makes rsockets of DPDK's sockets.
+        // Must come before librspreload.so, which would otherwise turn DPDK's sockets into rsockets.
         if way != Way::DropIn || rsockets {
             preload.push(self.shim.clone());
         }
@@ -113,14 +113,14 @@ impl Libraries {
     }
 }
 
-/// A list for the dynamic linker: ours, then what the variable holds.
+/// Returns a list for the dynamic linker: our libraries, then the variable's present contents.
 fn before(variable: &str, ours: &[PathBuf]) -> OsString {
     let mut list = ours.iter().map(|path| path.as_os_str().to_owned()).collect::<Vec<_>>();
     list.extend(env::var_os(variable).filter(|others| !others.is_empty()));
     list.join(OsStr::new(":"))
 }
 
-/// The library of librdmacm that makes rsockets of a program's sockets.
+/// Returns librdmacm's library that turns a program's sockets into rsockets.
 fn rspreload() -> Result<PathBuf, Failure> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
     let mut files = folders.iter().map(|folder| Path::new(folder).join("rsocket/librspreload.so"));
@@ -132,7 +132,7 @@ fn rspreload() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Whether a program gets rights from its file, so that the dynamic linker does not listen to its user.
+/// Returns whether a program gets privileges from its file, so that the dynamic linker ignores its user's variables.
 fn privileged(program: &OsStr) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = match Path::new(program).components().count() {

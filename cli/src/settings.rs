@@ -1,4 +1,4 @@
-//! From options to a configuration.
+//! Converts options into a configuration.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,19 +13,19 @@ use crate::failure::Failure;
 pub struct Settings(Sources);
 
 impl Settings {
-    /// The environment of this process, and a file.
+    /// Starts with the environment of this process, and a file.
     pub fn new(file: Option<&Path>) -> Self {
         Self(Sources { file: file.map(Path::to_path_buf), ..Sources::process() })
     }
 
-    /// An option, if it was given.
+    /// Adds an option, if it was given.
     pub fn set(mut self, option: &str, key: &'static str, value: Option<&str>) -> Self {
         let setting = value.map(|v| Setting { option: option.to_owned(), key, value: v.to_owned() });
         self.0.options.extend(setting);
         self
     }
 
-    /// The options of everything that runs an engine.
+    /// Collects the options of commands that run an engine.
     pub fn of_engine(args: &EngineArgs) -> Self {
         Self::new(args.config.as_deref())
             .set("--mtu", "port.mtu", args.mtu.as_deref())
@@ -36,7 +36,7 @@ impl Settings {
             .set("--capture", "port.capture", args.capture.as_deref())
     }
 
-    /// The options of a node of its own.
+    /// Collects the options of a single node.
     pub fn of_node(args: &NodeArgs) -> Self {
         let (addresses, gateways) = (args.ip.join(","), args.gateway.join(","));
         Self::of_engine(&args.engine)
@@ -48,12 +48,12 @@ impl Settings {
             .set("--mac", "port.mac", args.mac.as_deref())
     }
 
-    /// `--no-crc`.
+    /// Adds `--no-crc`.
     pub fn and_no_crc(self, no_crc: bool) -> Self {
         self.set("--no-crc", "mpa.crc", no_crc.then_some("false"))
     }
 
-    /// The same settings as variables of a program's environment, if they describe a device.
+    /// Returns the same settings as environment variables for a program, if they describe a device.
     pub fn into_environment(self) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut variables: Vec<(&'static str, OsString)> = Vec::new();
         if let Some(file) = &self.0.file {
@@ -64,7 +64,7 @@ impl Settings {
             variables.extend(variable(key).map(|name| (name, value.into())));
         }
         let config = self.load_node()?;
-        // Whoever sets it, the address is there for whoever asks the environment for nothing else.
+        // The address is always set, whichever source it came from, for programs that read only this variable.
         if !config.ip.addresses.is_empty() {
             let addresses: Vec<_> = config.ip.addresses.iter().map(ToString::to_string).collect();
             variables.push(("URNIC_IP", addresses.join(",").into()));
@@ -72,7 +72,7 @@ impl Settings {
         Ok(variables)
     }
 
-    /// The configuration.
+    /// Loads the configuration.
     pub fn load(self) -> Result<Config, Failure> {
         let config = Config::load(&self.0)?;
         if let Some(fault) = &config.port.fault {
@@ -85,7 +85,7 @@ impl Settings {
         Ok(config)
     }
 
-    /// The configuration of a node that opens a device, which takes a port and an address.
+    /// Loads the configuration of a node that opens a device; a device on a port needs an address.
     pub fn load_node(self) -> Result<Config, Failure> {
         let config = self.load()?;
         if config.port.spec.is_none() {
@@ -98,7 +98,7 @@ impl Settings {
                     .to_owned(),
             ));
         }
-        // A link waits for its other end, and would for ever where neither can be.
+        // A link waits for its other end; without this check it would wait for ever, because neither end could open.
         let path = config.port.spec.as_ref().and_then(PortSpec::path);
         let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {

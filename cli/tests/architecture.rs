@@ -1,4 +1,4 @@
-//! The shape of the house: who may use whom, where `unsafe` may be, how long a file may get.
+//! Checks of the architecture: which crates may use each other, where `unsafe` is allowed, how long files may be.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
 
-/// The arrows of docs/architecture.md: each crate and those of ours that it may use.
+/// The arrows of docs/architecture.md: each crate, and the crates of ours that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("urnic-config", &[]),
     ("urnic-tcp", &[]),
@@ -24,8 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("urnic-cli", &["urnic", "urnic-dataplane", "urnic-bench", "urnic-config"]),
 ];
 
-/// Test code may lean on these besides: the impairment model drives both ends of the protocol crates, and the engine's
-/// TCP alone is a peer of the kernel's behind the relay.
+/// Further crates for test code: the impairment model drives both ends of the protocol crates, and tests connect the
+/// engine's TCP with the kernel's through the relay.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("urnic-tcp", &["urnic-sim"]),
     ("urnic-iwarp", &["urnic-sim"]),
@@ -33,16 +33,16 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("urnic-cli", &["urnic-tcp", "urnic-crc"]),
 ];
 
-/// Floors inside a crate, from above: modules of one use those of their own and of lower ones.
+/// Floors inside a crate, from the top: modules of a floor may use their own floor and lower ones.
 const FLOORS: &[(&str, &[&str])] = &[("verbs", &["api", "drive", "shared"])];
 
-/// Crates whose code is safe Rust throughout.
+/// Crates that consist of safe Rust only.
 const SAFE: &[&str] = &["config", "tcp", "tcp/sim", "iwarp"];
 
 const MAX_LINES: usize = 800;
 
 fn metadata() -> Metadata {
-    // Without the filter cargo would fetch crates that only other platforms need.
+    // Without the filter, cargo would fetch crates that only other platforms need.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     MetadataCommand::new()
         .manifest_path(root().join("Cargo.toml"))
@@ -78,7 +78,7 @@ fn crates_use_only_those_below_them() {
     }
 }
 
-/// Whoever has no DPDK can still work on the protocols.
+/// Developers without DPDK can still work on the protocols.
 #[test]
 fn protocol_crates_build_without_dpdk() {
     let metadata = metadata();
@@ -100,8 +100,8 @@ fn protocol_crates_build_without_dpdk() {
     }
 }
 
-/// Modules directly below the root of a crate that `source` names. Tests at its end, and what documents link to, do not
-/// count.
+/// Returns the modules directly below the crate's root that `source` names. Ignores tests at its end, and links in
+/// documentation.
 fn modules_named(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: Vec<_> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
@@ -165,11 +165,11 @@ fn floors_use_only_those_below_them() {
     assert_eq!(named.into_iter().collect::<Vec<_>>(), ["E", "a", "f", "self_made"]);
 }
 
-/// Crates whose modules use each other one way.
+/// Crates whose modules must not depend on each other in a circle.
 const CRATES: &[&str] =
     &["config", "tcp", "tcp/sim", "iwarp", "iwarp/crc", "dataplane", "verbs", "verbs/abi", "bench", "cli"];
 
-/// A way from `from` to itself, if there is one.
+/// Returns a path from `from` to itself, if there is one.
 fn cycle<'a>(arrows: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> Option<Vec<&'a str>> {
     let mut ways = vec![vec![from]];
     let mut seen = BTreeSet::new();
@@ -214,7 +214,7 @@ fn modules_use_each_other_one_way() {
     assert_eq!((cycle(&arrows, "a"), cycle(&arrows, "b")), (None, Some(vec!["b", "c"])));
 }
 
-/// Rows `| step | `function`, ... | file |` of docs/architecture.md.
+/// Checks the rows `| step | `function`, ... | file |` of docs/architecture.md.
 #[test]
 fn the_ways_name_what_is_there() {
     let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the document");
@@ -240,7 +240,7 @@ fn safe_crates_forbid_unsafe_code() {
     }
 }
 
-/// Every source file of ours, build output excluded.
+/// Returns all source files of ours, without build output.
 fn sources() -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a readable folder") {
@@ -267,10 +267,10 @@ fn files_stay_readable() {
     }
 }
 
-/// The line numbers (from 1) of `unsafe` blocks and impls that no SAFETY comment precedes.
+/// Returns the line numbers (from 1) of `unsafe` blocks and impls that no SAFETY comment precedes.
 ///
-/// A comment counts where it stands between the start of the statement and the block, which is taken as: on the
-/// same line, or on the lines above up to the first that is blank, or ends a statement or block.
+/// A comment counts if it stands between the start of the statement and the block. That means: on the same line, or
+/// on one of the lines above, up to the first that is blank, or ends a statement or block.
 fn unexplained(source: &str) -> Vec<usize> {
     let lines: Vec<&str> = source.lines().collect();
     let code = |line: &str| line.split("//").next().unwrap_or("").trim_end().to_owned();
@@ -308,8 +308,9 @@ fn every_unsafe_block_says_why_it_is_sound() {
     }
 }
 
-/// The line numbers (from 1) of unsafe functions whose documentation does not say what they ask of their callers. What
-/// C calls asks what C's documentation says, and what implements a trait what the trait says.
+/// Returns the line numbers (from 1) of unsafe functions whose documentation does not state what they require of
+/// callers. Functions called from C are excepted, because C's documentation states it, and so are trait
+/// implementations, because the trait does.
 fn unconditional(source: &str) -> Vec<usize> {
     let lines: Vec<&str> = source.lines().collect();
     let declares = |line: &str| {

@@ -1,4 +1,4 @@
-//! The command without DPDK, and beside it a stand-in for the build with DPDK, which says how it was called.
+//! The command without DPDK. A stand-in for the build with DPDK beside it prints how it was called.
 #![cfg(not(feature = "dpdk"))]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Prints its arguments, and ends with a code of its own.
+/// Prints its arguments, and exits with a distinctive status.
 const OTHER: &str = "#include <stdio.h>\nint main(int n, char **words) {\n\
     for (int i = 0; i < n; i++) printf(\"%s \", words[i]);\n\
     return 42;\n}\n";
@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the command of an installation, under a name of its own.
+/// Runs the command of an installation without urnic's settings in the environment.
 fn urnic(root: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(root.join("bin/urnic"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {
@@ -35,7 +35,7 @@ fn urnic(root: &Path, args: &[&str]) -> Output {
     command.arg0("urnic").args(args).stdin(Stdio::null()).output().expect("urnic runs")
 }
 
-/// An installation without the build with DPDK; of the libraries, empty files.
+/// Makes an installation without the build with DPDK; its libraries are empty files.
 fn install() -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a folder");
     let bin = root.path().join("bin");
@@ -93,7 +93,7 @@ fn it_says_what_the_build_with_dpdk_lacks() {
     let parts = ["DPDK 22.11", "(librte_none.so.23)", "apt install librte-meta-all", "--port kernel"];
     refuses(root, &pair, &parts);
     refuses(root, &relay, &parts);
-    // Before the program starts, which would say so itself.
+    // Reported before the program starts, because the program would report it too.
     let run = [&["run"][..], &RING, &["--", "echo", "started"]].concat();
     refuses(root, &run, &parts);
     assert!(!text(&urnic(root, &run)).contains("started"));

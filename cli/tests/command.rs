@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Bad usage or configuration: exit code 2, nothing on stdout, a message with all the parts.
+/// Checks a case of bad usage or configuration: exit code 2, nothing on stdout, and a message with all the parts.
 #[track_caller]
 fn refuses(command: &mut Command, parts: &[&str]) {
     let output = command.output().expect("urnic runs");
@@ -112,7 +112,7 @@ fn bad_settings() {
     );
 }
 
-/// A mistake in the file: file, line, key, what is wrong, what to write.
+/// A mistake in the file: the message has the file, the line, the key, what is wrong, and what to write.
 #[test]
 fn bad_file() {
     let mut file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file");
@@ -150,7 +150,7 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Without a port, the device is on the kernel's sockets and has the host's addresses.
+/// Without a port, the device uses the kernel's sockets and has the host's addresses.
 #[test]
 fn info_of_the_machine() {
     let info = json(&run(&["info", "--json", "--mtu", "9000"]));
@@ -163,11 +163,13 @@ fn info_of_the_machine() {
     assert!(info["device"]["engines"][1].is_null(), "one engine: {info}");
     assert!(info["dpdk"].as_str().is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit())), "{info}");
     let output = run(&["info"]);
-    assert!(text(&output.stdout).contains("TCP of the kernel; whoever reaches these addresses may connect"));
+    assert!(
+        text(&output.stdout).contains("the kernel's TCP; any host that reaches these addresses may connect")
+    );
     refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
 }
 
-/// As many engines as are asked for, else one on each core.
+/// There are as many engines as are asked for, or else one for each core.
 #[test]
 fn info_of_several_engines() {
     let engines = |args: &[&str]| {
@@ -184,7 +186,7 @@ fn info_of_several_engines() {
     assert_eq!(environment["URNIC_ENGINES"], "2");
 }
 
-/// With one, the device, in the same process over a ring.
+/// With a port, the device is described; here over a ring, in the same process.
 #[test]
 fn info_of_a_device() {
     let settings = ["--port", "ring:info", "--ip", "10.9.0.1/24", "--mac", "02:00:00:00:00:09"];
@@ -211,8 +213,8 @@ fn info_of_a_device() {
     );
 }
 
-/// DPDK's runtime directory may be somebody else's; nothing needs it. On ordinary pages: with hugepages the number
-/// of those that are free may be worth a warning.
+/// DPDK's runtime directory may belong to another user, because nothing needs it. On ordinary pages, because the
+/// number of free hugepages may cause a warning.
 #[test]
 fn no_runtime_directory() {
     let mut info = urnic(&["info", "--port", "ring:dir", "--ip", "10.9.0.1/24"]);
@@ -222,7 +224,7 @@ fn no_runtime_directory() {
     assert_eq!(text(&output.stderr), "");
 }
 
-/// Layers: the command line over the environment over the file.
+/// The order of sources: the command line overrides the environment, which overrides the file.
 #[test]
 fn layers() {
     let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -236,7 +238,7 @@ fn layers() {
     assert_eq!(info["progress"], "dedicated");
 }
 
-/// Results are passed on to the table as they were printed.
+/// Results can be piped into `urnic perf table` unchanged.
 #[test]
 fn results_and_their_table() {
     let output = run(&["perf", "pair", "--port", "ring", "--iters", "500", "--verify", "--no-crc", "--json"]);
@@ -268,7 +270,7 @@ fn results_and_their_table() {
     assert!(text(&wrong.stderr).contains("line 2 of standard input is no result"), "{}", text(&wrong.stderr));
 }
 
-/// Threads with completion queues of their own, on two engines at each end; every byte is checked.
+/// Threads have completion queues of their own, on two engines at each end; every byte is checked.
 #[test]
 fn several_threads_on_several_engines() {
     for (op, mode) in [("write", "lat"), ("read", "lat"), ("send", "bw"), ("write", "rate"), ("atomic", "bw")]
@@ -286,7 +288,7 @@ fn several_threads_on_several_engines() {
     }
 }
 
-/// A capture is complete when the command ends, whichever process of it wrote it.
+/// A capture is complete when the command ends, whichever of its processes wrote it.
 #[test]
 fn a_capture_of_a_pair() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -298,7 +300,7 @@ fn a_capture_of_a_pair() {
         assert_eq!(result["iters"], 50);
         let bytes = std::fs::read(&file).expect("the capture");
         assert_eq!(bytes[..4], 0x0a0d_0d0a_u32.to_le_bytes(), "{port}: a section header");
-        // Each block ends with its length; the last one has the statistics, in which nothing is missing.
+        // Each block ends with its length; the last block has the statistics, in which no frame is missing.
         let len = u32::from_le_bytes(*bytes.last_chunk().expect("a block")) as usize;
         let last = &bytes[bytes.len() - len..];
         assert_eq!(last[..4], 5u32.to_le_bytes(), "{port}: interface statistics");
@@ -311,7 +313,7 @@ fn a_capture_of_a_pair() {
     assert!(message.contains("cannot write the capture /nonexistent/x.pcapng"), "{message}");
 }
 
-/// A failure that is nobody's bad usage: exit code 1, and what to do.
+/// A failure that is not bad usage: exit code 1, and a message on what to do.
 #[test]
 fn failures() {
     let args = ["info", "--port", "vhost:/nonexistent/dir/x.sock,server=yes", "--ip", "10.9.0.1/24"];
@@ -321,7 +323,7 @@ fn failures() {
     assert!(message.contains("urnic: ") && message.contains("/nonexistent/dir"), "{message}");
 }
 
-/// The connections of running programs: whatever runs on this machine now, it is one JSON array.
+/// The connections of running programs are one JSON array, whatever runs on this machine.
 #[test]
 fn connections_of_running_programs() {
     let output = run(&["info", "--connections", "--json"]);

@@ -1,4 +1,4 @@
-//! The drop-in libraries: what they export, and programs that run with them and nothing preloaded.
+//! The drop-in libraries: their symbols, and programs that run with them and without preloading.
 
 mod stock;
 
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use stock::{Node, alone, pair, perftest, text, urnic};
 
-/// The libraries, and the versions of rdma-core that they are made after.
+/// The libraries, and the prefixes of their symbol versions.
 const LIBRARIES: [(&str, &str); 2] = [("libibverbs.so.1", "IBVERBS_"), ("librdmacm.so.1", "RDMACM_")];
 
-/// What stands before the C library's functions besides, for whoever asks for them.
+/// Symbols that override the C library's functions.
 const INTERPOSED: [&str; 11] = [
     "getifaddrs",
     "freeifaddrs",
@@ -35,26 +35,26 @@ fn installed(library: &str) -> Option<PathBuf> {
     folders.iter().map(|folder| Path::new(folder).join(library)).find(|path| path.exists())
 }
 
-/// What a command prints of a library.
+/// Returns the output of a command about a library.
 fn shown(command: &[&str], library: &Path) -> String {
     let output = Command::new(command[0]).args(&command[1..]).arg(library).output().expect("it runs");
     assert!(output.status.success(), "{command:?}: {}", text(&output));
     text(&output)
 }
 
-/// Symbols with their kinds and versions: `T ibv_open_device@@IBVERBS_1.1`.
+/// Returns symbols with their kinds and versions: `T ibv_open_device@@IBVERBS_1.1`.
 fn symbols(library: &Path) -> BTreeSet<String> {
     let lines = shown(&["nm", "-D", "--defined-only", "--with-symbol-versions"], library);
     let symbol = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
         let (kind, name) = (words.next()?, words.next()?);
-        // Nodes of versions are symbols too, of kind A.
+        // Version nodes are symbols too, of kind A.
         (kind != "A").then(|| format!("{kind} {name}"))
     };
     lines.lines().filter_map(symbol).collect()
 }
 
-/// The versions that a library defines.
+/// Returns the versions that a library defines.
 fn versions(library: &Path) -> BTreeSet<String> {
     let lines = shown(&["readelf", "-VW"], library);
     let defined = lines.lines().skip_while(|line| !line.starts_with("Version definition"));
@@ -63,7 +63,7 @@ fn versions(library: &Path) -> BTreeSet<String> {
     names.filter_map(|line| line.split("Name: ").nth(1)).map(|name| name.trim().to_owned()).collect()
 }
 
-/// Every symbol at its version, no other, the names, and nothing that a program would not expect to load.
+/// The libraries have every symbol at its version, no others, the right names, and no unexpected dependencies.
 #[test]
 fn the_libraries_are_those_of_rdma_core() {
     for (library, prefix) in LIBRARIES {
@@ -91,7 +91,7 @@ fn the_libraries_are_those_of_rdma_core() {
     }
 }
 
-/// The versions that rdma-core has got after release 44.
+/// Returns whether rdma-core added a version after release 44.
 fn newer(version: &str) -> bool {
     let (library, number) = version.rsplit_once("_1.").unwrap_or_default();
     let number: u32 = number.parse().unwrap_or_default();
@@ -109,7 +109,8 @@ fn versions_go_up_to_those_of_rdma_core_65() {
     }
 }
 
-/// rdma-core 44 is compared whole, but for what is newer in ours; of another, what it has in common with ours.
+/// With rdma-core 44 installed, all symbols must agree, except newer ones in ours; with another release, the symbols
+/// of both.
 #[test]
 #[ignore = "needs the libraries that the package ibverbs-utils brings"]
 fn needs_ibv_devinfo_the_installed_libraries_have_the_same_symbols() {
@@ -134,7 +135,7 @@ fn needs_ibv_devinfo_the_installed_libraries_have_the_same_symbols() {
     }
 }
 
-/// The two ends of a link in a folder.
+/// Returns the two ends of a link in a folder.
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
@@ -143,7 +144,7 @@ fn link(folder: &Path) -> (Node, Node) {
     (node("10.4.2.1", "virtio_user"), node("10.4.2.2", "vhost"))
 }
 
-/// Runs a program at both ends, in each of the ways.
+/// Runs a program at both ends, in each way of loading.
 fn each_way(run: impl Fn(&str, &Node, &Node)) {
     let _alone = alone();
     for way in ["--libraries drop-in --", "--libraries preload --"] {
@@ -153,7 +154,7 @@ fn each_way(run: impl Fn(&str, &Node, &Node)) {
     }
 }
 
-/// Only what was asked for is loaded, and the engine by nobody who does not use it.
+/// Only the libraries that were asked for are loaded, and programs that do not use the engine do not load it.
 #[test]
 #[ignore = "needs the package ibverbs-utils"]
 fn needs_ibv_devinfo_shows_the_device_either_way() {
@@ -193,7 +194,8 @@ fn needs_ib_write_lat_with_the_drop_in_libraries() {
     perftest(&left, &right, "--libraries drop-in -- ib_send_lat -R -n 20");
 }
 
-/// Programs that load libraries by name and look for versions of symbols, and find the device by each way that has them.
+/// Programs that load libraries by name and look up versioned symbols find the device, in each way of loading that
+/// has versions.
 #[test]
 #[ignore = "needs the package python3-pyverbs, for its Python"]
 fn needs_pyverbs_programs_that_look_for_versions() {
@@ -209,7 +211,7 @@ fn needs_pyverbs_programs_that_look_for_versions() {
     }
 }
 
-/// As libraries of GPUs do it, which cannot know whether there is RDMA where they run.
+/// The way in which GPU libraries load verbs, because they cannot know whether there is RDMA where they run.
 const DLVSYM: &str = r#"
 import ctypes
 verbs = ctypes.CDLL("libibverbs.so.1", mode=ctypes.RTLD_LOCAL)

@@ -1,8 +1,8 @@
-//! How programs in C end, and what careless ones do to themselves (`verbs/abi/tests/c/endings.c`), with libraries of the release
-//! profile in each way of loading them: a process ends as `docs/run.md` says, its peer hears of it as it says there, and others
-//! are served meanwhile.
+//! How C programs end, and what careless ones do to themselves (`verbs/abi/tests/c/endings.c`), with libraries of the
+//! release profile in each way of loading them: a process ends as `docs/run.md` promises, its peer learns of it as
+//! promised there, and other clients are served meanwhile.
 //!
-//! `URNIC_ENDINGS=dev` takes the libraries of the tests' own profile, which are built sooner.
+//! `URNIC_ENDINGS=dev` uses the libraries of the tests' own profile, which are built sooner.
 
 #[allow(dead_code)] // every test binary uses a part
 #[path = "../../verbs/tests/network/netns.rs"]
@@ -20,7 +20,7 @@ use nix::sys::signal::Signal;
 use stock::{Node, PATIENCE, Talking, alone, text, urnic, was_ended_by};
 use tempfile::TempDir;
 
-/// What a program ends with that was to end by itself, and one that was to go on.
+/// Exit statuses of a program that should have ended by itself, and of one that should have gone on.
 const ENDED: End = End::Exit(7);
 const WENT_ON: End = End::Exit(8);
 
@@ -30,12 +30,12 @@ enum End {
     Signal(Signal),
 }
 
-/// What the peer hears.
+/// How the peer learns of the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hears {
     /// The connection is closed.
     Goodbye,
-    /// Nothing: it finds out by itself.
+    /// The peer gets no message, and finds out by itself.
     Nothing,
     /// One or the other, depending on what was interrupted.
     Either,
@@ -72,7 +72,7 @@ const CASES: [(&str, End, Hears); 27] = [
     ("deregistered", WENT_ON, Hears::Goodbye),
 ];
 
-/// Where the way of loading makes a difference: functions that stand before the C library's.
+/// Ways that depend on the way of loading, because they call functions that our libraries override.
 const LOADED: [&str; 9] = [
     "exit",
     "return",
@@ -85,14 +85,15 @@ const LOADED: [&str; 9] = [
     "inherits-nothing",
 ];
 
-/// How long a process may take to end, beside what it waits for: its start, echoes, five seconds of goodbye. A bound for a busy
-/// machine.
+/// Time limit of a process's end, in addition to the times that it waits: it covers its start, the echoes, and five
+/// seconds of goodbye. A bound for a busy machine.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-/// How long `stopped` is stopped, and how long where the kernel answers meanwhile: longer than the peer's patience.
+/// How long `stopped` is stopped; and how long on the kernel's sockets, where the kernel answers meanwhile: longer
+/// than the peer's patience.
 const STOPPED: Duration = Duration::from_secs(30);
 const ANSWERED_FOR: Duration = Duration::from_secs(6);
 
-/// How our libraries come into the program.
+/// How our libraries get into the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Preload,
@@ -103,7 +104,7 @@ enum Way {
     Asan,
 }
 
-/// A folder as packages have it: `bin/urnic`, and the libraries in `lib/urnic`.
+/// Returns a folder laid out as in packages: `bin/urnic`, and the libraries in `lib/urnic`.
 fn package() -> &'static Path {
     static MADE: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
     let (_, path) = MADE.get_or_init(|| {
@@ -141,7 +142,7 @@ fn package() -> &'static Path {
     path
 }
 
-/// The program, as a way of loading wants it.
+/// Compiles the program for a way of loading.
 fn program(way: Way) -> PathBuf {
     let path = package().join(format!("{way:?}"));
     let mut compile = Command::new("cc");
@@ -161,7 +162,7 @@ fn program(way: Way) -> PathBuf {
     path
 }
 
-/// What all of them send by.
+/// The port or sockets of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     AfPacket,
@@ -176,13 +177,13 @@ impl Transport {
         }
     }
 
-    /// The cases, as they are here. The kernel closes the sockets of a process that is gone, and answers for one that is
-    /// stopped.
+    /// Returns a case as it happens on this transport. The kernel closes the sockets of a process that has ended, and
+    /// answers for one that is stopped.
     fn case(self, case: (&'static str, End, Hears)) -> (&'static str, End, Hears) {
         match (self, case) {
             (Self::AfPacket, case) => case,
             (Self::Kernel, ("stopped", ..)) => ("stopped-but-answered-for", WENT_ON, Hears::Goodbye),
-            // What the process has not read makes the kernel reset the connection instead.
+            // Unread data makes the kernel reset the connection instead.
             (Self::Kernel, (name, end @ End::Signal(Signal::SIGSEGV | Signal::SIGBUS), _)) => {
                 (name, end, Hears::Either)
             }
@@ -192,7 +193,8 @@ impl Transport {
     }
 }
 
-/// A peer, a witness that it serves all the time, and a place for programs that end; each has a network interface on one switch.
+/// A peer, a witness that checks that the peer serves all the time, and a place for programs that end. Each has a
+/// network interface on one switch.
 struct Lab {
     transport: Transport,
     server: Talking,
@@ -227,7 +229,7 @@ impl Lab {
         }
         let node = |namespace: &Namespace, ip: &str| {
             let namespace = Some(namespace.name().to_owned());
-            // It waits for ends that nobody announces, which need not take long.
+            // These programs run through all cases, and so for longer than others.
             Node {
                 ip: ip.into(),
                 port: transport.port().into(),
@@ -240,6 +242,7 @@ impl Lab {
         let run = |node: &Node, arguments: &str| {
             node.talk(&format!("--libraries preload -- {} {arguments}", honest.display()))
         };
+        // Short time-outs, because the peer must find out by itself about ends without a goodbye.
         let settings = package().join("quick.toml");
         std::fs::write(
             &settings,
@@ -264,7 +267,7 @@ impl Lab {
         }
     }
 
-    /// Lets a program end in one way, and looks at all three.
+    /// Lets a program end in one way, and checks it, the peer and the witness.
     fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
         let mut command = self.end.program("timeout");
         let stopped = match name {
@@ -279,7 +282,7 @@ impl Lab {
             command.env_remove(name);
         }
         command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", stopped.as_secs().to_string());
-        // What is never freed is the program's; what kills it is what kills it elsewhere.
+        // Leaks are the program's own, and signals must kill it as they would without the sanitizer.
         command.env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0");
         command.args(["run", "--port", self.transport.port()]);
         if self.transport == Transport::AfPacket {
@@ -305,7 +308,7 @@ impl Lab {
         println!("{way:?} {name}: {:?}, {heard}, {took:?}", output.status);
     }
 
-    /// The witness was echoed without an end.
+    /// Checks that the witness was echoed all the time.
     fn finish(self) {
         self.witness.running().signal(Signal::SIGTERM);
         let last = self.witness.line("echoed ").unwrap_or_default();
@@ -314,7 +317,8 @@ impl Lab {
         println!("the witness: {last}");
         self.server.stop();
         let worst = last.split_whitespace().nth(3).and_then(|ms| ms.parse::<u64>().ok());
-        // A bound for a busy machine: ends that nobody announces would hold it up for good, not for a moment.
+        // A bound for a busy machine: an end without a goodbye that blocked the peer would block it for good, not for
+        // a moment.
         assert!(worst.is_some_and(|ms| ms < 10_000), "the witness stood still: {last}");
     }
 }
@@ -366,7 +370,7 @@ fn needs_root_programs_with_address_sanitizer_end() {
     matrix(Transport::AfPacket, Way::Asan, |name| LOADED.contains(&name));
 }
 
-/// The whole matrix, in the other ways.
+/// All cases, in the other ways of loading.
 #[test]
 #[ignore = "long, and needs root and the headers of rdma-core"]
 fn long_programs_end_in_every_way_of_loading() {

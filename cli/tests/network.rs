@@ -1,4 +1,4 @@
-//! `urnic` on network interfaces: measurements between two network namespaces, and what is refused with what words.
+//! `urnic` on network interfaces: measurements between two network namespaces, and the messages of refusals.
 
 #[path = "../../verbs/tests/network/netns.rs"]
 mod netns;
@@ -19,16 +19,16 @@ use program::Program;
 
 const SERVER: &str = "10.9.0.1";
 const CLIENT: &str = "10.9.0.2";
-/// How long a command may take. A bound, not a measurement: the machine may be busy.
+/// Time limit of a command. A bound, not a measurement, because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One pair of polling processes at a time: the machine may have two cores.
+/// Allows one pair of polling processes at a time, because the machine may have only two cores.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A command that runs; killed if it still does when this goes.
+/// A running command; killed on drop if it still runs.
 struct Running(Child);
 
 impl Drop for Running {
@@ -48,7 +48,7 @@ impl Running {
         Self(command.spawn().expect("the command starts"))
     }
 
-    /// How it ends.
+    /// Waits for its end, and returns its output.
     fn output(mut self) -> Output {
         let start = Instant::now();
         let status = loop {
@@ -65,7 +65,7 @@ impl Running {
     }
 }
 
-/// `urnic` in a namespace.
+/// Returns a `urnic` command in a namespace.
 fn urnic(ns: &Namespace, args: &str) -> Command {
     let mut command = ns.program(env!("CARGO_BIN_EXE_urnic"));
     command.args(args.split_whitespace());
@@ -76,7 +76,7 @@ fn node(command: &str, port: &str, ip: &str, more: &str) -> String {
     format!("{command} --port {port} --ip {ip}/24 {more}")
 }
 
-/// Measures every operation between the ends of a cable, verified.
+/// Measures every operation between the ends of a cable, with verification.
 fn measure(kind: &str, mtu: u16) {
     let all = [
         ("write", "lat", 8, 2000),
@@ -87,7 +87,8 @@ fn measure(kind: &str, mtu: u16) {
     measure_at(kind, mtu, SERVER, (&format!("{SERVER}/24"), &format!("{CLIENT}/24")), &all);
 }
 
-/// Measures operations, verified: the server's and the client's addresses are `ips`, and the client is told `target`.
+/// Measures operations, with verification: the server's and the client's addresses are `ips`, and the client connects
+/// to `target`.
 fn measure_at(kind: &str, mtu: u16, target: &str, ips: (&str, &str), which: &[(&str, &str, u32, u32)]) {
     let _alone = alone();
     let veth = Veth::new(mtu);
@@ -117,13 +118,13 @@ fn needs_root_perf_over_af_packet() {
     measure("af_packet", 9000);
 }
 
-/// Every operation between the kernel's sockets, with no settings, and a port, in both roles.
+/// Every operation between the kernel's sockets, without settings, and a port, in both roles.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_between_the_kernel_and_af_packet() {
     let _alone = alone();
     let veth = Veth::new(1500);
-    // The kernel has the server's address at one end; the port takes the client's at the other.
+    // The kernel has the server's address at one end; the port has the client's at the other.
     veth.a.ip(&["addr", "add", &format!("{SERVER}/24"), "dev", "va"]);
     let port = format!("--port af_packet:vb --ip {CLIENT}/24 --mtu 1500");
     for (op, mode, size, iters) in [
@@ -152,7 +153,8 @@ fn needs_root_perf_between_the_kernel_and_af_packet() {
     }
 }
 
-/// By addresses of the link alone: given ones, and those that the Ethernet addresses make, with and without the interface.
+/// By link-local addresses: configured ones, and those derived from Ethernet addresses, with and without the
+/// interface's name.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_ipv6_on_the_link() {
@@ -168,8 +170,8 @@ fn needs_root_perf_over_af_xdp() {
     measure("af_xdp", 3436);
 }
 
-/// An engine for each queue of an interface that a port of the kind `tap` has made, with as many queues and engines: of those
-/// that need no hardware the only interface of several queues that the driver takes.
+/// One engine for each queue of an interface. The interface is one that a port of kind `tap` has made, with as many
+/// queues and engines: among interfaces without hardware, the only one with several queues that the driver accepts.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_af_xdp_with_several_queues() {
@@ -196,7 +198,7 @@ fn needs_root_perf_over_af_xdp_with_several_queues() {
     assert!(server.status.success(), "{}", String::from_utf8_lossy(&server.stderr));
 }
 
-/// Exit code 1, nothing on stdout, and a message with all the parts.
+/// Checks for exit code 1, nothing on stdout, and a message with all the parts.
 #[track_caller]
 fn fails(command: Command, parts: &[&str]) {
     let words = format!("{command:?}");
@@ -249,7 +251,7 @@ fn needs_root_missing_rights_are_named() {
     }
 }
 
-/// Waits until the node with the address [`SERVER`] is there: it then refuses what it does not serve.
+/// Waits until the node with the address [`SERVER`] exists: from then on it refuses connections.
 fn answers(from: &Namespace) {
     let there = from.run(|| {
         let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
@@ -264,7 +266,7 @@ fn answers(from: &Namespace) {
     assert!(there.join().expect("a thread"), "the other node does not answer");
 }
 
-/// RFC 5227: an address that another host has is not used; nor one that our own kernel has.
+/// RFC 5227: an address is not used if another host has it, or our own kernel.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_address_conflicts() {
@@ -274,7 +276,7 @@ fn needs_root_address_conflicts() {
     let free = Running::start(info("af_packet:vb")).output();
     assert!(free.status.success(), "{}", String::from_utf8_lossy(&free.stderr));
     assert!(String::from_utf8_lossy(&free.stdout).contains("active"));
-    // Another urnic, whose Ethernet address is the same, as it is derived from the same IP address.
+    // Another urnic with the same Ethernet address, because that is derived from the same IP address.
     let other = node("perf server", "af_packet:va", SERVER, "");
     let other = Running::start(urnic(&veth.a, &other));
     veth.b.ip(&["address", "add", "10.9.0.9/24", "dev", "vb"]);
@@ -284,7 +286,7 @@ fn needs_root_address_conflicts() {
         &["address conflict: the host 02:75:0a:09:00:01 has the address 10.9.0.1 already"],
     );
     drop(other);
-    // The kernel at the other end.
+    // The kernel at the other end has the address.
     veth.a.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "va"]);
     for kind in ["af_packet", "af_xdp"] {
         fails(
@@ -292,14 +294,14 @@ fn needs_root_address_conflicts() {
             &["address conflict: the host ", &format!("has the address {SERVER} already")],
         );
     }
-    // Our own.
+    // Our own kernel has the address.
     veth.b.ip(&["address", "add", &format!("{SERVER}/24"), "dev", "vb"]);
     fails(info("af_packet:vb"), &["address conflict: the kernel has 10.9.0.1 on its interface vb"]);
 }
 
-/// Processes on one interface do not hear each other: the second to want an address is refused, by the number of the
-/// first. Another address, even of the same Ethernet address, and another namespace are free; so is what a killed process
-/// had.
+/// Processes on one interface do not receive each other's frames: the second one that wants an address is refused,
+/// with the first one's process id. Another address is free, even with the same Ethernet address, and so is the
+/// address in another namespace, and the address of a killed process.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
@@ -313,7 +315,7 @@ fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
     };
     let addresses = format!("--ip {SERVER}/24 --ip fd09::1/64 --mac interface");
     let first = format!("perf server --port af_packet:vb {addresses}");
-    // `ip netns exec` becomes the program, so that the number stays.
+    // `ip netns exec` executes the program, so the process id stays the same.
     let first = Running::start(urnic(&veth.b, &first));
     veth.a.ip(&["address", "add", "10.9.0.9/24", "dev", "va"]);
     answers(&veth.a);
@@ -327,7 +329,7 @@ fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
             );
         }
     }
-    // The same Ethernet address makes the same address of the link.
+    // The same Ethernet address leads to the same link-local address.
     let made = &["has the address fe80::", "is made of the Ethernet address: set mac to another one"];
     fails(info("af_packet:vb", "--ip fd09::7/64 --mac interface"), made);
     opens(info("af_packet:vb", "--ip fd09::7/64 --ip fe80::7/64 --mac interface"));
@@ -349,7 +351,7 @@ fn needs_root_unreachable_peers() {
     let client = |host: &str, more: &str| {
         urnic(&veth.b, &node(&format!("perf client {host}"), "af_packet:vb", CLIENT, more))
     };
-    // The netmask is wrong, and there is no gateway.
+    // The prefix length is wrong, and there is no gateway.
     fails(client("10.9.1.1", ""), &["no route to 10.9.1.1", "check the prefix length of ip, or set gateway"]);
     fails(
         client("10.9.1.1", "--gateway 10.9.0.254"),

@@ -1,13 +1,14 @@
-//! perftest, as the distribution ships it, over virtio/vhost: every program in the ways of working that it has on iWARP.
+//! perftest, as the distribution ships it, over virtio/vhost: every program, in the modes that it has on iWARP.
 //!
-//! A pair takes one to two seconds, whatever it measures: two starts, and for each size a quarter of a second in which
-//! perftest finds out the frequency of the processor, at either end. With `-C` latencies stay in cycles, which spares half of that.
+//! A pair takes one to two seconds, whatever it measures: two starts, and for each size a quarter of a second at
+//! either end, in which perftest determines the frequency of the processor. With `-C` latencies stay in cycles, which
+//! spares half of that.
 
 mod stock;
 
 use stock::{Node, alone};
 
-/// The same arguments for both ends, and the address for the client.
+/// Runs both ends with the same arguments; the client also gets the address.
 fn perftest(arguments: &[&str]) {
     for arguments in arguments {
         let _alone = alone();
@@ -32,16 +33,17 @@ fn needs_ib_write_lat_latencies() {
     ]);
 }
 
-/// Of those that are not among all sizes.
+/// Programs that are not run with all sizes.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_bandwidths() {
     perftest(&["ib_atomic_bw -R -n 200", "ib_send_bw -R -n 100 --use-srq"]);
 }
 
-/// Not Writes, which perftest has no events for. Sends are at least so many that a completion of the last is asked for, and
-/// at most the 512 receives of the other end: a sender without credits waits for a completion, though what it needs is the
-/// credit, and if its last completion was there before, it waits for good (perftest 4.5, `run_iter_bw`).
+/// Without Writes, for which perftest has no events. There are enough Sends that a completion of the last one is
+/// asked for, and no more than the 512 receives of the other end. Otherwise a sender without credits waits for a
+/// completion, although it needs a credit, and if its last completion came before, it waits for ever (perftest 4.5,
+/// `run_iter_bw`).
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {
@@ -103,7 +105,7 @@ fn long_ib_write_lat_all_sizes() {
     ]);
 }
 
-/// What excuses a client that fails is a refusal before the server listened anew, and nothing else.
+/// The only excuse for a client that fails is a refusal before the server listened again.
 #[test]
 fn only_perftests_own_race_is_excused() {
     let connecting =

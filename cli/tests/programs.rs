@@ -1,5 +1,5 @@
-//! Programs for libibverbs and librdmacm, as the distribution ships them, under `urnic run`: both ends are processes that
-//! a virtio/vhost link joins.
+//! Programs for libibverbs and librdmacm, as the distribution ships them, under `urnic run`: the two ends are
+//! processes joined by a virtio/vhost link.
 
 mod stock;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use stock::{Node, alone, text, urnic};
 
-/// The two ends of a link in a folder.
+/// Returns the two ends of a link in a folder.
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
@@ -17,7 +17,7 @@ fn link(folder: &Path) -> (Node, Node) {
     (node("10.4.0.1", "vhost"), node("10.4.0.2", "virtio_user"))
 }
 
-/// Starts a server, and runs the client when it listens. Both have to succeed. Answers what both printed.
+/// Starts a server, and runs the client when the server listens. Both must succeed. Returns the output of both.
 fn pair(server: &str, client: &str) -> (String, String) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
@@ -51,7 +51,7 @@ fn needs_rping_pings_are_verified() {
     }
 }
 
-/// It disconnects and destroys the queue pair at once, and waits for the events of all its connections.
+/// cmtime disconnects and destroys each queue pair at once, and waits for the events of all its connections.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_cmtime_hears_of_every_end() {
@@ -63,7 +63,7 @@ fn needs_rping_cmtime_hears_of_every_end() {
     for step in ["connect", "disconnect", "destroy"] {
         assert!(printed.lines().any(|line| line.starts_with(step)), "{printed}");
     }
-    // It serves for ever.
+    // The server never ends by itself.
     server.stop();
 }
 
@@ -73,7 +73,7 @@ fn needs_rping_large_pings() {
     pair("rping -s -V -C 5 -S 60000", "rping -c -V -C 5 -S 60000 -a 10.4.0.1");
 }
 
-/// By an address of the network, and by one of the link with its interface, which `rping` asks the system about.
+/// By an address of the network, and by a link-local one with its interface, which `rping` asks the system about.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_ipv6() {
@@ -88,7 +88,7 @@ fn needs_rping_ipv6() {
     }
 }
 
-/// Synchronous identifiers, endpoints and requests; with a shared receive queue.
+/// Synchronous identifiers, endpoints and requests; and with a shared receive queue.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_endpoints() {
@@ -138,7 +138,7 @@ fn what_is_missing_is_said() {
     assert!(shown.contains("\"missing\":\"there is no liburnic.so"), "{shown}");
 }
 
-/// Programs that do not use RDMA, and children of those that do, pay nothing: no device is opened.
+/// Programs that do not use RDMA, and children of programs that do, cost nothing: no device is opened.
 #[test]
 fn other_programs_run_as_ever() {
     let _alone = alone();
@@ -152,7 +152,7 @@ fn other_programs_run_as_ever() {
     assert!(!folder.path().join("link.sock").exists());
 }
 
-/// Settings reach the program whichever way they were given.
+/// Settings reach the program from every source.
 #[test]
 fn settings_become_the_programs_environment() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -167,7 +167,7 @@ fn settings_become_the_programs_environment() {
     assert!(shown.contains(&format!("URNIC_CONFIG={}", file.display())), "{shown}");
 }
 
-/// `urnic info` tells what `urnic run` sets.
+/// `urnic info` shows the variables that `urnic run` sets.
 #[test]
 fn info_shows_the_environment_of_a_program() {
     let folder = tempfile::tempdir().expect("a folder");

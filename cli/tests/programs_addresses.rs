@@ -1,5 +1,5 @@
-//! Stock programs that bind addresses of all kinds, on a port: any of each family, and the loopback's. In a network namespace,
-//! as some of them speak over the kernel's TCP besides.
+//! Stock programs that bind addresses of all kinds, on a port: the unspecified address of each family, and loopback
+//! addresses. In a network namespace, because some of them also use the kernel's TCP.
 
 #[path = "../../verbs/tests/network/netns.rs"]
 #[allow(dead_code)] // no cables here
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use netns::Namespace;
 use stock::{Node, PATIENCE, alone, text};
 
-/// Two ends of a link in a folder, whose addresses the namespace's kernel has as well.
+/// Returns two ends of a link in a folder; the namespace's kernel has their addresses as well.
 fn link(namespace: &Namespace, folder: &Path) -> (Node, Node) {
     namespace.ip(&["link", "set", "lo", "up"]);
     let node = |ip: &str, kind| {
@@ -24,7 +24,7 @@ fn link(namespace: &Namespace, folder: &Path) -> (Node, Node) {
     (node("10.4.0.1", "vhost"), node("10.4.0.2", "virtio_user"))
 }
 
-/// libfabric looks for devices by the loopback's address, when it is not told another.
+/// libfabric looks for devices by the loopback address unless another one is given.
 #[test]
 #[ignore = "needs root, for a network namespace, and the package libfabric-bin"]
 fn needs_fi_pingpong_libfabric_finds_the_device() {
@@ -33,7 +33,7 @@ fn needs_fi_pingpong_libfabric_finds_the_device() {
         let folder = tempfile::tempdir().expect("a folder");
         let namespace = Namespace::new("fabric");
         let (left, right) = link(&namespace, folder.path());
-        // The port of its control connection.
+        // The port of fi_pingpong's control connection.
         let server = left.serve_tcp(&format!("fi_pingpong {options} -c"), 47592);
         let printed = right.succeeds(&format!("fi_pingpong {options} -c {}", left.ip));
         assert!(printed.lines().any(|line| line.starts_with("1m ")), "{options}: {printed}");
@@ -55,7 +55,7 @@ fn needs_tgtd_iser_targets_are_reached() {
     std::fs::create_dir_all("/var/run/tgtd").expect("where its sockets are");
     let namespace = Namespace::new("target");
     let (left, right) = link(&namespace, folder.path());
-    // Its own socket, of which it takes the number.
+    // The number of tgtd's control socket, which must be its own.
     let control = (1000 + std::process::id() % 30_000).to_string();
     let server = left.serve(&format!("tgtd -f -C {control} --iser pool_sz_mb=64"));
     let tgtadm = |arguments: &str| {
@@ -86,7 +86,7 @@ fn needs_tgtd_iser_targets_are_reached() {
         let shown = right.succeeds(&format!("iscsi-inq -i {INITIATOR} iser://{}/{TARGET}/1", left.ip));
         assert!(shown.contains("Product:VIRTUAL-DISK"), "{round}: {shown}");
     }
-    // It forgets a connection at `TIMEWAIT_EXIT`, and crashes if the target is deleted before.
+    // tgtd forgets a connection at `TIMEWAIT_EXIT`, and crashes if the target is deleted before.
     let start = Instant::now();
     loop {
         let shown = tgtadm("--lld iser --op show --mode target").expect("it is there");

@@ -1,5 +1,5 @@
-//! Stock programs under `urnic run` with no settings, over the kernel's sockets: as `nobody`, without capabilities, in a
-//! network namespace of their own.
+//! Stock programs under `urnic run` without settings, over the kernel's sockets: as `nobody`, without capabilities,
+//! in a network namespace of their own.
 
 #[path = "../../verbs/tests/network/netns.rs"]
 mod netns;
@@ -12,10 +12,11 @@ use netns::{Namespace, Veth};
 use stock::{Node, alone, perftest, urnic};
 
 const LOOPBACK: &str = "127.0.0.1";
-/// An interface beside the loopback: libfabric's verbs provider takes no address of `lo` (`vrb_getifaddrs`).
+/// An interface other than the loopback, because libfabric's verbs provider accepts no address of `lo`
+/// (`vrb_getifaddrs`).
 const OTHER: &str = "10.9.0.1";
 
-/// A host, and copies of the command and its libraries that anybody may run.
+/// A host, with copies of the command and its libraries that every user may run.
 struct Host {
     node: Node,
     namespace: Namespace,
@@ -27,7 +28,7 @@ impl Host {
         Self::of(Namespace::new("host"), LOOPBACK)
     }
 
-    /// A namespace of which an interface has the address.
+    /// Makes a host in a namespace, one of whose interfaces has the address.
     fn of(namespace: Namespace, ip: &str) -> Self {
         namespace.ip(&["link", "set", "lo", "up"]);
         let folder = tempfile::tempdir().expect("a folder");
@@ -40,7 +41,8 @@ impl Host {
             ["urnic", "liburnic.so", "liburnic_verbs.so", "drop-in/libibverbs.so.1", "drop-in/librdmacm.so.1"]
         {
             let to = folder.path().join(file);
-            // A link costs no room; a folder for temporary files may be on another disk.
+            // Hard links take no space; the folder for temporary files may be on another disk, so copying is the
+            // fallback.
             let from = built.join(file);
             std::fs::hard_link(&from, &to)
                 .or_else(|_| std::fs::copy(&from, &to).map(drop))
@@ -64,7 +66,7 @@ impl Host {
     }
 }
 
-/// As many rounds, every byte checked, and no complaint.
+/// Checks that there were `rounds` pings, every byte right, without complaints.
 #[track_caller]
 fn pinged(printed: &str, rounds: usize) {
     assert_eq!(printed.matches("rdma-ping-").count(), rounds, "{printed}");
@@ -85,7 +87,7 @@ fn needs_root_rping_as_nobody() {
     host.pair("rping -s -V -C 5 -S 60000", &format!("rping -c -V -C 5 -S 60000 -a {LOOPBACK}"));
 }
 
-/// It is what it says: no capability, and no library of DPDK's is needed to say so.
+/// The host is as described: the program has no capabilities, and needs no library of DPDK to run.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_nobody_has_no_rights() {
@@ -97,7 +99,7 @@ fn needs_root_nobody_has_no_rights() {
     }
 }
 
-/// A thousand connections, each of which is told of every step.
+/// A thousand connections, with an event for every step of each.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_cmtime_as_nobody() {
@@ -108,7 +110,7 @@ fn needs_root_cmtime_as_nobody() {
     for step in ["connect", "disconnect", "destroy"] {
         assert!(printed.lines().any(|line| line.starts_with(step)), "{printed}");
     }
-    // It serves for ever.
+    // The server never ends by itself.
     server.stop();
 }
 
@@ -164,10 +166,10 @@ fn needs_root_perftest_as_nobody() {
     }
 }
 
-/// It agrees on what to do over the kernel's TCP, on the same address, and has RDMA on ports that the kernel picks.
+/// qperf negotiates over the kernel's TCP, on the same address, and uses RDMA on ports that the kernel picks.
 ///
-/// Its server tells the port before it listens there (qperf 0.4.11, `cm_open_server`): a client that is faster is refused.
-/// Only that excuses a client that fails.
+/// Its server announces the port before it listens there (qperf 0.4.11, `cm_open_server`), so a client that is faster
+/// is refused. That is the only excuse for a client that fails.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package qperf"]
 fn needs_root_qperf_as_nobody() {
@@ -178,7 +180,7 @@ fn needs_root_qperf_as_nobody() {
         let attempt = || {
             let server = host.node.serve_tcp("qperf", 19765);
             let output = host.node.run(&format!("qperf -cm 1 {LOOPBACK} -t 1 {test}"), false).output();
-            // It serves for ever.
+            // The server never ends by itself.
             let served = server.stop();
             let printed = stock::text(&output);
             let refused = printed.contains("Event rejected");
@@ -191,7 +193,7 @@ fn needs_root_qperf_as_nobody() {
     }
 }
 
-/// It, too, agrees over the kernel's TCP.
+/// fi_pingpong negotiates over the kernel's TCP as well.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package libfabric-bin"]
 fn needs_root_fi_pingpong_as_nobody() {
@@ -208,7 +210,8 @@ fn needs_root_fi_pingpong_as_nobody() {
     assert!(status.success(), "{served}");
 }
 
-/// Each pair has ports of its own on one address. (What each prints fits into its pipe: all are read in turn.)
+/// Each pair has ports of its own on one address. (The output of each program fits into its pipe, because all are
+/// read in turn.)
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_sixteen_pairs_as_nobody() {
@@ -233,7 +236,7 @@ fn needs_root_sixteen_pairs_as_nobody() {
     }
 }
 
-/// Against a node on a port of its own, in both roles.
+/// Against a node on a port, in both roles.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages rdmacm-utils and perftest"]
 fn needs_root_nobody_and_af_packet() {

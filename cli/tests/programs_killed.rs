@@ -1,6 +1,6 @@
-//! SIGKILL of one end of a virtio/vhost link, or of the kernel's sockets, under rping, at any time: the other end is told, its work is flushed, and
-//! it serves the next client or connects to the next server; nothing grows in it, and the next start takes what the dead
-//! left.
+//! One end of a virtio/vhost link, or of a connection over the kernel's sockets, is killed (SIGKILL) under rping, at
+//! any time. The other end gets an event, its work is flushed, and it serves the next client or connects to the next
+//! server. Its resources do not grow, and the next start reuses what the dead process left behind.
 
 mod stock;
 
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
-/// A victim that works lives at most this long after its first lines.
+/// The longest life of a working victim after its first lines.
 const LIFE: Duration = Duration::from_millis(50);
-/// Some are killed earlier, at most this long after they started.
+/// The longest life of victims that are killed earlier, counted from their start.
 const YOUTH: Duration = Duration::from_millis(800);
 
-/// Kills in each role and on each side of the link; `URNIC_KILLS` asks for more than a few.
+/// Returns the number of kills in each role and on each side of the link: a few, or `URNIC_KILLS`.
 fn kills() -> u32 {
     std::env::var("URNIC_KILLS").map_or(2, |n| n.parse().expect("URNIC_KILLS: a number"))
 }
@@ -30,7 +30,7 @@ fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// Server and client of a link, or on the loopback of the kernel; the first kind of port is the server's.
+/// Returns server and client of a link, or on the kernel's loopback; the first kind of port is the server's.
 fn link(folder: &Path, kinds: [&str; 2], engines: usize) -> (Node, Node) {
     let engines = Some(engines);
     let node = |ip: &str, kind| {
@@ -49,7 +49,7 @@ const VIRTIO: [&str; 2] = ["virtio_user", "vhost"];
 const VHOST: [&str; 2] = ["vhost", "virtio_user"];
 const KERNEL: [&str; 2] = ["kernel", "kernel"];
 
-/// Kills a program that is anywhere between its start and a while of work.
+/// Kills a program at some moment between its start and a while of work.
 fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
     let program = format!("rping -c -v -a {server}");
     if random.u8(..3) == 0 {
@@ -94,7 +94,7 @@ fn clients_die(kinds: [&str; 2], engines: usize) {
         "{kinds:?}, engines {engines}: {} clients killed; the next served within {served:?}\n    {first:?}\n    {last:?}",
         kills()
     );
-    // Memory of the allocator and touched rings; a leak would show with many kills.
+    // Memory of the allocator and of touched rings; a leak would show with many kills.
     assert!(last.resident_kb < first.resident_kb + 4096 + 16 * u64::from(kills()), "{first:?} {last:?}");
 }
 
@@ -122,13 +122,13 @@ fn servers_die(kinds: [&str; 2], engines: usize) {
         "{kinds:?}, engines {engines}: {} servers killed; clients ended within {told:?}: {endings:?}",
         kills()
     );
-    // Both ends are started on what the dead left.
+    // Both ends start on what the dead processes left behind.
     let (_, printed) =
         stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
     assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
 }
 
-/// The program of `c/survivor.c`.
+/// Compiles `c/survivor.c`.
 fn survivor(folder: &Path) -> String {
     let program = folder.join("survivor");
     let mut build = Command::new("cc");
@@ -138,13 +138,13 @@ fn survivor(folder: &Path) -> String {
     program.to_str().expect("a path").to_owned()
 }
 
-/// One process, the client of servers that are killed one after the other, while it serves others.
+/// Checks that one process can be the client of servers that are killed one after the other, while it serves others.
 fn a_client_stays(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = random();
     let (mut left, mut right) = link(folder.path(), kinds, engines);
-    // They start sooner so.
+    // Without hugepages, they start sooner.
     (left.hugepages, right.hugepages) = (false, false);
     right.lasts = Duration::from_secs(20) * kills();
     let client = right.talk(&format!("{} {}", survivor(folder.path()), left.ip));
@@ -161,7 +161,7 @@ fn a_client_stays(kinds: [&str; 2], engines: usize) {
         sleep(life.mul_f64(random.f64()));
         let start = Instant::now();
         server.kill();
-        // One that dies early may have had no connection.
+        // A server that dies early may have had no connection.
         if alive && !young {
             alive = client.says("gone");
             told = told.max(start.elapsed());
@@ -173,7 +173,8 @@ fn a_client_stays(kinds: [&str; 2], engines: usize) {
         assert!(output.status.success(), "kill {n}: {}", text(&output));
         assert!(client.says("served"), "kill {n}");
         let first = *first.get_or_insert_with(|| Holdings::of(pid));
-        // While nobody is there it may be on its way to connect, or not; its port hears of a dead peer a moment later.
+        // While there is no server, the client may be connecting or not; its port learns of a dead peer a moment
+        // later.
         let now = Holdings::at_rest(pid, Holdings { descriptors: first.descriptors + 4, ..first });
         assert!(
             now.mappings <= first.mappings + 8 && now.hugepages_kb == first.hugepages_kb,
@@ -210,7 +211,7 @@ fn needs_rping_a_server_survives_its_clients() {
     clients_die(KERNEL, 1);
 }
 
-/// On the other side of the link too in the long test.
+/// The other side of the link is in the long test.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_a_server_of_four_engines_survives_its_clients() {

@@ -1,6 +1,6 @@
-//! Stock programs for a while, over virtio/vhost: a server with clients that come and go, each with registrations and
-//! operations of its own sizes; a pair that goes on all the time; and now and then pairs of other programs. What the lasting
-//! ones hold stays as it is, and nothing that arrives is wrong.
+//! Stock programs run for a while, over virtio/vhost: a server with clients that come and go, each with registrations
+//! and operations of its own sizes; a pair that runs all the time; and now and then pairs of other programs. The
+//! resources of the lasting processes must not grow, and all data that arrives must be right.
 
 mod stock;
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
-/// Server and client of a link.
+/// Returns server and client of a link.
 fn link(folder: &Path, name: &str, network: u8, lasts: Duration, engines: usize) -> (Node, Node) {
     let node = |host, kind| Node {
         ip: format!("10.4.{network}.{host}"),
@@ -24,20 +24,20 @@ fn link(folder: &Path, name: &str, network: u8, lasts: Duration, engines: usize)
     (node(1, "vhost"), node(2, "virtio_user"))
 }
 
-/// A counter that a program has told of at its end; those that are 0 are left out.
+/// Returns a counter that a program has printed at its end; counters that are 0 are left out.
 fn counter(printed: &str, name: &str) -> Option<u64> {
     let (_, rest) = printed.split_once(&format!("{name} "))?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Other programs that run once each: endpoints, a shared receive queue, rsockets.
+/// Other programs, each of which runs once: endpoints, a shared receive queue, rsockets.
 const OTHERS: [(&str, &str); 3] = [
     ("rdma_server", "rdma_client"),
     ("rdma_xserver", "rdma_xclient"),
     ("rstream -T v -S 65536 -C 50", "rstream -T v -S 65536 -C 50"),
 ];
 
-/// Nothing that arrived was wrong.
+/// Checks that no received frame was wrong.
 fn is_sound(printed: &str) {
     assert!(counter(printed, "tcp_segments_in").is_some_and(|n| n > 0), "{printed}");
     for bad in ["malformed", "tcp_bad_checksum", "arp_conflicts", "tcp_unfilled_checksum"] {
@@ -54,7 +54,7 @@ fn soak(seconds: u64, engines: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lasts = Duration::from_secs(2 * seconds);
     let (left, mut right) = link(folder.path(), "turns", 6, lasts, engines);
-    right.hugepages = false; // they start sooner so
+    right.hugepages = false; // they start sooner without
     let other = link(folder.path(), "others", 8, lasts, engines);
     let (steady_left, steady_right) = link(folder.path(), "steady", 7, lasts, engines);
 
@@ -90,14 +90,14 @@ fn soak(seconds: u64, engines: usize) {
         );
         stages.push(now);
     }
-    // Tables and pools have their sizes after a third of the time.
+    // Tables and pools reach their sizes within a third of the time.
     for (early, late) in stages[1].iter().zip(stages[STAGES as usize - 1]) {
         assert!(late.descriptors <= early.descriptors && late.threads <= early.threads, "{early:?} {late:?}");
         assert!(late.mappings <= early.mappings + 8, "{early:?} {late:?}");
         assert_eq!(late.hugepages_kb, early.hugepages_kb);
         assert!(late.resident_kb <= early.resident_kb + 512, "{early:?} {late:?}");
     }
-    // The client of the pair goes; its server is told, and ends.
+    // The client of the pair ends; its server gets an event, and ends.
     steady_client.stop();
     let (status, printed) = steady_server.output();
     stock::rping_was_told(status, &printed);
@@ -111,7 +111,7 @@ fn needs_rping_soak() {
     soak(15, 1);
 }
 
-/// Half an hour, or as many seconds as `URNIC_SOAK` says.
+/// Returns the length of the long test in seconds: half an hour, or `URNIC_SOAK`.
 fn long() -> u64 {
     std::env::var("URNIC_SOAK").ok().and_then(|s| s.parse().ok()).unwrap_or(1800)
 }

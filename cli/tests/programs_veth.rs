@@ -1,5 +1,5 @@
-//! Stock programs under `urnic run` on network interfaces (af_packet): between two network namespaces, and through
-//! a Linux bridge.
+//! Stock programs under `urnic run` on network interfaces (af_packet): between two network namespaces, and through a
+//! Linux bridge.
 
 #[path = "../../verbs/tests/network/netns.rs"]
 mod netns;
@@ -13,13 +13,13 @@ use stock::{Node, alone, pair, perftest};
 const SERVER: &str = "10.4.1.1";
 const CLIENT: &str = "10.4.1.2";
 
-/// A program's end of a cable.
+/// Returns a program's end of a cable.
 fn node(namespace: &Namespace, ip: &str, interface: &str) -> Node {
     let port = format!("af_packet:{interface}");
     Node { ip: ip.into(), port, namespace: Some(namespace.name().into()), ..Node::default() }
 }
 
-/// Both ends of a cable; they go with it.
+/// Both ends of a cable, with the cable itself.
 struct Cable {
     left: Node,
     right: Node,
@@ -37,7 +37,7 @@ impl Cable {
     }
 }
 
-/// As many rounds, every byte checked, and no complaint.
+/// Checks that there were `rounds` pings, every byte right, without complaints.
 #[track_caller]
 fn pinged(printed: &str, rounds: usize) {
     assert_eq!(printed.matches("rdma-ping-").count(), rounds, "{printed}");
@@ -75,12 +75,12 @@ fn needs_root_rping_clients_in_turn_over_af_packet() {
     for _ in 0..50 {
         pinged(&cable.right.succeeds(&format!("rping -c -v -V -C 3 -a {SERVER}")), 3);
     }
-    // What it has printed and not written, it takes with it: the clients have counted.
+    // Output that the server has not yet written is lost when it is killed, but the clients have counted.
     let printed = server.stop();
     assert!(printed.contains("rdma-ping-") && !printed.contains("mismatch"), "{printed}");
 }
 
-/// It disconnects and destroys the queue pair at once, and waits for the events of all its connections.
+/// cmtime disconnects and destroys each queue pair at once, and waits for the events of all its connections.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_cmtime_over_af_packet() {
@@ -91,7 +91,7 @@ fn needs_root_cmtime_over_af_packet() {
     for step in ["connect", "disconnect", "destroy"] {
         assert!(printed.lines().any(|line| line.starts_with(step)), "{printed}");
     }
-    // It serves until a signal ends it.
+    // The server serves until a signal ends it.
     server.stop();
 }
 
@@ -152,7 +152,7 @@ fn needs_root_fio_over_af_packet() {
     stock::fio_jobs(SERVER, "--bs=16k --size=1m", |server, client| cable.pair(server, client));
 }
 
-/// rsockets' own programs.
+/// The programs of rsockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_rsockets_over_af_packet() {
@@ -164,8 +164,8 @@ fn needs_root_rsockets_over_af_packet() {
     }
 }
 
-/// A program for sockets, whose sockets librspreload.so turns into rsockets; those of DPDK's driver, which asks the kernel
-/// about the interface, stay sockets.
+/// A program for sockets, whose sockets librspreload.so turns into rsockets; the sockets by which DPDK's driver asks
+/// the kernel about the interface stay sockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages iperf and librdmacm1"]
 fn needs_root_sockets_become_rsockets_over_af_packet() {
@@ -178,8 +178,8 @@ fn needs_root_sockets_become_rsockets_over_af_packet() {
     }
 }
 
-/// fio's job ends by `_exit`, without exit handlers, right after its last completion. Here nothing of its last message, which
-/// the receiving side waits for, is on the cable by then.
+/// fio's job ends by `_exit`, without exit handlers, right after its last completion. With this delay, no part of its
+/// last message, which the receiving side waits for, is on the cable by then.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package fio"]
 fn needs_root_fio_leaves_at_once_over_af_packet() {
@@ -225,12 +225,13 @@ fn needs_root_rping_through_a_bridge() {
         namespaces.iter().enumerate().map(|(i, end)| node(end, &format!("10.4.2.{}", i + 1), "v")).collect();
     let (server, clients) = nodes.split_first().expect("nine nodes");
     let serving = server.serve("rping -s -P -S 1000");
-    // One after the other: two requests in an instant are too much for rping, which then serves one of them twice.
+    // One after the other, because two requests at the same instant are too much for rping, which then serves one of
+    // them twice.
     let running: Vec<_> = clients
         .iter()
         .map(|client| client.talk(&format!("rping -c -v -V -S 1000 -a {}", server.ip)))
         .collect();
-    // All are there now, and each goes on.
+    // All clients are running now, and each makes progress.
     let all = running.iter().all(|client| client.goes_on(100));
     let said: Vec<_> = running.into_iter().map(stock::Talking::stop).collect();
     let served = serving.stop();

@@ -1,4 +1,4 @@
-//! rdma-core's own Python tests under `urnic run`, held against docs/pyverbs.md in both directions.
+//! rdma-core's own Python tests under `urnic run`, compared with docs/pyverbs.md in both directions.
 
 mod stock;
 
@@ -8,16 +8,16 @@ use std::process::Command;
 
 use stock::{Node, alone};
 
-/// Where Debian's package python3-pyverbs has them.
+/// Folder of the tests in Debian's package python3-pyverbs.
 const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 
-/// The version of rdma-core that the document is about.
+/// The version of rdma-core that the document describes.
 const VERSION: &str = "44.";
 
-/// From the name of a test to what comes of it.
+/// The outcome of each test, by name.
 type Outcomes = BTreeMap<String, String>;
 
-/// What the document says: headings that end in `: COUNT OUTCOME`, and lists of tests in backticks below them.
+/// Parses the document: headings that end in `: COUNT OUTCOME`, and lists of tests in backticks below them.
 fn documented() -> Outcomes {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/pyverbs.md");
     let document = std::fs::read_to_string(document).expect("docs/pyverbs.md");
@@ -38,7 +38,7 @@ fn documented() -> Outcomes {
     outcomes
 }
 
-/// A copy of the tests that Python can read.
+/// Makes a copy of the tests that Python can read.
 fn unpack(to: &Path) {
     let copied = Command::new("cp").arg("-r").arg(TESTS).arg(to).status().expect("cp runs");
     assert!(copied.success());
@@ -79,7 +79,7 @@ fn needs_pyverbs_rdma_cores_tests() {
         let missing = expected.keys().filter(|name| !outcomes.contains_key(*name));
         wrong.extend(missing.map(|name| format!("{name}: not run")));
     } else {
-        // Another rdma-core has other tests; those that both have must do the same.
+        // Another version of rdma-core has other tests; those in both versions must have the same outcome.
         wrong.retain(|line| !line.contains("not listed"));
     }
     assert!(wrong.is_empty(), "{}\n{printed}", wrong.join("\n"));

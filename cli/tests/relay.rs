@@ -22,7 +22,7 @@ fn urnic(args: &[&str]) -> Command {
     command
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed when the test ends.
 struct Process(Child);
 
 impl Process {
@@ -34,7 +34,7 @@ impl Process {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("it runs");
     }
 
-    /// What it printed, once it has ended, which must be soon and well.
+    /// Returns its output, after it has ended soon and with success.
     #[track_caller]
     fn result(mut self, what: &str) -> String {
         let start = Instant::now();
@@ -68,7 +68,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// Measures between two nodes through a relay; the client's result and the relay's report.
+/// Measures between two nodes through a relay; returns the client's result and the relay's report.
 fn through_relay(
     ports: [&str; 2],
     relay_ports: [&str; 2],
@@ -91,7 +91,7 @@ fn place(dir: &Path, kind: &str, name: &str) -> String {
     format!("{kind}:{}", dir.join(name).display())
 }
 
-/// Everything is verified although the relay does its worst to one frame in a hundred.
+/// All data is verified, although the relay impairs one frame in a hundred in each of its ways.
 #[test]
 fn verified_through_loss_duplicates_reordering_and_corruption() {
     for (op, mode, size, iters) in

@@ -1,5 +1,5 @@
-//! `urnic relay` between two network interfaces, in network namespaces of the test's own: in front of it and behind it
-//! the kernel's TCP, or engines.
+//! `urnic relay` between two network interfaces, in network namespaces of the test's own. On both sides of it are the
+//! kernel's TCP, or engines.
 
 #[path = "../../verbs/tests/processes/child.rs"]
 #[allow(dead_code)] // every test binary uses a part
@@ -29,14 +29,14 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The kernel's address, and the engine's.
+/// The IPv4 addresses of the kernel, and of the engine.
 const KERNEL: &str = "10.9.0.2";
 const OURS: &str = "10.9.0.1";
-/// The same of IPv6.
+/// The IPv6 addresses of the kernel, and of the engine.
 const KERNEL6: &str = "fd09::2";
 const OURS6: &str = "fd09::1";
 
-/// Three namespaces: `a` and `b` with an interface `eth` each, whose other ends `a` and `b` are in the third.
+/// Three namespaces: `a` and `b` with an interface `eth` each, whose peers `a` and `b` are in the third.
 struct Lab {
     a: Namespace,
     b: Namespace,
@@ -61,8 +61,8 @@ impl Lab {
         lab
     }
 
-    /// Gives the kernel of a host an address, and makes it compute checksums: what a packet socket hands on does not say
-    /// that they are missing.
+    /// Gives the kernel of a host an address, and makes it compute checksums, because a packet socket passes frames
+    /// on without a sign that their checksums are missing.
     fn address(host: &Namespace, address: &str) {
         if address.contains(':') {
             host.ip(&["addr", "add", &format!("{address}/64"), "dev", "eth", "nodad"]);
@@ -73,7 +73,7 @@ impl Lab {
         assert!(status.expect("ethtool runs").success());
     }
 
-    /// What the kernel of a host offers in its SYNs and agrees to in those of others.
+    /// Sets the options that the kernel of a host offers in its SYNs and accepts in those of others.
     fn options(host: &Namespace, sack: bool, timestamps: bool, window_scaling: bool) {
         for (name, on) in [("sack", sack), ("timestamps", timestamps), ("window_scaling", window_scaling)] {
             let setting = format!("net.ipv4.tcp_{name}={}", u8::from(on));
@@ -82,7 +82,7 @@ impl Lab {
         }
     }
 
-    /// A process in a namespace.
+    /// Starts a process in a namespace.
     fn start(namespace: &Namespace, args: &[&str]) -> Process {
         let mut command = namespace.program(env!("CARGO_BIN_EXE_urnic"));
         command.args(args);
@@ -95,7 +95,8 @@ impl Lab {
         Process(command.spawn().expect("a process"))
     }
 
-    /// An engine in `b` that exchanges `bytes` both ways on each connection, as soon as it has its address.
+    /// Starts an engine in `b` that exchanges `bytes` both ways on each connection, and waits until it has its
+    /// address.
     fn engine(&self, (ours, kernels): (&str, &str), bytes: u64) -> Child {
         let args = format!("af_packet:eth {ours} {kernels} 1500 {bytes} 0 0");
         let mut engine = Child::start_in(&self.b.file, "stack", &args, "");
@@ -103,7 +104,7 @@ impl Lab {
         engine
     }
 
-    /// The kernel in `a` and the engine exchange data both ways at once, each being the client once.
+    /// The kernel in `a` and the engine exchange data both ways at once; each is the client once.
     fn exchange(&self, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
         let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
         for engine_is_client in [false, true] {
@@ -115,18 +116,18 @@ impl Lab {
             } else {
                 kernel::connect(&self.a, ours, bytes, 0)
             };
-            // Loss bounds the rate, both engines' and kernels'.
+            // Loss limits the rate of both engines and kernels.
             let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
             let kernel = kernel.join().expect("the kernel's end");
             assert_eq!(result, kernel.seen_from_the_other_end(bytes), "engine is client: {engine_is_client}");
         }
     }
 
-    /// The relay, as soon as it forwards.
+    /// Starts the relay, and waits until it forwards.
     fn relay(&self, fault: &[&str]) -> Process {
         let args = ["relay", "af_packet:a", "af_packet:b", "--json"];
         let relay = Self::start(&self.relay, &[&args, fault].concat());
-        // A relay that listens has made its interfaces promiscuous.
+        // A relay makes its interfaces promiscuous before it forwards.
         let start = Instant::now();
         for part in ["a", "b"] {
             let promiscuous = || {
@@ -142,11 +143,11 @@ impl Lab {
     }
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed when the test ends.
 struct Process(std::process::Child);
 
 impl Process {
-    /// What it printed, once it has ended, which must be soon and well.
+    /// Returns its output, after it has ended soon and with success.
     #[track_caller]
     fn result(mut self, what: &str) -> Value {
         let start = Instant::now();
@@ -164,9 +165,9 @@ impl Process {
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{what}: {e}: {out}"))
     }
 
-    /// Ends it in good order.
+    /// Ends it by SIGTERM, and returns its output.
     fn stop(self, what: &str) -> Value {
-        // `ip netns exec` has become the program.
+        // `ip netns exec` has executed the program, so this is the program's process id.
         kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).expect("it runs");
         self.result(what)
     }
@@ -183,7 +184,7 @@ fn count(report: &Value, direction: &str, name: &str) -> u64 {
     report[direction][name].as_u64().unwrap_or_else(|| panic!("{direction}.{name}: {report}"))
 }
 
-/// Both directions dropped, duplicated and held back some.
+/// Checks that both directions dropped, duplicated and held back some frames.
 fn is_impaired(report: &Value) {
     for direction in ["a_to_b", "b_to_a"] {
         for name in ["lost", "duplicated", "reordered"] {
@@ -192,7 +193,7 @@ fn is_impaired(report: &Value) {
     }
 }
 
-/// The entry of the child process; nothing by itself.
+/// The entry of the child processes; does nothing by itself.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -213,7 +214,7 @@ fn long_kernel_tcp_and_an_engine_exchange_a_gibibyte_through_the_relay() {
     kernel_tcp_and_an_engine(1 << 30);
 }
 
-/// Peers without some of TCP's options, which both families have.
+/// Peers without some of TCP's options, in either family.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_without_options_and_an_engine_through_the_relay() {
@@ -240,7 +241,7 @@ fn needs_root_kernel_tcp_without_options_and_an_engine_through_the_relay() {
     is_impaired(&relay.stop("the relay"));
 }
 
-/// The kernel's TCP on one side, the engine's on the other.
+/// The kernel's TCP on one side, an engine's on the other.
 fn kernel_tcp_and_an_engine(bytes: u64) {
     let _alone = child::alone();
     let lab = Lab::new(1500);

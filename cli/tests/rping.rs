@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A command that is killed if the test fails before it ends.
+/// A command that is killed if the test fails before the command ends.
 struct Running(Option<Child>);
 
 impl Running {
@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The options of both ends of a link.
+/// Returns the options of both ends of a link.
 fn link(dir: &Path) -> ([String; 4], [String; 4]) {
     let path = dir.join("link.sock");
     let port = |kind: &str| format!("{kind}:{}", path.display());
@@ -51,15 +51,15 @@ fn with<'a>(args: &[&'a str], node: &'a [String; 4]) -> Vec<&'a str> {
     args.iter().copied().chain(node.iter().map(String::as_str)).collect()
 }
 
-/// Starts a server; answers when it listens.
+/// Starts a server; returns when it listens.
 fn serve(args: &[&str]) -> Running {
     let mut server = rping(&[args, &["-s", "-d"]].concat());
-    // It says so on standard error, where nothing else is before that.
+    // It says so on standard error, as its first line.
     let child = server.0.as_mut().expect("runs");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().expect("piped")));
     let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
     assert!(listening, "the server does not listen");
-    // It would wait for a reader.
+    // Goes on reading, because otherwise the server would block on a full pipe.
     std::thread::spawn(move || lines.count());
     server
 }
@@ -69,7 +69,7 @@ fn pair(server: &[&str], client: &[&str]) -> (Running, Output) {
     pair_at("10.3.0.1", server, client)
 }
 
-/// The same; the client knows the server by `address`.
+/// The same; the client connects to `address`.
 fn pair_at(address: &str, server: &[&str], client: &[&str]) -> (Running, Output) {
     let dir = tempfile::tempdir().expect("a directory");
     let (left, right) = link(dir.path());
@@ -98,8 +98,8 @@ fn both_ends_verify_and_report() {
     assert!(server["ping_us"].is_null());
 }
 
-/// The text of every ping, as rping prints it (the last octet of a ping ends the text), on another TCP port and without
-/// CRCs.
+/// Prints the text of every ping, as rping does (the last octet of a ping ends the text), on another TCP port and
+/// without CRCs.
 #[test]
 fn pings_are_shown() {
     let port = ["-p", "7000", "--no-crc"];
@@ -114,7 +114,7 @@ fn pings_are_shown() {
     assert!(server.starts_with("server ping data: rdma-ping-0: ABCDEFGHIJKL\n"), "{server}");
 }
 
-/// Clients one after the other; the second finds the server where it was.
+/// Clients come one after the other; the second one finds the server still running.
 #[test]
 fn a_persistent_server_stays() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -125,7 +125,7 @@ fn a_persistent_server_stays() {
         let report = json(&rping(&with(&client, &right)).output());
         assert_eq!(report["pings"].to_string(), count);
     }
-    // It serves until a signal ends it.
+    // The server serves until a signal ends it.
     let child = server.0.as_mut().expect("runs");
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it runs");
     let output = server.output();
@@ -136,7 +136,7 @@ fn a_persistent_server_stays() {
 fn nobody_there() {
     let dir = tempfile::tempdir().expect("a directory");
     let (left, right) = link(dir.path());
-    // A server at the other end of the link that does not listen on that port.
+    // The server at the other end of the link does not listen on that port.
     let _server = serve(&with(&["-p", "9"], &left));
     let output = rping(&with(&["-c", "-a", "10.3.0.1", "-C", "1"], &right)).output();
     assert_eq!(output.status.code(), Some(1));
@@ -145,7 +145,7 @@ fn nobody_there() {
     assert!(message.contains("does an rping server run there?"), "{message}");
 }
 
-/// Both ends have addresses of both families, and a VLAN; the client names the server's IPv6 address.
+/// Both ends have addresses of both families, and a VLAN; the client connects to the server's IPv6 address.
 #[test]
 fn ipv6_in_a_vlan() {
     let both = ["--ip", "fd03::1/64", "--vlan", "9", "-V", "--json"];
@@ -157,7 +157,7 @@ fn ipv6_in_a_vlan() {
     assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fd03::2]:")), "{server}");
 }
 
-/// By the address that the server's link gives it, of which the interface's name says nothing.
+/// By the server's link-local address; the name of the interface has no meaning on a port.
 #[test]
 fn ipv6_on_the_link() {
     let both = ["--ip", "fd03::1/64", "-V", "--json"];

@@ -1,5 +1,5 @@
-//! rsockets: the code of the system's librdmacm, on our `rdma_*` and `ibv_*`. Its own programs, and programs for sockets
-//! whose sockets librspreload.so turns into rsockets.
+//! rsockets: the code of the system's librdmacm, on our `rdma_*` and `ibv_*`. Runs its own programs, and programs for
+//! sockets whose sockets librspreload.so turns into rsockets.
 
 mod stock;
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use stock::{Node, alone, pair};
 
-/// What 100,000 messages back and forth may take longer than other programs, on a machine that is busy.
+/// Extra time for 100,000 messages back and forth on a busy machine, compared with other programs.
 const BUSY: Duration = Duration::from_secs(1800);
 
-/// The two ends of a link in a folder.
+/// Returns the two ends of a link in a folder.
 fn link(folder: &Path) -> (Node, Node) {
     let node = |ip: &str, kind| {
         let port = format!("{kind}:{}/link.sock", folder.display());
@@ -20,7 +20,7 @@ fn link(folder: &Path) -> (Node, Node) {
     (node("10.4.3.1", "virtio_user"), node("10.4.3.2", "vhost"))
 }
 
-/// The same at both ends; the client is told where the server is.
+/// Runs the same program at both ends; the client also gets the server's address.
 fn between(arguments: &str, to: &str) -> (String, String) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
@@ -38,8 +38,9 @@ fn needs_rstream_sizes() {
     }
 }
 
-/// All that it does by itself: back and forth and as streams, over a connection each. The smallest go back and forth 100,000
-/// times, and either end sleeps each time: half a minute on an idle machine, and many on one whose cores are busy.
+/// All tests that rstream runs by default: back and forth and as streams, over a connection each. The smallest
+/// messages go back and forth 100,000 times, and either end sleeps each time: half a minute on an idle machine, and
+/// many minutes on one with busy cores.
 #[test]
 #[ignore = "takes half a minute and more, and needs the package rdmacm-utils"]
 fn long_rstream_all() {
@@ -53,8 +54,8 @@ fn long_rstream_all() {
     }
 }
 
-/// Blocking calls, calls that do not block, addresses by rdma_getaddrinfo, small buffers; and with the libraries in
-/// place of the system's, whose rsockets are the system's all the same.
+/// Blocking and non-blocking calls, addresses by rdma_getaddrinfo, small buffers; and with our libraries in place of
+/// the system's, while the rsockets are still the system's.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_ways_of_working() {
@@ -72,7 +73,7 @@ fn needs_rstream_ways_of_working() {
     }
 }
 
-/// Writes straight into the peer's memory (riomap, riowrite).
+/// Writes directly into the peer's memory (riomap, riowrite).
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_direct_writes() {
@@ -82,7 +83,7 @@ fn needs_rstream_direct_writes() {
     }
 }
 
-/// A file, by its own program.
+/// Copies a file, by rsockets' own program.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_a_file_arrives() {
@@ -92,14 +93,14 @@ fn needs_rstream_a_file_arrives() {
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&from, &bytes).expect("a file");
-    // The server stays for the next one.
+    // The server stays for the next file.
     let serving = left.serve("rcopy");
     right.succeeds(&format!("rcopy {} {}:{}", from.display(), left.ip, to.display()));
     let printed = serving.stop();
     assert!(std::fs::read(&to).expect("a file") == bytes, "{printed}");
 }
 
-/// NetPIPE, a program for sockets, checks every byte that it gets back. The kernel has no way to these addresses.
+/// NetPIPE, a program for sockets, checks every byte that it gets back. The kernel has no route to these addresses.
 #[test]
 #[ignore = "needs the package netpipe-tcp"]
 fn needs_nptcp_sockets_become_rsockets() {

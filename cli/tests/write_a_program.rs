@@ -14,7 +14,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
 }
 
-/// The Rust program; like every program, it takes the settings that `urnic run` leaves in the environment.
+/// Builds the Rust program. Like every program, it reads the settings that `urnic run` puts into the environment.
 fn rust(example: &str) -> PathBuf {
     let profile = urnic().parent().expect("a folder");
     let mut build = Command::new(env!("CARGO"));
@@ -36,7 +36,7 @@ fn c(folder: &Path) -> PathBuf {
     program
 }
 
-/// The server prints what it was told.
+/// Checks that the server prints the words that the client sent.
 fn greets(server: &Path, client: &Path) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
@@ -61,7 +61,8 @@ fn in_rust() {
     greets(&program, &program);
 }
 
-/// Lines of text first, then RDMA on the same connection; over the kernel's sockets, as that is what sockets convert to.
+/// Lines of text first, then RDMA on the same connection; over the kernel's sockets, because only those can be
+/// converted.
 #[test]
 fn by_text_and_then_by_rdma() {
     let upgrade = || {

@@ -1,4 +1,4 @@
-//! What is wrong with a setting, where, and what to write instead.
+//! Errors in settings: what is wrong, where it is, and what to write instead.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ pub enum Origin {
     File {
         /// The file.
         path: PathBuf,
-        /// The line; none: the file as a whole.
+        /// The line; `None`: the file as a whole.
         line: Option<usize>,
     },
     /// A variable of the environment.
@@ -37,12 +37,12 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {}{problem}; {remedy}", key.as_ref().map(|k| format!("{k}: ")).unwrap_or_default())]
 pub struct ConfigError {
-    /// Where it was set.
+    /// Where the setting came from.
     pub origin: Origin,
-    /// The key as `section.key`, if it is about one.
+    /// The key as `section.key`; `None` if the error is not about one key.
     pub key: Option<String>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }

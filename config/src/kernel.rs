@@ -1,28 +1,29 @@
-//! Which of the host's addresses a device on the kernel's sockets has.
+//! The addresses of a device on the kernel's sockets.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// The addresses of a device on the kernel's sockets: `kernel`, `kernel:ADDRESS`, `kernel:INTERFACE`.
+/// A choice among the host's addresses for a device on the kernel's sockets: `kernel`, `kernel:ADDRESS`,
+/// `kernel:INTERFACE`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KernelAddresses {
-    /// All that the host has, those to come included.
+    /// All of the host's addresses, including later ones.
     #[default]
     All,
-    /// One.
+    /// One address.
     One(IpAddr),
-    /// Those of an interface.
+    /// The addresses of an interface.
     Interface(String),
 }
 
-/// The longest name of an interface (`IFNAMSIZ` less the zero).
+/// The longest name of an interface (`IFNAMSIZ` without the final zero).
 const NAME_MAX: usize = 15;
 
 impl KernelAddresses {
-    /// Reads a port; `None` if it is none of the kernel's.
+    /// Parses a port; `None` if it is not a kernel port.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The problem, in words.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let (kind, argument) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
         if kind != "kernel" {

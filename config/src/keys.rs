@@ -1,22 +1,22 @@
-//! The keys: name, variable of the environment, what is expected, and where the value goes.
+//! The table of keys: name, environment variable, expected value, and the field that it sets.
 
 use crate::value::{Value, Wrong};
 use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MAX_ENGINES, MTU_MAX, MTU_MIN};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A setting that files, the environment and the command line know by the same name.
+/// A setting that has the same name in files, in the environment and on the command line.
 pub(crate) struct Key {
     pub section: &'static str,
     pub name: &'static str,
     pub env: &'static str,
-    /// What to write; the remedy of every mistake.
+    /// What to write; shown as the remedy in every error about the key.
     pub write: &'static str,
     pub set: fn(&mut Config, &Value) -> Result<(), Wrong>,
 }
 
 impl Key {
-    /// `section.name`.
+    /// Returns `section.name`.
     pub fn path(&self) -> String {
         format!("{}.{}", self.section, self.name)
     }
@@ -25,12 +25,12 @@ impl Key {
 /// The names of the sections.
 pub(crate) const SECTIONS: [&str; 6] = ["port", "ip", "engine", "tcp", "mpa", "memory"];
 
-/// The key of a name in a section.
+/// Returns the key with a name in a section.
 pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.section == section && key.name == name)
 }
 
-/// The variable of the environment that sets a key, written `section.name`.
+/// Returns the environment variable that sets a key, written `section.name`; `None` if there is no such key.
 pub fn variable(key: &str) -> Option<&'static str> {
     let (section, name) = key.split_once('.')?;
     find(section, name).map(|key| key.env)
@@ -44,15 +44,15 @@ fn put<T>(place: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// None if a word says so, otherwise the value.
+/// Returns `None` if `none` is set, otherwise the value.
 fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
     if none { Ok(None) } else { value().map(Some) }
 }
 
-/// Most addresses of a node.
+/// The maximum number of addresses of a node.
 const MAX_ADDRESSES: usize = 16;
 
-/// At least one address, at most one of IPv4, none twice.
+/// Checks a list of addresses: at least one, at most one of IPv4, none twice.
 fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
     let v4 = list.iter().filter(|a| a.address.is_ipv4()).count();
     let twice =
@@ -68,7 +68,7 @@ fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
     }
 }
 
-/// At most one of a family.
+/// Checks a list of routers: at most one of each family.
 fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
     let v4 = list.iter().filter(|a| a.is_ipv4()).count();
     if v4 > 1 || list.len() - v4 > 1 {

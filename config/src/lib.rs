@@ -1,8 +1,8 @@
 //! Typed settings of urnic.
 //!
-//! A [`Config`] is made of layers: defaults, then a TOML file, then `URNIC_*` variables of the environment, then
-//! options of a command line; each overrides the ones before ([`Config::load`]). Every mistake is reported with the
-//! place where it was made, the key, what is wrong and what to write instead ([`ConfigError`]).
+//! A [`Config`] is built in layers: defaults, then a TOML file, then `URNIC_*` environment variables, then
+//! command-line options; each layer overrides the ones before ([`Config::load`]). The error for a mistake states
+//! where it was made, the key, what is wrong and what to write instead ([`ConfigError`]).
 //!
 //! `docs/urnic.toml` in the repository describes every key and its default.
 
@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything that can be set. Fields are public: programs may also fill a `Config` themselves.
+/// All settings. Fields are public: programs may also fill a `Config` themselves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// The port below the stack.
@@ -42,33 +42,33 @@ pub struct Config {
     pub engine: EngineConfig,
     /// TCP.
     pub tcp: TcpConfig,
-    /// What is offered at the start of an iWARP connection.
+    /// The start-up of iWARP connections.
     pub mpa: MpaConfig,
     /// Memory of the process.
     pub memory: MemoryConfig,
 }
 
-/// Smallest MTU accepted: what every IPv4 host must take (RFC 791).
+/// Smallest MTU accepted, in bytes: the packet size that every IPv4 host must accept (RFC 791).
 pub const MTU_MIN: u16 = 576;
-/// Smallest MTU accepted with IPv6 (RFC 8200 §5).
+/// Smallest MTU accepted with IPv6, in bytes (RFC 8200 §5).
 pub const MTU_MIN_IPV6: u16 = 1280;
-/// Largest MTU accepted.
+/// Largest MTU accepted, in bytes.
 pub const MTU_MAX: u16 = 9000;
 
 /// Section `[port]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
-    /// The port of DPDK's to open; `None`: the device is on the kernel's sockets.
+    /// The DPDK port to open; `None`: the device uses the kernel's sockets.
     pub spec: Option<PortSpec>,
-    /// Of which addresses it is then.
+    /// The addresses of a device on the kernel's sockets.
     pub kernel: KernelAddresses,
     /// Largest IP packet, in bytes, from [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
     /// Where the Ethernet address comes from.
     pub mac: MacSource,
-    /// Faults to inject at the port, as the impairment model writes them (`loss=0.01,seed=7`).
+    /// Faults to inject at the port, in the syntax of the impairment model (`loss=0.01,seed=7`); `None`: no faults.
     pub fault: Option<String>,
-    /// File (pcapng) in which everything is recorded that the port sends and receives.
+    /// File (pcapng) that records all frames that the port sends and receives; `None`: no recording.
     pub capture: Option<PathBuf>,
 }
 
@@ -88,50 +88,50 @@ impl Default for PortConfig {
 /// Section `[ip]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpConfig {
-    /// Our addresses and the lengths of their networks' prefixes, the main one first, at most one of IPv4; one is needed
-    /// before a device can be opened.
+    /// Our addresses with their prefix lengths, the main one first, at most one of IPv4. A device on a port needs an
+    /// address, or [`autoconf`](Self::autoconf).
     pub addresses: Vec<Cidr>,
-    /// Take addresses and routers that routers of the link advertise (RFC 4862).
+    /// Whether to take addresses and routers that routers on the link advertise (RFC 4862).
     pub autoconf: bool,
-    /// The VLAN that all frames are tagged with; none: they have no tag.
+    /// The VLAN that all frames are tagged with; `None`: untagged frames.
     pub vlan: Option<u16>,
-    /// Where packets for other networks go: at most one router for IPv4 and one for IPv6.
+    /// Routers for packets to other networks: at most one for IPv4 and one for IPv6.
     pub gateways: Vec<IpAddr>,
-    /// Where packets for certain other networks go; the longest prefix decides.
+    /// Static routes to certain other networks; the longest matching prefix decides.
     pub routes: Vec<Route>,
 }
 
 /// Section `[engine]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineConfig {
-    /// Cores for engine threads, by number; none: any core.
+    /// Core numbers for engine threads; empty: any core.
     pub cores: Vec<usize>,
     /// Engines of a device; `None`: one for each of `cores`, at least one.
     pub engines: Option<usize>,
-    /// Who drives the engine.
+    /// Which threads drive the engine.
     pub progress: Progress,
-    /// Which implementation of the CRC is used.
+    /// The implementation of the CRC.
     pub crc_kernel: CrcKernel,
 }
 
 impl EngineConfig {
-    /// Returns how many engines a device is to have, from 1 to [`MAX_ENGINES`].
+    /// Returns the number of engines of a device, from 1 to [`MAX_ENGINES`].
     pub fn count(&self) -> usize {
         self.engines.unwrap_or(self.cores.len()).clamp(1, MAX_ENGINES)
     }
 }
 
-/// Most engines of a device.
+/// The maximum number of engines of a device.
 pub const MAX_ENGINES: usize = 64;
 
-/// Who drives an engine.
+/// Which threads drive an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {
     /// Only the application, by polling completion queues and by control calls.
     Inline,
-    /// A thread of its own that never sleeps.
+    /// A dedicated thread that never sleeps.
     Dedicated,
-    /// Whoever polls; a thread that naps takes over when nobody does.
+    /// Application threads, when they poll; a thread of the engine that naps takes over while none polls.
     #[default]
     Adaptive,
 }
@@ -157,27 +157,27 @@ pub struct TcpConfig {
     pub rto_min: Duration,
     /// Receive window of a connection, in bytes.
     pub recv_window: u32,
-    /// Offer selective acknowledgements (RFC 2018).
+    /// Whether to offer selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Offer timestamps (RFC 7323).
+    /// Whether to offer timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Offer window scaling (RFC 7323); without it a window is at most 65,535 bytes.
+    /// Whether to offer window scaling (RFC 7323); without it a window is at most 65,535 bytes.
     pub window_scale: bool,
     /// Congestion control.
     pub congestion: Congestion,
     /// Explicit congestion notification.
     pub ecn: Ecn,
-    /// Spread what the congestion window lets go over the round trip.
+    /// Whether to spread the segments of a congestion window over the round-trip time.
     pub pacing: bool,
-    /// Silence after which keep-alive probes start (RFC 9293 §3.8.4); none: a dead peer goes unnoticed while nothing
-    /// is sent.
+    /// Silence after which keep-alive probes start (RFC 9293 §3.8.4); `None`: no probes, so a dead peer goes
+    /// unnoticed while nothing is sent.
     pub keepalive_idle: Option<Duration>,
     /// Time between keep-alive probes.
     pub keepalive_interval: Duration,
     /// Unanswered keep-alive probes after which the peer counts as dead.
     pub keepalive_count: u8,
-    /// How long data may stay unacknowledged before the connection is given up (RFC 9293 §3.8.3); none: as long as
-    /// retransmissions go on.
+    /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: for as long
+    /// as retransmissions go on.
     pub user_timeout: Option<Duration>,
 }
 
@@ -215,36 +215,37 @@ pub enum Congestion {
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// Never.
+    /// Never used.
     Off,
-    /// Where the opener of a connection offers it.
+    /// Accepted from peers that offer it when they open a connection.
     #[default]
     Accept,
-    /// Offered to every peer.
+    /// Accepted, and offered to every peer.
     Offer,
 }
 
 /// Section `[mpa]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MpaConfig {
-    /// Highest revision that is spoken: 1 (RFC 5044) or 2 (RFC 6581).
+    /// Highest MPA revision that is used: 1 (RFC 5044) or 2 (RFC 6581).
     pub rev: u8,
-    /// Ask for CRC32C; a connection uses it when either side asks (RFC 5044 §7.1).
+    /// Whether to ask for CRC32C; a connection uses it if either side asks (RFC 5044 §7.1).
     pub crc: bool,
-    /// Ask the peer for markers in what it sends (RFC 5044 §4.3). What we send has markers when the peer asks for them.
+    /// Whether to ask the peer to send markers (RFC 5044 §4.3). We send markers if the peer asks for them.
     pub markers: bool,
-    /// What a connecting side sends first, so that the accepting one may send, too (RFC 6581 §5).
+    /// The ready-to-receive indication that a connecting side sends first, so that the accepting side may send too
+    /// (RFC 6581 §5).
     pub rtr: RtrChoice,
     /// Default number of inbound RDMA Reads served at once per connection.
     pub ird: u16,
     /// Default number of outbound RDMA Reads in flight per connection.
     pub ord: u16,
-    /// How long the start-up exchange may take.
+    /// Time limit of the start-up exchange.
     pub startup_timeout: Duration,
 }
 
-/// Which ready-to-receive indication a connecting side sends before anything else, without the application's doing: that
-/// is the peer-to-peer model of RFC 6581, which needs revision 2.
+/// The ready-to-receive indication that a connecting side sends before anything else, without the application's
+/// involvement. It belongs to the peer-to-peer model of RFC 6581, which needs revision 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RtrChoice {
     /// None: the client-server model, in which the application that connects sends first.
@@ -260,7 +261,8 @@ pub enum RtrChoice {
     Send,
 }
 
-/// Most RDMA Reads at once that revision 2 can negotiate (RFC 6581 §9.1: 14 bits, all ones excluded).
+/// The maximum number of concurrent RDMA Reads that revision 2 can negotiate (RFC 6581 §9.1: 14 bits, all ones
+/// excluded).
 pub const IRD_ORD_MAX: u16 = 0x3ffe;
 
 impl Default for MpaConfig {
@@ -280,70 +282,70 @@ impl Default for MpaConfig {
 /// Section `[memory]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryConfig {
-    /// MiB for packet buffers and the built-in allocator; none: as much as the MTU and the engines ask for
+    /// MiB for packet buffers and the built-in allocator; `None`: as much as the MTU and the engines need
     /// ([`Config::memory_mb`]).
     pub mb: Option<u32>,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
-    /// Whether payload may be sent from where it lies.
+    /// Whether payload may be sent from the application's memory without a copy.
     pub lend: Lend,
 }
 
-/// Sending of payload without a copy, where the transport can.
+/// Sending of payload without a copy, where the transport supports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lend {
-    /// What is long enough to be worth it. A program that changes a buffer before its request is complete breaks the CRC of
-    /// what is on its way, and with it its connection.
+    /// Payload that is long enough to gain by it. A program that changes a buffer before its request is complete
+    /// breaks the CRC of the data in flight, and so its connection.
     #[default]
     Auto,
-    /// Nothing: all is copied, and a buffer that changes is sent as it was at some moment.
+    /// Never: all payload is copied, and a buffer that changes meanwhile is sent in one of its states.
     Off,
 }
 
 /// Use of hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// When there are enough of them; otherwise ordinary pages with one warning.
+    /// Used if enough of them are free; otherwise ordinary pages are used, with one warning.
     #[default]
     Auto,
-    /// Never.
+    /// Never used.
     Off,
-    /// Or fail.
+    /// Required: without enough of them, the device is not opened.
     Required,
 }
 
 impl IpConfig {
-    /// Whether there is an address, or there may be one some time.
+    /// Returns whether the node has an address, or may get one from a router.
     pub fn is_configured(&self) -> bool {
         !self.addresses.is_empty() || self.autoconf
     }
 
-    /// Whether the node speaks IPv6.
+    /// Returns whether the node uses IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.autoconf || self.addresses.iter().any(|a| a.address.is_ipv6())
     }
 }
 
 impl Config {
-    /// Returns the memory for this process in MiB: what was set; or 128, or 256 with jumbo frames, and half as much again for
-    /// each engine beyond the first.
+    /// Returns the memory of this process in MiB: the value set; otherwise 128, or 256 with jumbo frames, plus half
+    /// of that for each engine beyond the first.
     pub fn memory_mb(&self) -> u32 {
         let first = if self.port.mtu > 1500 { 256 } else { 128 };
         self.memory.mb.unwrap_or(first + first / 2 * (self.engine.count() as u32 - 1))
     }
 }
 
-/// The words that stand for the values of an enum, in files, in the environment and on the command line.
+/// Words that stand for the values of an enum in files, in the environment and on the command line.
 pub trait Choice: Copy + PartialEq + Sized + 'static {
     /// Each value with its word.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// The value that a word stands for.
+    /// Returns the value of a word; `None` for an unknown word.
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, w)| *w == word).map(|(value, _)| *value)
     }
 
-    /// The word of this value.
+    /// Returns the word of this value.
     fn word(self) -> &'static str {
         Self::WORDS.iter().find(|(value, _)| *value == self).map_or("", |(_, word)| *word)
     }

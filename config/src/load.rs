@@ -1,4 +1,4 @@
-//! The layers: defaults, file, environment, command line.
+//! Loads the layers: defaults, file, environment, command line.
 
 use crate::error::{ConfigError, Origin};
 use crate::keys::{self, KEYS, Key, SECTIONS};
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where settings come from, besides the defaults.
+/// The sources of settings, besides the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// A TOML file; if none, the one that `URNIC_CONFIG` names.
+    /// A TOML file; `None`: the file that `URNIC_CONFIG` names, if any.
     pub file: Option<PathBuf>,
-    /// The environment; only `URNIC_*` matters.
+    /// The environment; only `URNIC_*` variables matter.
     pub env: Vec<(String, String)>,
     /// Settings from a command line.
     pub options: Vec<Setting>,
@@ -38,11 +38,11 @@ pub struct Setting {
 const FILE_VARIABLE: &str = "URNIC_CONFIG";
 /// Variables that are not settings.
 const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "URNIC_LOG"];
-/// Larger files are refused: nobody writes them.
+/// Larger files are refused as mistaken, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 impl Sources {
-    /// The environment of this process and nothing else.
+    /// Returns the environment of this process, without a file or options.
     pub fn process() -> Sources {
         let env = std::env::vars_os()
             .filter_map(|(name, value)| {
@@ -54,7 +54,7 @@ impl Sources {
     }
 }
 
-/// A configuration in the making: what is set, and where each key was set last.
+/// A configuration being loaded: its settings, and where each key was set last.
 struct Layers {
     config: Config,
     origins: HashMap<String, Origin>,
@@ -64,8 +64,8 @@ impl Config {
     /// Puts the layers together: defaults, then the file, then the environment, then options.
     ///
     /// # Errors
-    /// The first mistake found: a file that cannot be read or is no TOML, an unknown section, key or variable, a value
-    /// of the wrong type or outside its range, or settings that contradict each other.
+    /// The first mistake found: an unreadable or malformed file, an unknown section, key or variable, a value of the
+    /// wrong type or outside its range, or contradictory settings.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
         let variable = sources.env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
@@ -87,10 +87,10 @@ impl Config {
         layers.finish()
     }
 
-    /// Reads the text of a configuration file, over the defaults. `path` is for messages.
+    /// Parses the text of a configuration file, over the defaults. `path` is for messages.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// As for [`Config::load`].
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
         layers.file(path, text)?;
@@ -141,7 +141,7 @@ impl Layers {
             problem: format!("not valid TOML: {}", e.message().lines().next().unwrap_or("")),
             remedy: "correct the line; strings need quotes, sections look like [port]".to_string(),
         })?;
-        // In the order of the text, so that the first mistake is the one reported.
+        // In the order of the text, so that the first mistake is reported.
         for (name, content) in in_order(document.get_ref()) {
             let (section, here) = (name.get_ref().as_ref(), at(name.span().start));
             let DeValue::Table(table) = content.get_ref() else {
@@ -173,7 +173,7 @@ impl Layers {
             if let Some(key) = KEYS.iter().find(|key| key.env == name) {
                 self.set(key, &Value::Text(value.clone()), Origin::Env(name.clone()))?;
             } else if !OTHER_VARIABLES.contains(&name.as_str()) {
-                // Other programs may have variables of that prefix; a near miss is a typing error.
+                // Other programs may use variables of this prefix, so only a name close to one of ours is a mistake.
                 if let Some(near) = suggest::nearest(name, KEYS.iter().map(|key| key.env)) {
                     return Err(ConfigError {
                         origin: Origin::Env(name.clone()),
@@ -187,14 +187,14 @@ impl Layers {
         Ok(())
     }
 
-    /// Checks what concerns more than one key.
+    /// Checks that involve several keys.
     fn finish(self) -> Result<Config, ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
         let own = &config.ip.addresses;
         let gateways = config.ip.gateways.iter().map(|router| ("ip.gateway", *router));
         let routes = config.ip.routes.iter().map(|route| ("ip.routes", route.via));
-        // A router of IPv6 may be known by the address that it has on the link only (RFC 4861).
+        // An IPv6 router may be given by its link-local address (RFC 4861).
         let ipv6 = config.ip.has_ipv6();
         let link_local =
             |router: IpAddr| matches!(router, IpAddr::V6(ip) if ip.is_unicast_link_local() && ipv6);
@@ -252,7 +252,7 @@ impl Layers {
     }
 }
 
-/// The entries of a table in the order of the text.
+/// Returns the entries of a table in the order of the text.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
 ) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
@@ -276,7 +276,7 @@ fn toml_value(value: &DeValue<'_>) -> Value {
     }
 }
 
-/// A key before the first section.
+/// Returns the error for a key before the first section.
 fn outside(name: &str, origin: Origin) -> ConfigError {
     let homes: Vec<_> = KEYS.iter().filter(|key| key.name == name).map(|key| key.section).collect();
     let remedy = match homes.as_slice() {
@@ -291,7 +291,7 @@ fn outside(name: &str, origin: Origin) -> ConfigError {
     }
 }
 
-/// A key that the section does not have.
+/// Returns the error for a key that the section does not have.
 fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
     let elsewhere = KEYS.iter().find(|key| key.name == name).map(|key| key.section);
     let own = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
@@ -307,7 +307,7 @@ fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
 }
 
 impl Config {
-    /// The Ethernet address: the one set, or one derived from the IP address; none if it is the interface's.
+    /// Returns the Ethernet address that is set or derived from the IP address; `None` if the interface's is used.
     pub fn mac(&self) -> Option<Mac> {
         match self.port.mac {
             MacSource::Fixed(mac) => Some(mac),

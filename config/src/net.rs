@@ -1,19 +1,19 @@
-//! Network addresses as people write them.
+//! Network addresses in their usual text forms.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An address and the length of its network's prefix: `10.0.0.1/24`, `fd00::1/64`.
+/// An address with its network's prefix length: `10.0.0.1/24`, `fd00::1/64`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     /// The address of the host.
     pub address: IpAddr,
-    /// Bits of the network, 1 to 32 or 128.
+    /// Prefix length in bits, from 1 to 32 (IPv4) or 128 (IPv6).
     pub prefix: u8,
 }
 
-/// The bits of an address, from the highest of 128 on, and how many they are.
+/// Returns the bits of an address, left-aligned in 128 bits, and their number.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(a) => (u128::from(a.to_bits()) << 96, 32),
@@ -21,20 +21,21 @@ fn bits(address: IpAddr) -> (u128, u8) {
     }
 }
 
-/// All but the first `prefix` bits.
+/// Returns a mask of all bits after the first `prefix` bits.
 fn host_bits(prefix: u8) -> u128 {
     u128::MAX.checked_shr(prefix.into()).unwrap_or(0)
 }
 
 impl Cidr {
-    /// Whether `other` is in the same network.
+    /// Returns whether `other` is in the same network.
     pub fn contains(self, other: IpAddr) -> bool {
         let ((own, width), (other, other_width)) = (bits(self.address), bits(other));
         width == other_width && (own ^ other) & !host_bits(self.prefix) == 0
     }
 
-    /// Whether a host can have this address: not of the network as a whole, not broadcast, multicast, loopback or
-    /// unspecified. An IPv6 network's own address belongs to its routers (RFC 4291 §2.6.1).
+    /// Returns whether a host can have this address. It cannot if the address is the network's own, or a broadcast,
+    /// multicast, loopback or unspecified address. An IPv6 network's own address belongs to its routers (RFC 4291
+    /// §2.6.1).
     fn usable(self) -> bool {
         let a = self.address;
         let (own, width) = bits(a);
@@ -82,9 +83,9 @@ impl fmt::Display for Cidr {
 pub struct Route {
     /// The network's address.
     pub network: IpAddr,
-    /// Bits of the network, 0 to 32 or 128.
+    /// Prefix length in bits, from 0 to 32 (IPv4) or 128 (IPv6).
     pub prefix: u8,
-    /// The router, in our own network.
+    /// The router, in one of our own networks.
     pub via: IpAddr,
 }
 
@@ -120,8 +121,8 @@ impl fmt::Display for Route {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// The locally administered address that belongs to an IP address when none is set: different ones for hosts of one
-    /// network that differ in the last 32 bits.
+    /// Returns the locally administered address that is derived from an IP address when none is set. Hosts of one
+    /// network get different ones if their IP addresses differ in the last 32 bits.
     pub fn for_address(address: IpAddr) -> Mac {
         match address {
             IpAddr::V4(ip) => {
@@ -156,21 +157,21 @@ impl FromStr for Mac {
             return Err(format!("{text:?} is a group address (the first octet is odd)"));
         }
         if octets == [0; 6] {
-            return Err(format!("{text:?} is no station's address"));
+            return Err(format!("{text:?} is not the address of a station"));
         }
         Ok(Mac(octets))
     }
 }
 
-/// Where an Ethernet address comes from.
+/// Source of the Ethernet address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MacSource {
-    /// Locally administered, derived from the IP address: the kernel's stack ignores what is sent to it.
+    /// A locally administered address, derived from the IP address: the kernel's stack ignores frames sent to it.
     #[default]
     Derived,
-    /// That of the network interface or NIC: for networks that let no other through.
+    /// The address of the network interface or NIC: for networks that block frames with any other.
     Interface,
-    /// This one.
+    /// A fixed address.
     Fixed(Mac),
 }
 

@@ -1,19 +1,19 @@
-//! The port below the stack, as `KIND:ARG[,key=value...]`.
+//! The port below the stack, written as `KIND:ARG[,key=value...]`.
 
 use crate::Choice;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// A port: what carries Ethernet frames.
+/// A port, which carries Ethernet frames.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpec {
     /// `virtio_user:PATH`: one end of a link between two processes; the other is `vhost:PATH`.
     VirtioUser {
         /// Path of the Unix socket.
         path: PathBuf,
-        /// Whether this side creates the socket (`server=yes`, the default) or connects to it. Exactly one side
-        /// must; with the defaults both sides may restart in any order.
+        /// Whether this side creates the socket (`server=yes`, the default) or connects to it. Exactly one side must
+        /// create it. With the defaults, both sides may restart in any order.
         server: bool,
         /// Descriptors per ring, a power of two from 64 to 4096.
         queue_size: u16,
@@ -29,15 +29,15 @@ pub enum PortSpec {
     Memif {
         /// Path of the Unix socket.
         path: PathBuf,
-        /// Which side of the socket.
+        /// The side of the socket that this process is.
         role: MemifRole,
         /// Interface number, the same on both sides; several links may share a socket.
         id: u32,
         /// Descriptors per ring, a power of two from 64 to 4096.
         queue_size: u16,
     },
-    /// `ring:NAME`: a link between two devices in one process; the first to open the name is one end, the second the
-    /// other.
+    /// `ring:NAME`: a link between two devices in one process; the first device to open the name is one end, the
+    /// second the other.
     Ring {
         /// Name of the link.
         name: String,
@@ -53,31 +53,31 @@ pub enum PortSpec {
     AfXdp {
         /// Name of the interface.
         interface: String,
-        /// Which queue of the interface.
+        /// The queue of the interface.
         queue: u16,
     },
-    /// `tap:NAME`: a network interface that the port makes, with the kernel's stack behind it.
+    /// `tap:NAME`: a network interface that the port creates, with the kernel's stack behind it.
     Tap {
         /// Name of the interface.
         interface: String,
     },
     /// `pci:ADDRESS[,offload=no]`: a NIC that DPDK drives itself.
     Pci {
-        /// Its address on the bus, as `0000:00:04.0`.
+        /// The NIC's PCI address, such as `0000:00:04.0`.
         address: String,
-        /// Whether checksums are left to the NIC, where it has them.
+        /// Whether checksums are left to the NIC, if it supports that.
         offload: bool,
     },
-    /// `vdev:NAME[,key=value...]`: any other virtual device of DPDK, its arguments as they are.
+    /// `vdev:NAME[,key=value...]`: any other virtual device of DPDK; its arguments are passed on unchanged.
     Vdev {
-        /// The driver's name with a number that is free, such as `net_pcap9`.
+        /// The driver's name with an unused number, such as `net_pcap9`.
         name: String,
         /// Its arguments.
         args: String,
     },
 }
 
-/// Side of a memif socket.
+/// The side of a memif socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemifRole {
     /// Creates the socket.
@@ -86,20 +86,21 @@ pub enum MemifRole {
     Client,
 }
 
-/// The longest path that fits the address of a Unix socket with its final zero.
+/// The longest path of a Unix socket in bytes, without the final zero.
 const PATH_MAX: usize = 107;
 const QUEUE_DEFAULT: u16 = 256;
-/// What a ring of `af_packet` holds without `queue_size`: the kernel fills it whether or not we poll.
+/// Frames in a ring of `af_packet` without `queue_size`: large, because the kernel fills it even while we do not
+/// poll.
 const PACKET_QUEUE_DEFAULT: u16 = 4096;
 /// The longest name of a network interface (IFNAMSIZ without the final zero).
 const INTERFACE_MAX: usize = 15;
 
 impl PortSpec {
-    /// Names of the kinds, as written before the colon.
+    /// Names of the kinds, written before the colon.
     pub const KINDS: [&'static str; 9] =
         ["virtio_user", "vhost", "memif", "ring", "af_packet", "af_xdp", "tap", "pci", "vdev"];
 
-    /// The name of this port's kind.
+    /// Returns the name of this port's kind.
     pub fn kind(&self) -> &'static str {
         match self {
             PortSpec::VirtioUser { .. } => "virtio_user",
@@ -114,7 +115,7 @@ impl PortSpec {
         }
     }
 
-    /// Whether it joins two devices by shared memory. Other ports lead to a network.
+    /// Returns whether the port joins two devices through shared memory. Other ports lead to a network.
     pub fn is_memory_link(&self) -> bool {
         matches!(
             self,
@@ -125,7 +126,7 @@ impl PortSpec {
         )
     }
 
-    /// The name of its network interface, if it has one.
+    /// Returns the name of the port's network interface; `None` if it has none.
     pub fn interface(&self) -> Option<&str> {
         match self {
             PortSpec::AfPacket { interface, .. }
@@ -135,7 +136,7 @@ impl PortSpec {
         }
     }
 
-    /// The path of its socket, if it has one.
+    /// Returns the path of the port's socket; `None` if it has none.
     pub fn path(&self) -> Option<&Path> {
         match self {
             PortSpec::VirtioUser { path, .. }
@@ -145,7 +146,8 @@ impl PortSpec {
         }
     }
 
-    /// The port that the other end of the same link opens; that of a network has no such, and is its own.
+    /// Returns the port that the other end of the same link must open. A port that leads to a network has no other
+    /// end, and is returned itself.
     pub fn peer(&self) -> PortSpec {
         match self.clone() {
             PortSpec::VirtioUser { path, server, .. } => PortSpec::Vhost { path, server: !server },
@@ -161,7 +163,7 @@ impl PortSpec {
     }
 }
 
-/// The `key=value` list behind the argument. What is not taken is an error.
+/// The `key=value` list after the argument. Options that no code takes are errors.
 struct Options<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,
@@ -240,7 +242,7 @@ fn interface(kind: &str, arg: &str) -> Result<String, String> {
     }
 }
 
-/// `DOMAIN:BUS:DEVICE.FUNCTION`, where the domain may be left out.
+/// Parses `DOMAIN:BUS:DEVICE.FUNCTION`; the domain may be omitted.
 fn pci_address(arg: &str) -> Result<String, String> {
     let wrong = || format!("{arg:?} is not the address of a PCI device, such as 0000:00:04.0");
     let hex = |text: &str, max: u32| {
@@ -258,7 +260,7 @@ fn pci_address(arg: &str) -> Result<String, String> {
     Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.{:x}", hex(function, 7)?))
 }
 
-/// A driver's name with a number, such as `net_pcap9`.
+/// Checks a driver's name with a number, such as `net_pcap9`.
 fn device_name(arg: &str) -> Result<String, String> {
     let known = arg.starts_with("net_") && arg.ends_with(|c: char| c.is_ascii_digit());
     if !known || arg.len() > 63 || !arg.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {

@@ -1,8 +1,8 @@
-//! Did you mean ...?
+//! Suggestions for misspelt words ("did you mean ...?").
 
-/// The candidate that `word` most likely was meant to be, if one is close enough.
+/// Returns the candidate closest to `word`, if one is close enough.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Beyond this length a word is no misspelt key, and the distance would cost time.
+    // A longer word is not a misspelt key, and the distance would take long to compute.
     if word.len() > 64 {
         return None;
     }
@@ -13,7 +13,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, c)| c)
 }
 
-/// A remedy for an unknown word: the nearest candidate, or all of them.
+/// Returns a remedy for an unknown word: the closest candidate, or all of them.
 pub(crate) fn remedy<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str> + Clone,
@@ -25,12 +25,12 @@ pub(crate) fn remedy<'a>(
     }
 }
 
-/// Edits (insertions, deletions, replacements of a character, exchanges of neighbours) between two words; `-` counts
-/// as `_`.
+/// Returns the edit distance of two words: insertions, deletions and replacements of a character, and exchanges of
+/// neighbours; `-` counts as `_`.
 fn distance(a: &str, b: &str) -> usize {
     let letters = |s: &str| -> Vec<char> { s.replace('-', "_").chars().collect() };
     let (a, b) = (letters(a), letters(b));
-    // `edits[i][j]`: between the first `i` characters of `a` and the first `j` of `b`.
+    // `edits[i][j]`: distance between the first `i` characters of `a` and the first `j` of `b`.
     let mut edits = vec![vec![0; b.len() + 1]; a.len() + 1];
     for i in 0..=a.len() {
         for j in 0..=b.len() {

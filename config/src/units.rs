@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads a time such as `200ms`: a whole number and one of `us`, `ms`, `s`, `m`, `h`.
+/// Parses a time such as `200ms`: a whole number and one of `us`, `ms`, `s`, `m`, `h`.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let micros = match unit {
@@ -16,7 +16,7 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(micros).map(Duration::from_micros)
 }
 
-/// Reads a number of bytes such as `65536`, `64KiB`, `1MiB` or `1GiB`.
+/// Parses a number of bytes such as `65536`, `64KiB`, `1MiB` or `1GiB`.
 pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor = match unit {

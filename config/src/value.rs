@@ -1,4 +1,4 @@
-//! A value as it was written, and its conversion to what a key wants.
+//! A setting's value as written, and its conversion to the type of its key.
 
 use crate::Choice;
 use crate::units;
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A value before it has the type of its key.
+/// A value before it is converted to the type of its key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// From the environment or the command line, where everything is text.
@@ -24,7 +24,7 @@ pub(crate) enum Value {
     Other(&'static str),
 }
 
-/// Why a value does not fit: the problem, in words that follow the name of the key. The remedy comes from the key.
+/// Why a value does not fit: the problem, worded to follow the name of the key. The key supplies the remedy.
 pub(crate) type Wrong = String;
 
 impl Value {
@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn boolean(&self) -> Result<bool, Wrong> {
         match self {
             Value::Bool(b) => Ok(*b),
@@ -60,7 +60,7 @@ impl Value {
         }
     }
 
-    /// A whole number within a range.
+    /// Reads a whole number within a range.
     pub fn number<T: TryFrom<u64> + Into<u64> + Copy>(&self, range: RangeInclusive<T>) -> Result<T, Wrong> {
         let n = match self {
             Value::Int(n) => u64::try_from(*n).ok(),
@@ -73,7 +73,7 @@ impl Value {
         within(n, &range).ok_or_else(|| self.out_of(&range))
     }
 
-    /// A number of bytes within a range: a whole number, or one with a unit.
+    /// Reads a number of bytes within a range: a whole number, with or without a unit.
     pub fn bytes<T: TryFrom<u64> + Into<u64> + Copy>(&self, range: RangeInclusive<T>) -> Result<T, Wrong> {
         let n = match self {
             Value::Int(n) => u64::try_from(*n).ok(),
@@ -94,7 +94,7 @@ impl Value {
         format!("{shown} is outside {} to {}", (*range.start()).into(), (*range.end()).into())
     }
 
-    /// A time with a unit, within a range.
+    /// Reads a time with a unit, within a range.
     pub fn duration(&self, range: RangeInclusive<Duration>) -> Result<Duration, Wrong> {
         let text = self.text("a time with a unit")?;
         let time = units::duration(text).ok_or_else(|| self.wrong_type("a time with a unit"))?;
@@ -104,7 +104,7 @@ impl Value {
         Ok(time)
     }
 
-    /// Whether it says `off`: the string, or `false`.
+    /// Returns whether the value is the string `off` or `false`.
     pub fn is_off(&self) -> bool {
         match self {
             Value::Text(text) | Value::Str(text) => text == "off",
@@ -113,12 +113,12 @@ impl Value {
         }
     }
 
-    /// Whether it is the string `auto`.
+    /// Returns whether the value is the string `auto`.
     pub fn is_auto(&self) -> bool {
         matches!(self, Value::Text(text) | Value::Str(text) if text == "auto")
     }
 
-    /// One of the words of an enum.
+    /// Reads one of the words of an enum.
     pub fn choice<T: Choice>(&self) -> Result<T, Wrong> {
         let words: Vec<_> = T::WORDS.iter().map(|(_, word)| *word).collect();
         let wanted = format!("one of {}", words.join(", "));
@@ -126,17 +126,17 @@ impl Value {
         T::from_word(text).ok_or_else(|| self.wrong_type(&wanted))
     }
 
-    /// A string that a type parses itself.
+    /// Reads a string that a type parses itself.
     pub fn parsed<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<T, Wrong> {
         self.text(wanted)?.parse()
     }
 
-    /// A string, taken as it is.
+    /// Reads a string as it is.
     pub fn string(&self, wanted: &str) -> Result<String, Wrong> {
         self.text(wanted).map(str::to_string)
     }
 
-    /// IP addresses: one, or a list.
+    /// Reads IP addresses: one, or a list.
     pub fn ips(&self) -> Result<Vec<IpAddr>, Wrong> {
         let wanted = "an IP address";
         let one = |text: &str| text.parse().map_err(|_| format!("{text:?} is not {wanted}"));
@@ -146,7 +146,7 @@ impl Value {
         }
     }
 
-    /// A list of what a type parses itself: an array of strings, or text with commas.
+    /// Reads a list of items that a type parses itself: an array of strings, or text with commas.
     pub fn list<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<Vec<T>, Wrong> {
         match self {
             Value::List(list) => list.iter().map(|item| item.parsed(wanted)).collect(),
@@ -154,7 +154,7 @@ impl Value {
         }
     }
 
-    /// Numbers of cores: an array of integers, or text such as `0,2-3`.
+    /// Reads core numbers: an array of integers, or text such as `0,2-3`.
     pub fn cores(&self) -> Result<Vec<usize>, Wrong> {
         let wanted = "a list of core numbers";
         let mut cores = Vec::new();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// The core could not be taken.
+/// The calling thread could not be pinned to the core.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cannot run on core {core}: this process may use cores {allowed:?}")]
 pub struct PinError {
@@ -25,9 +25,10 @@ fn cores_of(thread: Pid) -> Vec<usize> {
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
 }
 
-/// The cores that threads of this process may run on, without those that one is pinned to, as it may well poll there. Where
-/// that leaves none, those that the caller is not pinned to, and where there is no other, that one. Ascending; those of the
-/// caller where `/proc` does not tell.
+/// Returns the cores that threads of this process may run on, ascending, without the cores that have a thread pinned
+/// to them, because such a thread may poll there. If no core is left, returns those that the calling thread is not
+/// pinned to; if there is none of these either, the calling thread's only core. Where `/proc` is unreadable, returns
+/// the calling thread's cores.
 pub fn free_cores() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -55,7 +56,7 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
     Err(PinError { core, allowed: allowed_cores() })
 }
 
-/// Lets the calling thread run on all of `cores`; nothing changes if that is refused.
+/// Lets the calling thread run on all of `cores`; changes nothing if the kernel refuses.
 pub fn set_current_thread(cores: &[usize]) {
     let mut set = CpuSet::new();
     if !cores.is_empty() && cores.iter().all(|&c| set.set(c).is_ok()) {
@@ -71,10 +72,10 @@ mod tests {
     fn free_are_the_cores_that_nobody_is_pinned_to() {
         let free =
             |own: &[usize], threads: &[&[usize]]| choose(own, threads.iter().map(|cores| cores.to_vec()));
-        // SPDK: a reactor that is pinned opens the device; EAL's other threads have what the reactors leave.
+        // SPDK: a pinned reactor opens the device; EAL's other threads run on the cores that the reactors leave.
         assert_eq!(free(&[0], &[&[0], &[1], &[2, 3], &[2, 3]]), [2, 3]);
         assert_eq!(free(&[0, 1, 2, 3], &[&[0, 1, 2, 3], &[1]]), [0, 2, 3]);
-        // Where they leave one, that looks as if somebody wanted it for himself.
+        // A thread pinned to the one core that is left looks as if another user wanted the core for itself.
         assert_eq!(free(&[0], &[&[0], &[1]]), [1]);
         // `taskset -c 2`: all there is.
         assert_eq!(free(&[2], &[&[2], &[2]]), [2]);

@@ -28,17 +28,18 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An allocator on EAL's heap.
+    /// Creates an allocator on EAL's heap.
     pub fn new(eal: &Arc<Eal>) -> Self {
         Self { eal: Arc::clone(eal) }
     }
 
-    /// A zeroed block of `len` bytes (at least one), aligned to `align` (a power of two) or a cache line.
+    /// Allocates a zeroed block of `len` bytes (at least one), aligned to `align` (a power of two) or a cache line,
+    /// whichever is larger.
     pub fn alloc(&self, len: usize, align: usize) -> Result<HugeBuf, ArenaError> {
         let failure = || ArenaError { len, memory: self.eal.memory(), free_mb: self.eal.heap().1 >> 20 };
         let layout = Layout::from_size_align(len.max(1), align.max(64)).map_err(|_| failure())?;
         let align = u32::try_from(layout.align()).map_err(|_| failure())?;
-        // The heap may grow, which the virtio drivers tell their peers: a control call.
+        // A control call, because the heap may grow, and the virtio drivers report growth to their peers.
         let at = self.eal.control(|| {
             // SAFETY: EAL runs; a null type is allowed.
             unsafe { sys::rte_zmalloc_socket(std::ptr::null(), layout.size(), align, -1) as usize }
@@ -47,8 +48,8 @@ impl Arena {
         Ok(HugeBuf { ptr, len, eal: Arc::clone(&self.eal) })
     }
 
-    /// Whether all of these bytes are memory of EAL, of whoever it is: that of a program which uses EAL itself, too. They are
-    /// the caller's, and stay what they are meanwhile.
+    /// Returns whether all of these bytes are EAL memory, even if the program around us allocated them from EAL
+    /// itself. The caller must own the bytes and keep them in place during the call.
     pub fn holds(&self, base: *const u8, len: usize) -> bool {
         joined::holds(base, len)
     }
@@ -62,7 +63,7 @@ pub struct HugeBuf {
     eal: Arc<Eal>,
 }
 
-// SAFETY: only an address and a length; whoever accesses the bytes does so under their own rules.
+// SAFETY: only an address and a length; code that accesses the bytes follows its own rules.
 unsafe impl Send for HugeBuf {}
 // SAFETY: as above; there are no methods that access the bytes.
 unsafe impl Sync for HugeBuf {}
@@ -73,12 +74,12 @@ impl HugeBuf {
         self.ptr
     }
 
-    /// Bytes.
+    /// Returns the length of the block in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it was allocated with length 0.
+    /// Returns whether the block was allocated with length 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

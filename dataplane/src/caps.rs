@@ -1,4 +1,4 @@
-//! What each kind of port can do, as tested with DPDK 22.11, not as its flags claim.
+//! What each kind of port can do, as tested with DPDK 22.11 rather than as DPDK's flags claim.
 
 use urnic_config::PortSpec;
 
@@ -7,44 +7,47 @@ use urnic_config::PortSpec;
 pub enum ExternalMemory {
     /// Only memory of EAL: mbufs and [`Arena`](crate::Arena).
     Eal,
-    /// Any.
+    /// Any memory.
     Any,
 }
 
-/// Who computes the TCP checksum of a frame that is sent.
+/// The party that computes the TCP checksum of a frame that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxChecksum {
-    /// We do.
+    /// The stack computes it.
     Software,
-    /// Nobody: frames cross memory only. The peer is told that the field holds the sum of the pseudo-header, and trusts it.
+    /// Nothing: frames cross memory only. The link's metadata tells the peer that the field holds the sum of the
+    /// pseudo-header, and the peer trusts the segment.
     Spared,
-    /// The NIC does, of what the field's sum of the pseudo-header and the mbuf's flags describe; on the wire it is right.
+    /// The NIC, from the sum of the pseudo-header in the field and the mbuf's flags; the frame on the wire has the
+    /// right checksum.
     Nic,
 }
 
-/// Who verifies the TCP checksum of a frame that arrives.
+/// The party that verifies the TCP checksum of a frame that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// We do.
+    /// The stack verifies it.
     Software,
-    /// Nobody, where the link's metadata says that none is needed.
+    /// Nothing, where the link's metadata says that no check is needed.
     Link,
-    /// The NIC, where it has found a whole segment's right; else we do.
+    /// The NIC, where it reports the checksum of a whole segment as right; else the stack.
     Nic,
 }
 
-/// Who chooses the queue of a port at which a frame arrives.
+/// The party that chooses the queue of a port at which a frame arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// The peer, by the queue from which it sends.
     Sender,
-    /// The kernel or the NIC, by a hash of the connection that is unknown to us.
+    /// The kernel or the NIC, by a hash of the connection that we do not know.
     Hash,
-    /// The NIC, by a hash of the connection that it was told.
+    /// The NIC, by a hash of the connection that we have configured.
     Known(Rss),
 }
 
-/// Toeplitz's hash of both addresses and ports of a TCP connection, as a NIC computes it, and what becomes of it.
+/// The Toeplitz hash of both addresses and ports of a TCP connection, as a NIC computes it, and how the NIC chooses a
+/// queue by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rss {
     /// The 16 bits that the key repeats.
@@ -53,47 +56,50 @@ pub struct Rss {
     pub entries: u32,
 }
 
-/// What a port can do.
+/// Capabilities of a kind of port, or of an open port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Frames of several segments arrive whole.
+    /// Whether frames of several segments arrive whole.
     pub multi_segment_tx: bool,
-    /// What memory external buffers may be in.
+    /// The memory that external buffers may be in.
     pub external_tx: ExternalMemory,
-    /// What payload may stay in until it is acknowledged, instead of being copied when it is queued: nothing goes wrong if a
-    /// frame is read when its memory has been given back already. Where the port has no use for that: `None`.
+    /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued: a
+    /// late read of a frame does no harm even if the lender already has its memory back. `None`: the port gains
+    /// nothing by that.
     pub lends: Option<ExternalMemory>,
-    /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what comes of it.
+    /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what the
+    /// receiver then gets.
     pub tx_checksum: TxChecksum,
-    /// What is believed of what the port says of a received frame's TCP checksum.
+    /// How far the port's verdict on a received frame's TCP checksum is trusted.
     pub rx_checksum: RxChecksum,
-    /// The link comes back by itself when the peer was killed and restarted.
+    /// Whether the link comes back by itself after the peer was killed and restarted.
     pub reconnects: bool,
-    /// A peer that is killed cannot take this process with it.
+    /// Whether this process survives when its peer is killed.
     pub survives_peer: bool,
-    /// Queues that a port can have each way; of an open port, those that it has.
+    /// Queues that a port of this kind can have each way; of an open port, the queues that it has.
     pub queues: u16,
-    /// Who spreads frames over them.
+    /// The party that spreads frames over the queues.
     pub spread: Spread,
 }
 
-/// Queues of a port that may have as many as a device has engines.
+/// Queues of a port without a limit of its own: as many as a device may have engines.
 const MANY: u16 = urnic_config::MAX_ENGINES as u16;
-/// As many as DPDK's driver `virtio_user` takes (VIRTIO_MAX_VIRTQUEUE_PAIRS).
+/// The limit of DPDK's driver `virtio_user` (VIRTIO_MAX_VIRTQUEUE_PAIRS).
 const VIRTIO_QUEUES: u16 = 8;
-/// As many as DPDK's drivers `ring`, `af_packet` and `tap` take (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
-/// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` knows no such bound.
+/// The limit of DPDK's drivers `ring`, `af_packet` and `tap` (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
+/// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` has none.
 const RINGS: u16 = 16;
 
 impl Capabilities {
-    /// The table, by kinds. Of an open port, [`Port::caps`](crate::Port::caps) tells more.
+    /// Returns the capabilities of a kind of port. For an open port, [`Port::caps`](crate::Port::caps) is more
+    /// precise.
     pub fn of(spec: &PortSpec) -> Self {
         match spec {
             PortSpec::VirtioUser { server, .. } => Self {
                 multi_segment_tx: true,
-                // Other memory stalls the queue for ever: the peer has not mapped it.
+                // Other memory stalls the queue for ever, because the peer has not mapped it.
                 external_tx: ExternalMemory::Eal,
-                // The peer may be slow to read a frame: by then memory of EAL may be someone else's, but it is there.
+                // The peer may read a frame late: EAL memory may have another owner by then, but it is still mapped.
                 lends: Some(ExternalMemory::Eal),
                 tx_checksum: TxChecksum::Spared,
                 rx_checksum: RxChecksum::Link,
@@ -114,7 +120,7 @@ impl Capabilities {
                 queues: MANY,
                 spread: Spread::Sender,
             },
-            // The driver's control thread unmaps the rings under a survivor that is polling them.
+            // When the peer dies, the driver's control thread unmaps the rings while this process polls them.
             PortSpec::Memif { .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Any,
@@ -123,7 +129,8 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: false,
-                // Restarting the client would stop the device under the others' bursts.
+                // With several queues, a restart of the client would stop the device during the bursts of the other
+                // queues.
                 queues: 1,
                 spread: Spread::Sender,
             },
@@ -148,12 +155,13 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                // The kernel hashes connections; that of a tap remembers, too, from which queue it has heard of one.
+                // The kernel hashes connections; the kernel's tap driver also remembers from which queue it last got
+                // a connection's frames.
                 queues: RINGS,
                 spread: Spread::Hash,
             },
-            // The driver looks at a frame's first segment only, and sends as many bytes from there as the frame has.
-            // Of other virtual devices nothing is known.
+            // The driver reads past a frame's first segment instead of following the chain: it sends the frame's
+            // whole length from there. Of other virtual devices nothing is known.
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
                 multi_segment_tx: false,
                 external_tx: ExternalMemory::Eal,
@@ -162,12 +170,12 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: true,
-                // A socket for each; tried with those of a tap.
+                // AF_XDP uses one socket for each queue; tested with the queues of a tap.
                 queues: if matches!(spec, PortSpec::AfXdp { .. }) { RINGS } else { 1 },
                 spread: Spread::Hash,
             },
-            // What the driver says of chaining, of checksums and of queues is believed. An upper bound: the open port knows, and
-            // whether its hash is known.
+            // The driver's claims on chaining, checksums and queues are trusted. These are upper bounds: the open
+            // port has the exact values, and whether its hash is known.
             PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,

@@ -13,8 +13,8 @@ use crate::layers::ETHERNET;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Computes the TCP or UDP checksum of an IP frame and writes it into its field. A frame of another kind, a fragment, and
-/// one that is cut short stay as they are.
+/// Computes the TCP or UDP checksum of an IP frame and writes it into its field. Leaves alone frames of other kinds,
+/// fragments, and frames that are cut short.
 pub fn fill_checksum(frame: &mut [u8]) {
     let Some((layers, segment, field)) = places(frame) else { return };
     let pseudo_header = frame.get(layers.addresses()).map_or(0, sum);
@@ -22,19 +22,19 @@ pub fn fill_checksum(frame: &mut [u8]) {
     let Some(place) = frame.get_mut(field..field + 2) else { return };
     place.fill(0);
     let checksum = !fold(pseudo_header + protocol + length + frame.get(segment).map_or(0, sum));
-    // RFC 768: all ones stand for a UDP checksum of zero. To TCP the two are the same.
+    // RFC 768: a UDP checksum of zero is sent as all ones. For TCP, zero and all ones are equivalent.
     let checksum = if checksum == 0 && protocol == u64::from(UDP) { 0xffff } else { checksum };
     if let Some(place) = frame.get_mut(field..field + 2) {
         place.copy_from_slice(&checksum.to_be_bytes());
     }
 }
 
-/// Whether a header that holds its own checksum, as IPv4's does, is right (RFC 791 §3.1).
+/// Returns whether the checksum of a header that contains its own, as IPv4's does, is right (RFC 791 §3.1).
 pub(crate) fn is_complete(header: &[u8]) -> bool {
     fold(sum(header)) == 0xffff
 }
 
-/// Where the segment is, and its checksum.
+/// Returns the frame's layers, the range of the segment, and the offset of its checksum field.
 fn places(frame: &[u8]) -> Option<(Layers, Range<usize>, usize)> {
     let layers = Layers::of(frame)?;
     let at = match layers.protocol {
@@ -47,7 +47,7 @@ fn places(frame: &[u8]) -> Option<(Layers, Range<usize>, usize)> {
     whole.then_some((layers, layers.payload..end, layers.payload + at))
 }
 
-/// The sum of big-endian words, not folded; a last odd octet counts as the upper half of one.
+/// Sums big-endian words, without folding the carries; a last odd octet counts as the upper half of a word.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<2>();
     words.iter().map(|w| u64::from(u16::from_be_bytes(*w))).sum::<u64>()

@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 /// A monotonic clock that costs a few nanoseconds to read. Copies agree; the origin is that of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// Counter and nanoseconds at one moment, and nanoseconds per tick in 1/2^32; `None`: the counter is of no use.
+    /// The counter's calibration; `None`: the counter is unusable, and the kernel's clock is read.
     tsc: Option<Tsc>,
 }
 
@@ -19,18 +19,18 @@ struct Tsc {
 }
 
 impl Clock {
-    /// Calibrates the counter against the kernel's clock, for some ten milliseconds. Where the processor does not
+    /// Calibrates the counter against the kernel's clock, for about ten milliseconds. Where the processor does not
     /// promise a constant rate, the kernel's clock is read instead.
     pub fn calibrate() -> Self {
         Self { tsc: invariant_tsc().then(measure).flatten() }
     }
 
-    /// The kernel's clock.
+    /// Returns a clock that reads the kernel's clock.
     pub fn system() -> Self {
         Self { tsc: None }
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[inline]
     pub fn now(&self) -> u64 {
         match self.tsc {
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// Whether the counter is used.
+    /// Returns whether the counter is used.
     pub fn uses_tsc(&self) -> bool {
         self.tsc.is_some()
     }
@@ -77,7 +77,7 @@ fn invariant_tsc() -> bool {
     false
 }
 
-/// A counter value and the kernel's time at nearly the same moment: of several tries the one that took least.
+/// Reads the counter and the kernel's time at nearly the same moment: the fastest of several tries.
 fn pair() -> (u64, u64) {
     let tries = (0..16).map(|_| {
         let before = ticks();

@@ -1,10 +1,10 @@
-//! Descriptors that DPDK opens must not be left to the programs which this one starts: packet sockets are rights, and the
-//! files behind hugepages are the memory. DPDK opens nearly all of them without close-on-exec, at any time and in threads of
-//! its own (an accepted connection, a descriptor that a peer sends, more memory), where a later `fcntl` leaves a gap
-//! in which another thread may fork.
+//! Keeps descriptors that DPDK opens from programs which this one starts: packet sockets carry privileges, and the
+//! files behind hugepages are the memory itself. DPDK opens nearly all of its descriptors without close-on-exec, at
+//! any time and in threads of its own (for an accepted connection, for a descriptor that a peer sends, for more
+//! memory). A later `fcntl` would leave a gap in which another thread may fork.
 //!
-//! So its libraries are given other functions in the place of those of the C library that open descriptors
-//! ([`got`]). It concerns DPDK's own calls alone.
+//! So the calls of DPDK's libraries to the C library's functions that open descriptors are bound to functions of this
+//! module ([`got`]). Only DPDK's own calls are affected.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -14,22 +14,22 @@ use libc::mode_t;
 
 use crate::got;
 
-/// How the files of these libraries begin: DPDK's, and those by which it drives AF_XDP.
+/// How the file names of the affected libraries begin: DPDK's, and those through which it drives AF_XDP.
 const LIBRARIES: [&[u8]; 3] = [b"librte_", b"libxdp.", b"libbpf."];
 
-/// Objects whose tables have been seen to, by their addresses.
+/// Objects whose tables have already been changed, by their addresses.
 static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Lets all that DPDK opens from now on be closed by exec. To be called before it starts: libraries that it
-/// loads by itself are seen to as it does.
+/// Has all descriptors that DPDK opens from now on closed on exec. Must be called before EAL starts; a library that
+/// DPDK loads later is changed when it is loaded.
 pub(crate) fn close_on_exec() {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let seen: *mut HashSet<usize> = seen.get_or_insert_default();
-    // SAFETY: `each` takes what is given here, which lives through the call.
+    // SAFETY: `each` takes the pointer that is passed here, which is valid during the call.
     unsafe { libc::dl_iterate_phdr(Some(each), seen.cast()) };
 }
 
-/// The functions in the place of those of the C library.
+/// Returns the function that takes the place of the C library's `name`; `None` if there is no substitute.
 fn substitute(name: &CStr) -> Option<*const c_void> {
     Some(match name.to_bytes() {
         b"open" | b"open64" => open as *const c_void,
@@ -50,22 +50,23 @@ fn substitute(name: &CStr) -> Option<*const c_void> {
     })
 }
 
-// Each does what the C library's function of its name does. Sockets are made by the kernel itself: a library that is
-// preloaded may make something else of the C library's (librspreload.so).
+// Each function does what the C library's function of the same name does. Sockets are made by direct system calls,
+// because a preloaded library (librspreload.so) may replace the C library's socket functions.
 
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     unsafe { libc::open64(path, flags | libc::O_CLOEXEC, mode) }
 }
 
 unsafe extern "C" fn openat(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     unsafe { libc::openat64(folder, path, flags | libc::O_CLOEXEC, mode) }
 }
 
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     let mut closing = [0; 16];
-    // SAFETY: the caller's promises: strings that end. One that is too long for `closing` is passed on.
+    // SAFETY: as the caller promises: NUL-terminated strings. A mode that is too long for `closing` is passed on as
+    // it is.
     unsafe {
         let given = CStr::from_ptr(mode).to_bytes();
         let Some(place) = closing.get_mut(..given.len() + 2) else { return libc::fopen64(path, mode) };
@@ -76,17 +77,17 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut lib
 }
 
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // SAFETY: takes numbers; answers a descriptor, or -1.
+    // SAFETY: takes numbers; returns a descriptor, or -1.
     unsafe { libc::syscall(libc::SYS_socket, domain, kind | libc::SOCK_CLOEXEC, protocol) as c_int }
 }
 
 unsafe extern "C" fn accept(fd: c_int, address: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     unsafe { libc::syscall(libc::SYS_accept4, fd, address, len, libc::SOCK_CLOEXEC) as c_int }
 }
 
 unsafe extern "C" fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     unsafe { libc::syscall(libc::SYS_recvmsg, fd, message, flags | libc::MSG_CMSG_CLOEXEC) as isize }
 }
 
@@ -111,11 +112,12 @@ unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
 }
 
 unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-    // SAFETY: the caller's promises, and a descriptor of ours.
+    // SAFETY: as the caller promises, and a descriptor of ours.
     unsafe {
         let fd = libc::memfd_create(name, flags | libc::MFD_CLOEXEC);
         if fd >= 0 {
-            // Who is sent the descriptor needs no right to open the file anew, which the kernel gives to all.
+            // A process that receives the descriptor can use it without opening the file anew, a right which the
+            // kernel gives to all users by default.
             libc::fchmod(fd, 0o600);
         }
         fd
@@ -123,7 +125,7 @@ unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
 }
 
 unsafe extern "C" fn pipe(ends: *mut c_int) -> c_int {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     unsafe { libc::pipe2(ends, libc::O_CLOEXEC) }
 }
 
@@ -133,7 +135,7 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 }
 
 unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    // SAFETY: the caller's promises.
+    // SAFETY: as the caller promises.
     let library = unsafe { libc::dlopen(path, flags) };
     if !library.is_null() {
         close_on_exec();
@@ -142,7 +144,7 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
 }
 
 unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, seen: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker gives an object that is loaded; the set is the one of `close_on_exec`.
+    // SAFETY: the dynamic linker passes a loaded object; the set is the one of `close_on_exec`.
     unsafe {
         let (info, seen) = (&*info, &mut *seen.cast::<HashSet<usize>>());
         if info.dlpi_name.is_null() {

@@ -1,8 +1,9 @@
-//! The environment abstraction layer: started once per process, from our own settings, in a thread of its own.
+//! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own.
 //!
-//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
-//! of the virtio drivers write to sockets whose peer may be dead. All of that happens on one private thread with every
-//! signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE disposition.
+//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control
+//! calls of the virtio drivers write to sockets whose peer may be dead. All of that happens on one private thread
+//! with every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE
+//! disposition.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,12 +24,12 @@ use crate::log;
 /// Settings of [`Eal::start`].
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// Memory to take at start, in MiB. With hugepages EAL grows beyond it while pages are free; with ordinary pages
-    /// it is all there will ever be.
+    /// Memory to take at start, in MiB. On hugepages, EAL can grow beyond it while pages are free; on ordinary pages,
+    /// EAL never gets more.
     pub memory_mb: u32,
     /// Whether to take hugepages.
     pub hugepages: Hugepages,
-    /// The address on the PCI bus of the one NIC that EAL may take; none: it does not look at the bus.
+    /// The PCI address of the one NIC that EAL may take; `None`: EAL does not scan the PCI bus.
     pub nic: Option<String>,
     /// Further EAL arguments, as DPDK's manual writes them.
     pub extra_args: Vec<String>,
@@ -49,36 +50,36 @@ pub enum EalError {
          `echo {pages} > /proc/sys/vm/nr_hugepages`, or set memory.hugepages to \"auto\""
     )]
     NoHugepages {
-        /// What was asked for.
+        /// Memory asked for, in MiB.
         needed_mb: u32,
-        /// What the kernel has to give.
+        /// Memory in free hugepages, in MiB.
         free_mb: u64,
-        /// How many pages the request comes to.
+        /// The number of hugepages that the request needs.
         pages: u64,
-        /// What the kernel said.
+        /// Why the kernel could not supply them.
         cause: String,
     },
     /// An argument holds a NUL byte.
     #[error("EAL argument {0:?} holds a NUL byte")]
     Argument(String),
-    /// The child of a process that has started EAL cannot use it.
+    /// The process is a child, by fork, of one that has started EAL, and cannot use it.
     #[error(
         "this process was forked from one that had opened a urnic device; open the device after fork() only"
     )]
     Forked,
-    /// EAL would abort the process for want of descriptors.
+    /// Too few descriptors are free: EAL would abort the process.
     #[error(
         "fewer than {DESCRIPTORS} file descriptors are free, and DPDK needs them to start: raise the limit (`ulimit -n`), or \
          close some"
     )]
     Descriptors,
-    /// The program has brought other functions of DPDK's names.
+    /// The program contains its own copy of DPDK's functions.
     #[error(
-        "{by} brings DPDK's functions itself, linked into it, and they take the place of those of the libraries that urnic was \
+        "{by} brings DPDK's functions itself, linked into it, and they replace those of the libraries that urnic was \
          built for; link it with DPDK's shared libraries, or use a port of the kernel (--port kernel)"
     )]
     Replaced {
-        /// The program or library that has them.
+        /// The program or library that contains them.
         by: String,
     },
     /// `rte_eal_init` failed.
@@ -94,19 +95,19 @@ pub enum EalError {
     Thread(String),
 }
 
-/// Which memory EAL runs on.
+/// The memory that EAL runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Hugepages.
     Hugepages,
     /// Ordinary pages.
     Ordinary,
-    /// EAL was started by the program around us.
+    /// The memory of an EAL that the program around us started.
     Foreign,
 }
 
 impl MemoryKind {
-    /// In a word or two.
+    /// Returns a name of one to three words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hugepages => "hugepage",
@@ -115,7 +116,7 @@ impl MemoryKind {
         }
     }
 
-    /// What helps where there is too little.
+    /// Returns what the user can do about too little memory.
     pub(crate) fn advice(self) -> &'static str {
         match self {
             Self::Hugepages => "raise memory.mb or reserve more hugepages",
@@ -127,7 +128,7 @@ impl MemoryKind {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// EAL, running. There is one per process; it lives until the process ends, as EAL cannot start twice.
+/// The running EAL. There is one per process; it lives until the process ends, because EAL cannot start twice.
 #[derive(Debug)]
 pub struct Eal {
     jobs: mpsc::Sender<Job>,
@@ -138,19 +139,19 @@ pub struct Eal {
 
 static STARTED: Mutex<Option<Result<Arc<Eal>, EalError>>> = Mutex::new(None);
 
-/// The kernel's number of the private thread, 0 until there is one.
+/// The kernel's id of the private thread; 0 until it exists.
 static THREAD: AtomicI32 = AtomicI32::new(0);
 
-/// Whether the caller is the thread that runs DPDK's control calls. May be called in a signal handler.
+/// Returns whether the caller is the thread that runs DPDK's control calls. May be called from a signal handler.
 pub fn is_control_thread() -> bool {
     THREAD.load(Ordering::Relaxed) == gettid().as_raw()
 }
 
 impl Eal {
-    /// Starts EAL, or joins the one that already runs in this process: the settings of the first start hold. One that the
-    /// program has started keeps its log and its memory as they are.
+    /// Starts EAL, or returns the EAL that already runs in this process: the settings of the first start hold. An EAL
+    /// that the program itself started keeps its log and its memory as they are.
     ///
-    /// A failure is final for the process, because EAL can be tried only once.
+    /// A failure is final for the process, because EAL can be started only once.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {
@@ -175,7 +176,7 @@ impl Eal {
         result
     }
 
-    /// Starts the private thread, and EAL there.
+    /// Starts the private thread, which then runs `init`.
     fn launch(
         memory: MemoryKind,
         cores: Vec<usize>,
@@ -185,13 +186,14 @@ impl Eal {
         let (answer, outcome) = mpsc::channel();
         let body = move || {
             THREAD.store(gettid().as_raw(), Ordering::Relaxed);
-            // The thread, and all that EAL starts from it, must never run the program's signal handlers.
+            // This thread, and all threads that EAL starts from it, must never run the program's signal handlers.
             if let Err(e) = SigSet::all().thread_block() {
                 let _ = answer.send(Err(EalError::Thread(e.to_string())));
                 return;
             }
             let result = init();
-            // EAL pins the thread, or whoever opened the device was; its work here is rare and may run anywhere.
+            // EAL pins this thread, or it inherited the affinity of the thread that opened the device. Its work here
+            // is rare and may run on any core.
             affinity::set_current_thread(&cores);
             let alive = result.is_ok();
             if answer.send(result).is_err() || !alive {
@@ -209,12 +211,13 @@ impl Eal {
         Ok(Arc::new(Self { jobs, memory, pid: std::process::id(), thread: thread.thread().id() }))
     }
 
-    /// Runs a control call on the private thread and waits for its answer.
+    /// Runs a control call on the private thread and waits for its result.
     ///
     /// # Panics
     /// Resumes a panic of `job`.
     pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
-        // A driver that is being closed frees frames, and with them memory of ours.
+        // Already on the private thread: closing a driver frees frames, and with them our memory, whose release is a
+        // control call.
         if thread::current().id() == self.thread {
             return job();
         }
@@ -223,14 +226,15 @@ impl Eal {
             let _ = answer.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
         };
         let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
-        // SAFETY: only the lifetime is changed. The task ends before this function returns, because the receive below
-        // waits for the answer, which is the last thing that the task does, or for the task to be dropped.
+        // SAFETY: only the lifetime is changed. The task ends before this function returns: the receive below waits
+        // for the result, which the task sends last, or until the task is dropped.
         let task: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(task) };
         assert!(self.jobs.send(task).is_ok(), "the EAL thread lives as long as the process");
         Task(outcome).wait()
     }
 
-    /// Has the private thread run a control call. Whoever wants the answer asks for it.
+    /// Queues a control call for the private thread and returns at once. The caller can ask the returned task for the
+    /// result.
     pub(crate) fn begin<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Task<T> {
         let (answer, outcome) = mpsc::sync_channel(1);
         let task: Job = Box::new(move || {
@@ -240,9 +244,9 @@ impl Eal {
         Task(outcome)
     }
 
-    /// Runs a control call on DPDK's interrupt thread, a millisecond from now: one that must not race with what the
-    /// drivers do there, and that follows all that they have put off to their own alarms until now. Waits for the
-    /// answer. `None` if DPDK has no memory for an alarm.
+    /// Runs a control call on DPDK's interrupt thread, one millisecond from now, and waits for its result. The call
+    /// cannot race with the drivers' work on that thread, and runs after all that the drivers have deferred to alarms
+    /// so far. Returns `None` if DPDK has no memory for an alarm.
     pub(crate) fn on_interrupt_thread<T: Send + 'static>(
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
@@ -266,12 +270,12 @@ impl Eal {
         Some(Task(outcome).wait())
     }
 
-    /// What memory EAL runs on.
+    /// Returns the memory that EAL runs on.
     pub fn memory(&self) -> MemoryKind {
         self.memory
     }
 
-    /// Bytes of the EAL heap: (total, free).
+    /// Returns the size of EAL's heap and its free part, in bytes: (total, free).
     pub fn heap(&self) -> (usize, usize) {
         let mut total = 0;
         let mut free = 0;
@@ -286,19 +290,19 @@ impl Eal {
         (total, free)
     }
 
-    /// DPDK's version, as it names itself.
+    /// Returns DPDK's version, as DPDK states it.
     pub fn version() -> &'static str {
         // SAFETY: returns a static string.
         unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
     }
 }
 
-/// A control call that somebody else runs meanwhile.
+/// A control call that another thread runs.
 #[derive(Debug)]
 pub(crate) struct Task<T>(mpsc::Receiver<thread::Result<T>>);
 
 impl<T> Task<T> {
-    /// What came of it, once: `None` as long as it runs.
+    /// Returns the result, once; `None` while the call has not ended.
     ///
     /// # Panics
     /// Resumes a panic of the call.
@@ -310,7 +314,7 @@ impl<T> Task<T> {
         }
     }
 
-    /// Waits for it.
+    /// Waits for the call to end and returns its result.
     ///
     /// # Panics
     /// Resumes a panic of the call.
@@ -323,28 +327,28 @@ impl<T> Task<T> {
     }
 }
 
-/// Descriptors that have to be free; EAL takes about half of them, and panics without.
+/// Descriptors that must be free; EAL takes about half of them, and panics without them.
 const DESCRIPTORS: usize = 16;
 
-/// Takes as many as EAL may want, and gives them back.
+/// Opens as many descriptors as EAL may need, and closes them again.
 fn enough_descriptors() -> Result<(), EalError> {
     let first = std::fs::File::open("/dev/null").map_err(|_| EalError::Descriptors)?;
     let more = (1..DESCRIPTORS).map(|_| first.try_clone().map_err(|_| EalError::Descriptors));
     more.collect::<Result<Vec<_>, _>>().map(drop)
 }
 
-/// Chooses the memory and writes the command line.
+/// Chooses the kind of memory and composes EAL's arguments.
 fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CString>), EalError> {
     let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
     let mut args: Vec<String> = ["urnic", "--no-telemetry"].map(String::from).into();
     match &config.nic {
-        // Whether the NIC is given virtual or physical addresses, EAL knows from its kernel driver.
+        // EAL knows from the NIC's kernel driver whether to use virtual or physical addresses.
         Some(address) => args.extend(["--allow".into(), address.clone()]),
         None => args.extend(["--no-pci", "--iova-mode=va"].map(String::from)),
     }
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
-        // One logical core that may run anywhere: it only serves control calls.
+        // One logical core that may run on any physical one: it only serves control calls.
         args.push(format!("--lcores=0@({})", cores.join(",")));
     }
     let memory = match config.hugepages {
@@ -372,11 +376,11 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
         },
     };
     if memory == MemoryKind::Hugepages {
-        // One file per segment list: a vhost-user peer maps at most eight regions.
+        // One file per segment list, because a vhost-user peer maps at most eight regions.
         args.extend(["--in-memory", "--single-file-segments"].map(String::from));
     } else {
-        // The prefix names a runtime directory in which nothing is kept: all processes share it, lest those that are
-        // killed leave one each.
+        // The prefix names a runtime directory in which nothing is kept. All processes share it, so that killed
+        // processes do not leave one each.
         args.extend(["--no-huge", "--no-shconf", "--file-prefix=urnic"].map(String::from));
     }
     args.extend(config.extra_args.iter().cloned());
@@ -388,14 +392,14 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
 fn init(args: &[CString]) -> Result<(), EalError> {
     log::capture();
     cloexec::close_on_exec();
-    // EAL may keep pointers into its arguments and permutes the vector: both are given to it for good.
+    // EAL may keep pointers to its arguments, and permutes the vector: both are leaked.
     let argv: Vec<*mut c_char> =
         args.iter().map(|a| a.clone().into_raw()).chain([std::ptr::null_mut()]).collect();
     let argv = Box::leak(argv.into_boxed_slice());
     // SAFETY: argv holds args.len() NUL-terminated strings and a null, all of which live for ever.
     let status = unsafe { sys::rte_eal_init(args.len() as i32, argv.as_mut_ptr()) };
     if status >= 0 {
-        // EAL makes a runtime directory even where it then keeps nothing in it.
+        // EAL creates a runtime directory even where it keeps nothing in it.
         // SAFETY: EAL runs; the string is static.
         let dir = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) };
         if let Ok(dir) = dir.to_str() {
@@ -406,14 +410,14 @@ fn init(args: &[CString]) -> Result<(), EalError> {
     Err(EalError::Init { reason: strerror(errno()), log: log::recent_errors() })
 }
 
-/// The calling thread's `rte_errno`.
+/// Returns the calling thread's `rte_errno`.
 pub(crate) fn errno() -> i32 {
     // SAFETY: reads a thread-local variable.
     unsafe { sys::dpdk_sys_errno() }
 }
 
-/// An error number, of either sign, in words.
+/// Returns the description of an error number of either sign.
 pub(crate) fn strerror(errno: i32) -> String {
-    // SAFETY: returns a per-thread buffer that is copied at once.
+    // SAFETY: returns a per-thread buffer, which is copied at once.
     unsafe { CStr::from_ptr(sys::rte_strerror(errno.abs())) }.to_string_lossy().into_owned()
 }

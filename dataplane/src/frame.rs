@@ -13,7 +13,7 @@ use crate::{Mbuf, Pool, TxPayload};
 pub struct Part<'a> {
     /// The payload.
     pub payload: &'a TxPayload,
-    /// Which of its bytes.
+    /// The range of the payload's bytes.
     pub range: Range<usize>,
 }
 
@@ -23,9 +23,10 @@ pub struct Part<'a> {
 pub struct TxFrame(NonNull<sys::rte_mbuf>);
 
 impl TxFrame {
-    /// `headers` in front of the payload in the payload's own mbuf: nothing copied, and one segment, or those that the
-    /// payload has. Only while nobody else refers to its mbufs, the range starts at the payload's first byte (and is all
-    /// of it, if it has several), and the headroom suffices; else `None`.
+    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing; the frame has one segment,
+    /// or those of the payload if it is a chain. Returns `None` if the payload's mbufs have another user, if the
+    /// range does not start at the payload's first byte (and, for a chain, is not all of it), or if the headroom is
+    /// too small.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {
@@ -34,7 +35,8 @@ impl TxFrame {
         part.payload.prepend(headers, part.range.end).map(Self)
     }
 
-    /// `headers` in an mbuf of `pool`, followed by a segment for each part; nothing of the payload is copied.
+    /// Puts `headers` into an mbuf of `pool`, followed by a segment for each part; does not copy payload. Returns
+    /// `None` if the pool is empty or a range is out of bounds.
     pub fn chain(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
         let mut head = pool.mbuf()?;
         head.append(headers.len())?.copy_from_slice(headers);
@@ -43,13 +45,13 @@ impl TxFrame {
         Some(frame)
     }
 
-    /// Adds a segment for each part. `None` leaves the frame incomplete.
+    /// Appends a segment for each part. If it returns `None`, the frame is incomplete.
     #[inline]
     fn extend(&mut self, pool: &mut Pool, parts: &[Part<'_>]) -> Option<()> {
         let mut last = self.0;
         for part in parts {
             part.payload.segments(pool, part.range.clone(), |segment| {
-                // SAFETY: the mbufs are referred to by this frame only, as far as these fields are concerned.
+                // SAFETY: these fields of the mbufs belong to this frame alone.
                 unsafe {
                     last.as_mut().next = segment.as_ptr();
                     self.0.as_mut().nb_segs += 1;
@@ -61,12 +63,13 @@ impl TxFrame {
         Some(())
     }
 
-    /// `headers` and the parts copied into one mbuf of `pool`. `None` if the pool is empty or they do not fit.
+    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty or they do not
+    /// fit.
     pub fn copy(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
         pool.copied(headers, parts).map(Self::from)
     }
 
-    /// The cheapest of the above for a port that can or cannot send several segments.
+    /// Makes the frame in the cheapest of the above ways that the port allows; `None` as in these.
     #[inline]
     pub(crate) fn assemble(
         pool: &mut Pool,
@@ -87,8 +90,8 @@ impl TxFrame {
         if chains { Self::chain(pool, headers, parts) } else { Self::copy(pool, headers, parts) }
     }
 
-    /// Tells the port that the TCP checksum is left to it: the field holds the sum of the pseudo-header. Nothing happens
-    /// to a frame that is no TCP segment.
+    /// Leaves the TCP checksum to the port: the field must hold the sum of the pseudo-header. Does nothing to a frame
+    /// that is not a TCP segment.
     #[inline]
     pub(crate) fn leave_checksum(&mut self, headers: &[u8]) {
         let Some((family, lengths)) = tcp_layers(headers) else { return };
@@ -100,8 +103,8 @@ impl TxFrame {
         }
     }
 
-    /// Says that the frame is several TCP segments as one, each with `size` bytes of payload but the last, under
-    /// these headers.
+    /// Marks the frame as several TCP segments in one, under these headers. Each segment has `size` bytes of payload,
+    /// except the last, which may be shorter.
     #[inline]
     pub fn segmented(&mut self, size: u16, headers: &[u8]) {
         self.leave_checksum(headers);
@@ -119,18 +122,18 @@ impl TxFrame {
         }
     }
 
-    /// Bytes of the frame.
+    /// Returns the length of the frame in bytes.
     pub fn len(&self) -> usize {
         // SAFETY: alive while `self` is.
         unsafe { self.0.as_ref().pkt_len as usize }
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of its segments.
+    /// Returns the number of its segments.
     pub fn segments(&self) -> usize {
         // SAFETY: alive while `self` is.
         unsafe { self.0.as_ref().nb_segs.into() }
@@ -146,7 +149,7 @@ impl TxFrame {
 impl From<Mbuf> for TxFrame {
     fn from(m: Mbuf) -> Self {
         let mut m = m.into_raw();
-        // What reception left in the flags means other things to transmission.
+        // The flags that reception left have other meanings for transmission.
         // SAFETY: ours alone.
         unsafe { m.as_mut().ol_flags = 0 };
         Self(m)
@@ -161,7 +164,8 @@ impl Drop for TxFrame {
 }
 
 impl Pool {
-    /// `headers` and the parts copied into one mbuf, as if received: for frames to ourselves.
+    /// Copies `headers` and the parts into one mbuf, as if received: for frames to ourselves. Returns `None` if the
+    /// pool is empty or they do not fit.
     pub fn copied(&mut self, headers: &[u8], parts: &[Part<'_>]) -> Option<Mbuf> {
         let mut m = self.mbuf()?;
         m.append(headers.len())?.copy_from_slice(headers);
@@ -171,7 +175,7 @@ impl Pool {
                 return None;
             }
             part.payload.pieces(part.range.clone(), |from, n| {
-                // SAFETY: there is room for all pieces; a buffer of ours overlaps none.
+                // SAFETY: there is room for all pieces; a fresh buffer overlaps none of them.
                 unsafe {
                     ptr::copy_nonoverlapping(from, out, n);
                     out = out.add(n);
@@ -182,11 +186,12 @@ impl Pool {
     }
 }
 
-/// The flag of the IP family of a TCP segment, and how long its headers before TCP's are, as the bit field `tx_offload` has
-/// it: l2_len, with a VLAN tag, in bits 0..7, l3_len in bits 7..16. `None` for what is no TCP segment.
+/// Returns the flag of the IP family of a TCP segment, and the lengths of the headers before TCP's, encoded for the
+/// bit field `tx_offload`: l2_len, including a VLAN tag, in bits 0..7, l3_len in bits 7..16. Returns `None` if the
+/// frame is not a TCP segment.
 #[inline(always)]
 fn tcp_layers(headers: &[u8]) -> Option<(u64, u64)> {
-    // Mostly IPv4 without a VLAN, whose headers we have written ourselves, without options.
+    // The usual case is IPv4 without a VLAN tag, with headers that our stack wrote without options.
     let untagged = headers.get(12..14) == Some(&[0x08, 0x00]);
     let (l2, l3, family) = match untagged {
         true => (ETHERNET as u64, 20, sys::RTE_MBUF_F_TX_IPV4),
@@ -198,7 +203,7 @@ fn tcp_layers(headers: &[u8]) -> Option<(u64, u64)> {
     Some((family, l2 | l3 << 7))
 }
 
-/// Frames that wait to be sent, in order.
+/// Frames waiting to be sent, in order.
 #[derive(Debug)]
 pub struct TxQueue {
     frames: [*mut sys::rte_mbuf; Self::CAPACITY],
@@ -206,33 +211,33 @@ pub struct TxQueue {
 }
 
 impl TxQueue {
-    /// Frames that a queue holds.
+    /// The number of frames that a queue can hold.
     pub const CAPACITY: usize = 64;
 
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> Self {
         Self { frames: [ptr::null_mut(); Self::CAPACITY], len: 0 }
     }
 
-    /// Frames that can be pushed.
+    /// Returns how many more frames can be pushed.
     #[inline]
     pub fn room(&self) -> usize {
         Self::CAPACITY - self.len
     }
 
-    /// Frames that wait.
+    /// Returns the number of waiting frames.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// Returns whether no frame is waiting.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds a frame; gives it back if the queue is full.
+    /// Adds a frame; returns it to the caller if the queue is full.
     #[inline]
     pub fn push(&mut self, frame: TxFrame) -> Result<(), TxFrame> {
         let Some(slot) = self.frames.get_mut(self.len) else { return Err(frame) };
@@ -241,7 +246,7 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Drops the frames that show memory of someone else within `range`, by address; answers how many.
+    /// Drops the frames that contain lent memory within `range`, by address; returns how many it dropped.
     pub fn drop_showing(&mut self, range: &Range<usize>) -> usize {
         let before = self.len;
         self.len = 0;
@@ -259,11 +264,12 @@ impl TxQueue {
         before - self.len
     }
 
-    /// Takes all frames out as copies in ordinary memory, in order, each with whether its TCP checksum is left to the port.
+    /// Takes all frames out as copies in ordinary memory, in order. `each` gets a frame's octets, and whether its TCP
+    /// checksum is left to the port.
     pub fn take_copies(&mut self, mut each: impl FnMut(Box<[u8]>, bool)) {
         for &m in self.frames.iter().take(self.len) {
-            // SAFETY: each of the first `len` entries is a frame that the queue owns, whose segments are alive; `clear` lets
-            // go of all of them below.
+            // SAFETY: each of the first `len` entries is a frame that the queue owns, whose segments are alive;
+            // `clear` below releases all of them.
             unsafe {
                 let mut octets = Vec::with_capacity((*m).pkt_len as usize);
                 let mut segment = m.cast_const();
@@ -271,7 +277,7 @@ impl TxQueue {
                     let at = s.buf_addr.cast::<u8>().add(s.data_off.into());
                     let before = octets.len();
                     octets.resize(before + usize::from(s.data_len), 0);
-                    // Not as a slice: a program may write to memory that it has lent.
+                    // Not copied as a slice, because a program may write to memory that it has lent.
                     ptr::copy_nonoverlapping(at, octets[before..].as_mut_ptr(), s.data_len.into());
                     segment = s.next;
                 }
@@ -290,7 +296,7 @@ impl TxQueue {
         self.len = 0;
     }
 
-    /// Offers the frames to `send`, which takes ownership of as many as it answers, from the front.
+    /// Offers the frames to `send`, which takes ownership of the first ones and returns how many it took.
     #[inline]
     pub(crate) fn offer(&mut self, send: impl FnOnce(*mut *mut sys::rte_mbuf, u16) -> u16) -> usize {
         if self.len == 0 {
@@ -303,7 +309,7 @@ impl TxQueue {
     }
 }
 
-/// Whether a frame shows memory of someone else within `range`.
+/// Returns whether a frame contains lent memory within `range`, by address.
 ///
 /// # Safety
 /// `m` is a live frame.
@@ -336,7 +342,7 @@ impl Drop for TxQueue {
 mod tests {
     use super::*;
 
-    /// What drivers are told of the headers: `rte_mbuf_core.h`, `tx_offload`.
+    /// The header lengths that drivers read: `rte_mbuf_core.h`, `tx_offload`.
     #[test]
     fn lengths_of_headers() {
         let headers = |kind: [u8; 2], ip: &[u8]| {

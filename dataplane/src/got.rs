@@ -1,5 +1,5 @@
-//! Other functions in the place of those that a loaded object calls: its entries in the tables by which the dynamic linker
-//! binds calls (ELF's global offset tables) are overwritten.
+//! Replaces functions that a loaded object calls: overwrites the object's entries in the tables through which the
+//! dynamic linker binds calls (ELF's global offset tables).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
@@ -28,17 +28,19 @@ const DT_SYMTAB: i64 = 6;
 const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
-/// A call's, and an address's, entry of the global offset table.
+/// Relocation types of a table entry for a call, and for an address.
 const R_X86_64_JUMP_SLOT: u64 = 7;
 const R_X86_64_GLOB_DAT: u64 = 6;
 
-/// Binds an object's calls of functions that are not its own to those that `substitute` has in their place.
+/// Binds an object's calls of functions that other objects define to the functions that `substitute` returns for
+/// their names.
 ///
 /// # Safety
-/// The object is loaded and stays so; what `substitute` answers is a function of the same kind, there for ever.
+/// The object is loaded and stays loaded; `substitute` returns functions of the same signature, which stay valid for
+/// ever.
 pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) -> Option<*const c_void>) {
-    // SAFETY: the tables of an object that is loaded, as ELF lays them out; the dynamic linker has turned the addresses in
-    // its dynamic section into those of memory.
+    // SAFETY: the tables of a loaded object, as ELF lays them out; the dynamic linker has turned the addresses in its
+    // dynamic section into memory addresses.
     unsafe {
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
         let segment = |kind| headers.iter().find(|header: &&Elf64_Phdr| header.p_type == kind);
@@ -51,7 +53,7 @@ pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) 
             }
             ((*entry).tag == tag).then_some((*entry).value)
         };
-        // The kernel's object (vDSO) has a dynamic section that nobody can write.
+        // The kernel's object (vDSO) has a read-only dynamic section, whose addresses were not relocated.
         let address = |tag| value(tag).map(|at| if at < info.dlpi_addr { at + info.dlpi_addr } else { at });
         let (Some(symbols), Some(strings)) = (address(DT_SYMTAB), address(DT_STRTAB)) else { return };
         let mut opened = None;
@@ -64,7 +66,7 @@ pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) 
                 }
                 let symbol = &*(symbols as *const Elf64_Sym).add((place.info >> 32) as usize);
                 let name = CStr::from_ptr((strings as *const c_char).add(symbol.st_name as usize));
-                // What the object has itself is its own business.
+                // Only undefined symbols: functions that the object itself defines are left alone.
                 if symbol.st_shndx == 0
                     && let Some(ours) = substitute(name)
                 {
@@ -81,16 +83,16 @@ pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) 
     }
 }
 
-/// The part of an object that the dynamic linker has made read-only when it was done; writable until this goes.
+/// The part of an object that the dynamic linker made read-only after relocation; writable until this is dropped.
 struct Opened {
     start: usize,
     len: usize,
 }
 
 impl Opened {
-    /// `None`: the system does not allow it.
+    /// Returns `None` if the system does not allow the change.
     fn of(base: Elf64_Addr, part: Option<&Elf64_Phdr>) -> Option<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: returns a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let (start, end) = part.map_or((0, 0), |part| {
             let start = (base + part.p_vaddr) as usize;
@@ -101,7 +103,7 @@ impl Opened {
     }
 
     fn protect(&self, rights: c_int) -> bool {
-        // SAFETY: pages of the object's data, which is readable in any case.
+        // SAFETY: pages of the object's data, which stays readable in any case.
         self.len == 0 || unsafe { libc::mprotect(self.start as *mut c_void, self.len, rights) } == 0
     }
 }

@@ -1,4 +1,4 @@
-//! What hugepages the machine has to give.
+//! The machine's hugepages: how many there are, and how many are free.
 
 use std::ffi::CStr;
 use std::fs;
@@ -12,7 +12,7 @@ use nix::unistd::ftruncate;
 /// The kernel's hugepages of the default size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HugepageStatus {
-    /// Bytes of one page; 0 if the kernel has none.
+    /// Bytes of one page; 0 if the kernel has no hugepages.
     pub page_bytes: u64,
     /// Pages reserved.
     pub total: u64,
@@ -37,7 +37,7 @@ fn parse(meminfo: &str) -> HugepageStatus {
     HugepageStatus { page_bytes: field("Hugepagesize") << 10, total: field("HugePages_Total"), free }
 }
 
-/// Pages of the default size (2 MiB if the kernel does not say) that hold `mb` MiB.
+/// Returns the number of pages of the default size (2 MiB if unknown) that hold `mb` MiB.
 pub(crate) fn pages_for(mb: u32) -> u64 {
     let page = match status().page_bytes {
         0 => 2 << 20,
@@ -46,8 +46,8 @@ pub(crate) fn pages_for(mb: u32) -> u64 {
     (u64::from(mb) << 20).div_ceil(page)
 }
 
-/// Whether `mb` MiB can be had now, in the way EAL will ask for them (an unnamed file). EAL itself must not be the
-/// one to find out, because it cannot be started a second time.
+/// Tests whether `mb` MiB can be reserved now, in the way that EAL will ask for them (an unnamed file). EAL itself
+/// must not fail at this, because it cannot be started a second time. Returns the reason if they cannot.
 pub(crate) fn reservable(mb: u32) -> Result<(), String> {
     const NAME: &CStr = c"urnic-hugepage-probe";
     let status = status();
@@ -59,7 +59,7 @@ pub(crate) fn reservable(mb: u32) -> Result<(), String> {
         memfd_create(NAME, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_CLOEXEC).map_err(|e| e.desc().to_owned())?;
     let Some(length) = NonZeroUsize::new(bytes) else { return Ok(()) };
     ftruncate(&fd, bytes as i64).map_err(|e| e.desc().to_owned())?;
-    // A shared mapping reserves its pages, without touching them.
+    // A shared mapping reserves its pages without touching them.
     // SAFETY: a new mapping at an address of the kernel's choice.
     let mapped = unsafe {
         mmap(None, length, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, fd.as_fd(), 0)

@@ -1,4 +1,4 @@
-//! An EAL that the program around us has started (SPDK): what there is to know of it before a port of ours uses it.
+//! Checks on an EAL that the program around us started (SPDK), before a port of ours uses it.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
@@ -10,17 +10,18 @@ use dpdk_sys as sys;
 
 use crate::got;
 
-/// Descriptors of memory that a vhost-user peer takes (VHOST_MEMORY_BASELINE_NREGIONS of the kernel and of DPDK).
+/// Memory regions that a vhost-user peer can map (VHOST_MEMORY_BASELINE_NREGIONS of the kernel and of DPDK).
 const VHOST_REGIONS: usize = 8;
 
-/// Whether an EAL runs in this process: one that does has chosen between virtual and physical addresses.
+/// Returns whether an EAL runs in this process. A running EAL has chosen between virtual and physical addresses.
 pub(crate) fn is_running() -> bool {
-    // SAFETY: reads a variable, before EAL starts as well.
+    // SAFETY: reads a variable, which is allowed before EAL starts, too.
     unsafe { sys::rte_eal_iova_mode() != sys::rte_iova_mode_RTE_IOVA_DC }
 }
 
-/// The file that DPDK's functions are taken from, if it is none of DPDK's libraries: a program that was linked with
-/// DPDK's archives and exports their symbols puts its own functions in the place of those that we were built for.
+/// Returns the file that defines DPDK's functions in this process, if it is not one of DPDK's libraries: a program
+/// that was linked with DPDK's archives and exports their symbols puts its own functions in the place of those that
+/// urnic was built for.
 pub(crate) fn replaced_by() -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let function: unsafe extern "C" fn(c_int, *mut *mut std::ffi::c_char) -> c_int = sys::rte_eal_init;
@@ -37,17 +38,17 @@ pub(crate) fn replaced_by() -> Option<String> {
     (!file.starts_with("librte_")).then_some(path)
 }
 
-/// Whether all of these bytes are EAL's memory, whoever has allocated them there: every port can send from it. Takes
-/// none of EAL's locks.
+/// Returns whether all of these bytes are EAL memory, whoever allocated them: every port can send from it. Takes none
+/// of EAL's locks.
 pub(crate) fn holds(base: *const u8, len: usize) -> bool {
     // SAFETY: EAL runs, and looks the address up in tables of its own.
     unsafe { sys::dpdk_sys_holds(base.cast(), len) != 0 }
 }
 
-/// Why the peer of a vhost-user link could not map the memory of this EAL, if it could not.
+/// Returns why the peer of a vhost-user link cannot map the memory of this EAL; `None` if it can.
 pub(crate) fn cannot_be_shared() -> Option<String> {
     let mut files = BTreeSet::<c_int>::new();
-    // SAFETY: EAL runs; `count` takes what is given here, which lives through the call.
+    // SAFETY: EAL runs; `count` takes the pointer that is passed here, which is valid during the call.
     unsafe { sys::rte_memseg_walk(Some(count), (&raw mut files).cast()) };
     if files.first().is_some_and(|&fd| fd < 0) {
         Some("its memory has no descriptors to share (option --legacy-mem)".to_owned())
@@ -58,52 +59,53 @@ pub(crate) fn cannot_be_shared() -> Option<String> {
     }
 }
 
-/// Enters the descriptor behind one piece of memory.
+/// Adds the descriptor behind one piece of memory to the set.
 unsafe extern "C" fn count(
     list: *const sys::rte_memseg_list,
     segment: *const sys::rte_memseg,
     files: *mut c_void,
 ) -> c_int {
-    // SAFETY: EAL passes its own, and the set of `cannot_be_shared`.
+    // SAFETY: EAL passes its own pointers, and the set of `cannot_be_shared`.
     let (fd, files) =
         unsafe { (sys::dpdk_sys_memory_fd(list, segment), &mut *files.cast::<BTreeSet<c_int>>()) };
-    // Memory that the program has added to EAL's is not shared.
+    // Memory that the program added to EAL's from outside is not shared.
     if fd != c_int::MAX {
         files.insert(fd);
     }
     0
 }
 
-/// What is to be done before the program cleans EAL up, and the function by which it does.
+/// The function to call before the program cleans up EAL, and DPDK's own cleanup function.
 static GOODBYE: OnceLock<(fn(), unsafe extern "C" fn() -> c_int)> = OnceLock::new();
 
-/// EAL is cleaned up: its memory is gone, and nothing of it may be called.
+/// Set once EAL is cleaned up: its memory is gone, and no function of it may be called.
 static GONE: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program has cleaned up the EAL that it had started.
+/// Returns whether the program has cleaned up an EAL that it had started.
 pub(crate) fn is_gone() -> bool {
     GONE.load(Ordering::Acquire)
 }
 
-/// Has `goodbye` called before the program cleans up the EAL that it has started (`rte_eal_cleanup`, SPDK as it ends), which
-/// takes the memory and the devices away under whoever uses them. It must stop all that polls ports. DPDK tells nobody
-/// before, so the calls of all objects that are loaded by now are bound to a function of ours. The first `goodbye` counts.
+/// Has `goodbye` called before the program cleans up the EAL that it has started (by `rte_eal_cleanup`, as SPDK does
+/// when it ends). The cleanup frees the memory and closes the devices, even while they are in use, so `goodbye` must
+/// stop all threads that poll ports. DPDK has no callback for this, so the calls of all objects that are loaded by
+/// now are bound to a function of ours. Only the first `goodbye` counts.
 pub fn before_cleanup(goodbye: fn()) {
     if GOODBYE.set((goodbye, sys::rte_eal_cleanup)).is_ok() {
-        // SAFETY: `each` wants nothing.
+        // SAFETY: `each` takes no pointer.
         unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
     }
 }
 
 unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, _: *mut c_void) -> c_int {
     let ours = |name: &CStr| (name == c"rte_eal_cleanup").then_some(cleanup as *const c_void);
-    // SAFETY: the dynamic linker gives an object that is loaded. One that is unloaded later has its tables no more; no other
-    // is loaded into their place while this runs.
+    // SAFETY: the dynamic linker passes a loaded object. If the object is unloaded later, its tables go with it; no
+    // other object is loaded into their place while this runs.
     unsafe { got::bind(&*info, ours) };
     0
 }
 
-/// In the place of `rte_eal_cleanup`.
+/// Takes the place of `rte_eal_cleanup`.
 unsafe extern "C" fn cleanup() -> c_int {
     let Some((goodbye, original)) = GOODBYE.get() else { return 0 };
     if !GONE.load(Ordering::Acquire) {
@@ -111,6 +113,6 @@ unsafe extern "C" fn cleanup() -> c_int {
         let _ = std::panic::catch_unwind(goodbye);
         GONE.store(true, Ordering::Release);
     }
-    // SAFETY: DPDK's own function; the program wants it called.
+    // SAFETY: DPDK's own function, called because the program asked for it.
     unsafe { original() }
 }

@@ -1,4 +1,4 @@
-//! Where the layers of a frame begin: of Ethernet with or without a VLAN tag, IPv4 or IPv6, and what it carries.
+//! Finds where the layers of a frame begin: Ethernet with or without a VLAN tag, IPv4 or IPv6, and the payload of IP.
 
 /// Length of an Ethernet header without a tag.
 pub(crate) const ETHERNET: usize = 14;
@@ -6,22 +6,22 @@ const TAG: usize = 4;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// The layers of a packet that is whole: no fragment, and without extension headers if it is of IPv6.
+/// The layers of an unfragmented packet, which has no extension headers if it is IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layers {
-    /// Where IP begins.
+    /// Offset of the IP header.
     pub ip: usize,
-    /// Where its payload begins.
+    /// Offset of IP's payload.
     pub payload: usize,
     pub v6: bool,
-    /// What the payload is.
+    /// IP's protocol number of the payload.
     pub protocol: u8,
-    /// Octets of the payload, as IP says.
+    /// Octets of the payload, by IP's length field.
     pub len: usize,
 }
 
 impl Layers {
-    /// `frame` needs only be as long as its headers.
+    /// Parses the headers; `frame` may end after them. Returns `None` for any other packet.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
         let (ip, kind) = match word(12)? {
@@ -46,7 +46,7 @@ impl Layers {
         }
     }
 
-    /// Where both IP addresses are.
+    /// Returns the range of both IP addresses.
     pub fn addresses(&self) -> std::ops::Range<usize> {
         if self.v6 { self.ip + 8..self.ip + 40 } else { self.ip + 12..self.ip + 20 }
     }

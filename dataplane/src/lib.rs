@@ -1,15 +1,16 @@
 //! DPDK for urnic: environment, ports, frames, hugepage memory, clock.
 //!
-//! `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` where several engines share one. A port and everything made from its pools belong to one
-//! engine and are not `Send`: the engine moves between threads as a whole, under its lock.
+//! `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` where several engines share one. A port
+//! and everything made from its pools belong to one engine and are not `Send`: the engine moves between threads as a
+//! whole, under its lock.
 //!
-//! Receiving: `Port::rx_burst` gives owned `Mbuf`s. Sending: a `TxBuf` from `Port::tx_pool` is filled and
-//! frozen into a `TxPayload`, which is shared by reference count and sent as often as needed by `Port::frame`, a
-//! `TxQueue` and `Port::tx_burst`.
+//! Receiving: `Port::rx_burst` returns owned `Mbuf`s. Sending: a `TxBuf` from `Port::tx_pool` is filled and frozen
+//! into a `TxPayload`, which is shared by reference count and sent as often as needed by `Port::frame`, a `TxQueue`
+//! and `Port::tx_burst`.
 //!
-//! Without the feature `dpdk` (on by default) there are no ports, and nothing of DPDK is needed.
+//! Without the feature `dpdk` (on by default) there are no ports, and DPDK need not be installed.
 
-// What serves ports only.
+// Code that only ports use.
 #![cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 
 mod affinity;
@@ -62,7 +63,7 @@ pub use port::{BURST, NicChecksums, Port, PortError, PortOptions, PortStats};
 pub use rx_event::RxEvent;
 pub use urnic_config::Hugepages;
 
-/// Whether the caller is the thread that runs DPDK's control calls.
+/// Returns whether the caller is the thread that runs DPDK's control calls.
 #[cfg(not(feature = "dpdk"))]
 pub fn is_control_thread() -> bool {
     false

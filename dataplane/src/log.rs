@@ -1,7 +1,8 @@
-//! What DPDK logs, handed to `tracing` under the target `urnic_dataplane::dpdk`.
+//! Hands DPDK's log lines to `tracing` under the target `urnic_dataplane::dpdk`.
 //!
-//! The level that a subscriber admits when EAL starts is the level that DPDK is started with, so `urnic_dataplane::dpdk=debug` in the
-//! filter shows everything and the default shows errors. The last errors are kept for our own error messages.
+//! DPDK is started with the most detailed level that any subscriber admits when EAL starts. So
+//! `urnic_dataplane::dpdk=debug` in the filter shows everything, and the default shows errors. The last errors are
+//! kept for our own error messages.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -14,12 +15,12 @@ use tracing::level_filters::LevelFilter;
 const TARGET: &str = "urnic_dataplane::dpdk";
 const KEPT: usize = 4;
 
-/// Whether failures are expected just now.
+/// Whether the code that runs now expects failures.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 static ERRORS: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
-/// EAL's `--log-level` for the subscriber's maximum level.
+/// Returns EAL's `--log-level` for the subscriber's maximum level.
 pub(crate) fn eal_level() -> &'static str {
     match LevelFilter::current() {
         LevelFilter::TRACE => "debug",
@@ -29,9 +30,9 @@ pub(crate) fn eal_level() -> &'static str {
     }
 }
 
-/// Routes DPDK's log here. Called once, before EAL starts.
+/// Routes DPDK's log to `write`. Called once, before EAL starts.
 pub(crate) fn capture() {
-    // SAFETY: the callback is valid for ever; the stream is given to DPDK for ever.
+    // SAFETY: the callback and the stream stay valid for ever.
     unsafe {
         let stream = sys::dpdk_sys_log_stream(Some(write));
         if !stream.is_null() {
@@ -56,8 +57,8 @@ unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> i
     len as isize
 }
 
-/// EAL wants a runtime directory although it then keeps nothing in it, and goes on without. Where `/tmp/dpdk` is
-/// another user's it cannot have one.
+/// Returns whether a line reports a harmless failure: EAL tries to create a runtime directory although it keeps
+/// nothing in it, and goes on without one. It fails where `/tmp/dpdk` belongs to another user.
 fn is_harmless(line: &str) -> bool {
     line.starts_with("EAL: Error creating '") && line.contains("/dpdk")
 }
@@ -80,7 +81,7 @@ fn emit(level: u32, line: &str) {
     }
 }
 
-/// Runs `attempt`, whose failure is nothing to report.
+/// Runs `attempt`, and logs DPDK's errors at debug level meanwhile, because its failure is expected.
 pub(crate) fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
     QUIET.store(true, Ordering::Relaxed);
     let result = attempt();
@@ -88,12 +89,12 @@ pub(crate) fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Takes the last errors that DPDK logged, oldest first.
+/// Takes the last errors that DPDK logged, oldest first, and forgets them.
 pub(crate) fn recent_errors() -> Vec<String> {
     ERRORS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
 }
 
-/// The lines as the end of an error message.
+/// Formats the lines as the end of an error message.
 pub(crate) fn appendix(log: &[String]) -> String {
     if log.is_empty() { String::new() } else { format!(" (DPDK says: {})", log.join("; ")) }
 }

@@ -1,4 +1,5 @@
-//! NUMA: which cores are near a port. A frame that crosses between nodes costs its engine misses of remote memory.
+//! Finds the cores that are near a port's NIC (NUMA). An engine on another node reaches every frame through misses of
+//! remote memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns this machine, as Linux describes it; without nodes where that is not to be read.
+    /// Returns the nodes of this machine, as Linux describes them; no nodes if the description cannot be read.
     pub fn this() -> Self {
         Self::described_at(Path::new("/sys"))
     }
@@ -30,8 +31,8 @@ impl Machine {
         Self { nodes: entries.filter_map(node).collect() }
     }
 
-    /// Returns the node that the NIC of a port is at; `None` for a port without a NIC, where the system does not know, and
-    /// on a machine with one node, where all is near.
+    /// Returns the NUMA node of a port's NIC. `None` for a port without a NIC, where the system does not know the
+    /// node, and on a machine with one node, where all cores are near.
     pub fn node_of(&self, port: &PortSpec) -> Option<u32> {
         self.node_of_at(Path::new("/sys"), port)
     }
@@ -44,12 +45,12 @@ impl Machine {
             }
             _ => return None,
         };
-        // Where the firmware does not say it is -1.
+        // -1 if the firmware does not name the node.
         let node = fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()?;
         (self.nodes.len() > 1 && self.nodes.contains_key(&node)).then_some(node)
     }
 
-    /// Returns those of `cores` that are at `node`; all of them where none is, and without a node.
+    /// Returns those of `cores` that are at `node`; all of `cores` if none is there, or if `node` is `None`.
     pub fn near(&self, node: Option<u32>, cores: &[usize]) -> Vec<usize> {
         let own = node.and_then(|node| self.nodes.get(&node));
         let near: Vec<_> =
@@ -57,7 +58,7 @@ impl Machine {
         if near.is_empty() { cores.to_vec() } else { near }
     }
 
-    /// Returns what to tell the user where cores that were given for the engines of a port are not at the port's node.
+    /// Returns a warning for the user if some of the cores given for a port's engines are not at the port's node.
     pub fn warning(&self, port: &PortSpec, node: Option<u32>, cores: &[usize]) -> Option<String> {
         let node = node?;
         let own = self.nodes.get(&node)?;
@@ -79,7 +80,7 @@ impl Machine {
     }
 }
 
-/// Returns the cores of a list such as `0-3,8`, as Linux writes it.
+/// Parses a list of cores such as `0-3,8`, as Linux writes it.
 fn cores_in(list: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));

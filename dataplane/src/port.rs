@@ -1,4 +1,4 @@
-//! Ports: opened when a device is opened, by hot-plugging a virtual device into the running EAL.
+//! Ports: opening one hot-plugs its device into the running EAL.
 
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -38,10 +38,10 @@ mod socket;
 mod train;
 mod vdev;
 
-/// Frames that a burst receives at most.
+/// The maximum number of frames that one burst receives.
 pub const BURST: usize = 32;
 
-/// Looks at the link, milliseconds apart, after which [`Held::drain`] is called.
+/// Number of calls of [`Port::link_up`], milliseconds apart, after which [`Held::drain`] is called.
 const DRAIN_EVERY: u32 = 256;
 
 /// Bytes of an Ethernet header with a VLAN tag.
@@ -50,17 +50,18 @@ const ETHERNET: usize = 18;
 /// Settings of [`Port::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOptions {
-    /// Largest IP packet in bytes. Ours alone, but for NICs: DPDK's own MTU is left as it is.
+    /// Largest IP packet in bytes. Only urnic uses it, except on NICs: elsewhere DPDK's own MTU stays as it is.
     pub mtu: u16,
-    /// Mbufs of each queue for received frames, beyond what the queue holds: what an engine may hold on to.
+    /// Mbufs of each queue for received frames that an engine may hold on to, in addition to those in the queue
+    /// itself.
     pub rx_frames: u32,
-    /// Mbufs of each queue for payload and headers to send, beyond what the queue may hold back.
+    /// Mbufs of each queue for payload and headers to send, in addition to those that the queue may hold back.
     pub tx_frames: u32,
-    /// Whether the peer may send several TCP segments as one frame, where the port can carry that.
+    /// Whether the peer may send several TCP segments as one frame, where the port supports that.
     pub trains: bool,
     /// Queues each way, one for each engine; a port may get fewer, see [`Port::open_queues`].
     pub queues: u16,
-    /// NUMA node of the NIC, whose memory is used for frames and queues; `None`: any.
+    /// NUMA node of the NIC, whose memory is used for frames and queues; `None`: any node.
     pub node: Option<u32>,
 }
 
@@ -73,7 +74,7 @@ impl Default for PortOptions {
 /// Why a port could not be opened.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PortError {
-    /// Somebody listens on the socket already.
+    /// Another process already listens on the socket.
     #[error("{port}: the socket {path} is in use by another process; stop it or choose another path")]
     SocketInUse {
         /// The port.
@@ -88,10 +89,10 @@ pub enum PortError {
         port: String,
         /// Its socket.
         path: PathBuf,
-        /// What is wrong.
+        /// Why it cannot be used.
         reason: String,
     },
-    /// The port connects to a socket, and nobody is there.
+    /// The port connects to a socket on which no process listens.
     #[error(
         "{port}: nobody listens on the socket {path}; start the other end first, or let this end be the server"
     )]
@@ -101,29 +102,29 @@ pub enum PortError {
         /// Its socket.
         path: PathBuf,
     },
-    /// Both ends of an in-process link are open.
+    /// Both ends of an in-process link are already open.
     #[error("{0}: both ends of this link are open already; a ring joins two devices of one process")]
     RingInUse(String),
     /// The other end of an in-process link has another number of queues.
     #[error(
-        "{port}: this end is to have {queues} queues, and the other one has {other}; open both with the same number of engines"
+        "{port}: this end would have {queues} queues, but the other has {other}; open both with the same number of engines"
     )]
     RingQueues {
         /// The port.
         port: String,
-        /// What was asked for.
+        /// Queues asked for.
         queues: u16,
-        /// What the other end has.
+        /// Queues of the other end.
         other: u16,
     },
-    /// A right is missing.
+    /// The process lacks a privilege.
     #[error(
         "{port}: not permitted; it needs {needs}: run as root, or give the program that right with setcap(8)"
     )]
     NoPermission {
         /// The port.
         port: String,
-        /// What it needs.
+        /// The capabilities or rights that the port needs.
         needs: &'static str,
     },
     /// The network interface does not exist.
@@ -131,7 +132,7 @@ pub enum PortError {
     NoInterface {
         /// The port.
         port: String,
-        /// Those that exist.
+        /// The interfaces that exist.
         known: String,
     },
     /// The network interface is down.
@@ -142,7 +143,7 @@ pub enum PortError {
         /// Its interface.
         interface: String,
     },
-    /// The network interface carries smaller packets only.
+    /// The network interface carries only smaller packets.
     #[error(
         "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or \
          raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
@@ -152,27 +153,27 @@ pub enum PortError {
         port: String,
         /// Its interface.
         interface: String,
-        /// What was asked for.
+        /// MTU asked for, in bytes.
         mtu: u16,
-        /// What the interface carries.
+        /// MTU of the interface, in bytes.
         carries: i32,
     },
-    /// The driver carries smaller packets only.
+    /// The driver carries only smaller packets.
     #[error(
         "{port}: a port of this kind carries packets of {carries} bytes, and the MTU is {mtu}; lower mtu"
     )]
     Mtu {
         /// The port.
         port: String,
-        /// What was asked for.
+        /// MTU asked for, in bytes.
         mtu: u16,
-        /// What the driver carries.
+        /// Largest packet that the driver carries, in bytes.
         carries: u16,
     },
-    /// The interface has a port of this process already.
+    /// Another port of this process uses the interface.
     #[error("{0}: this process has a port on the interface already; use another interface for each device")]
     InterfaceInUse(String),
-    /// A port of this machine has the address on the interface.
+    /// Another port on this machine has the address on the same interface.
     #[error(
         "{port}: address conflict: {holder} has the address {address} on this interface; stop it, or choose another one"
     )]
@@ -181,7 +182,7 @@ pub enum PortError {
         port: String,
         /// The address.
         address: IpAddr,
-        /// Who has it, in words.
+        /// The process that holds it, in words.
         holder: String,
     },
     /// The network interface or the NIC cannot be used.
@@ -192,7 +193,7 @@ pub enum PortError {
         /// Why.
         reason: String,
     },
-    /// The program has started EAL in a way that this port cannot work with.
+    /// The program started EAL in a way that this port cannot work with.
     #[error(
         "{port}: the program has started DPDK itself, and {reason}; have it start DPDK with --single-file-segments \
          (SPDK's programs: option -g), or choose another port"
@@ -200,23 +201,23 @@ pub enum PortError {
     ForeignMemory {
         /// The port.
         port: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// No memory for its frames.
+    /// EAL has no memory for the port's frames.
     #[error("{port}: {source}")]
     Pool {
         /// The port.
         port: String,
-        /// Which pool.
+        /// Why the pool could not be made.
         source: PoolError,
     },
-    /// DPDK refused.
+    /// A call of DPDK failed.
     #[error("{port}: {step} failed: {reason}{}", log::appendix(.log))]
     Dpdk {
         /// The port.
         port: String,
-        /// What was being done.
+        /// The purpose of the call.
         step: &'static str,
         /// The error in words.
         reason: String,
@@ -225,7 +226,7 @@ pub enum PortError {
     },
 }
 
-/// What a port has counted since it was opened.
+/// Counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Frames received.
@@ -236,43 +237,46 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that found no mbuf or no room in the port's ring, or were longer than its MTU, and were dropped.
+    /// Frames that were dropped because there was no mbuf or no room in the port's ring, or because they were longer
+    /// than the MTU.
     pub rx_dropped: u64,
-    /// What a NIC has done about TCP checksums; none where they are not its business.
+    /// A NIC's work on TCP checksums; `None` if checksums are not left to the port's NIC.
     pub checksums: Option<NicChecksums>,
 }
 
-/// What a NIC has done about TCP checksums.
+/// Counters of a NIC's work on TCP checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicChecksums {
-    /// Frames sent whose checksum was left to it.
+    /// Frames sent whose checksum the NIC was left to fill in.
     pub tx_filled: u64,
-    /// Frames whose checksum was to be left to it, and which its driver refused: computed by us.
+    /// Frames whose checksum was to be left to the NIC, but which its driver refused: the checksum was computed in
+    /// software.
     pub tx_refused: u64,
-    /// Frames that its driver refused, and that were lost for want of an mbuf.
+    /// Frames that the driver refused and that were lost because there was no mbuf for a copy.
     pub tx_unsent: u64,
-    /// Segments received whose checksum it found right, and which are believed.
+    /// Segments received whose checksum the NIC reported as right, and which were trusted.
     pub rx_good: u64,
-    /// Frames received whose checksum it found wrong.
+    /// Frames received whose checksum the NIC reported as wrong.
     pub rx_bad: u64,
 }
 
-/// A queue each way of an open port, with pools of its own. The device is closed when the last of its queues is dropped.
+/// One queue each way of an open port, with pools of its own. The device is closed when the last of its queues is
+/// dropped.
 #[derive(Debug)]
 pub struct Port {
-    // Dropped before the pools, as the driver holds mbufs of them.
+    // Dropped before the pools, because the driver holds mbufs from them.
     line: Line,
     rx: Pool,
     tx: Pool,
     caps: Capabilities,
-    /// What computes or verifies checksums for us.
+    /// The NIC, if it computes or verifies checksums for us.
     nic: Option<Box<Nic>>,
     dropped: u64,
     mtu: u16,
     spec: PortSpec,
-    /// Its addresses, held against other processes.
+    /// The port's addresses, reserved against other processes.
     held: Vec<Held>,
-    /// Looks at the link since [`Held::drain`].
+    /// Calls of [`Port::link_up`]; every [`DRAIN_EVERY`]th drains the holders of the addresses.
     looks: u32,
 }
 
@@ -280,7 +284,7 @@ impl Port {
     /// Opens the port with one queue: as [`open_queues`](Self::open_queues).
     ///
     /// # Errors
-    /// As those of `open_queues`.
+    /// Those of `open_queues`.
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
         let one = PortOptions { queues: 1, ..options.clone() };
         let no_queue =
@@ -289,11 +293,12 @@ impl Port {
     }
 
     /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
-    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first one first; fewer than
-    /// [`PortOptions::queues`] where a port of this kind has no more ([`Capabilities::queues`]), or its interface.
+    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first queue first. There are fewer
+    /// than [`PortOptions::queues`] if ports of this kind ([`Capabilities::queues`]), or the port's interface, have
+    /// no more.
     ///
     /// # Errors
-    /// What is wrong with the port, and what to do.
+    /// The problem that prevents the port from being opened, with a remedy.
     pub fn open_queues(
         eal: &Arc<Eal>,
         spec: &PortSpec,
@@ -352,20 +357,20 @@ impl Port {
         Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
     }
 
-    /// Whether the peer takes frames from this queue: a peer with fewer queues has not all of ours. What is queued then has
-    /// to leave by the first one.
+    /// Returns whether the peer takes frames from this queue: a peer with fewer queues does not serve all of ours. If
+    /// not, the frames for this queue must leave through the first one.
     #[inline]
     pub fn is_served(&self) -> bool {
         self.line.is_served()
     }
 
-    /// The number of the queue among those of the port.
+    /// Returns the number of this queue among those of the port.
     pub fn queue(&self) -> u16 {
         self.line.queue()
     }
 
-    /// Receives up to as many frames as `frames` has room for, and prefetches their headers. Every frame is linear;
-    /// several TCP segments in one frame are taken apart where they do not fit one mbuf, and anything else that does not
+    /// Receives frames until `frames` is full or none is waiting, and prefetches their headers. Every frame is
+    /// linear: a frame of several TCP segments that does not fit one mbuf is split; any other frame that does not fit
     /// is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
@@ -385,22 +390,22 @@ impl Port {
                 frames.remaining_capacity() as u16,
             )
         };
-        // Mostly there is nothing, and whoever polls looks again soon.
+        // Usually no frame is waiting, and the caller polls again soon.
         if n == 0 {
             return 0;
         }
-        // SAFETY: the driver has put so many mbufs there, and given them to us.
+        // SAFETY: the driver has written `n` mbufs there, and passed their ownership to us.
         unsafe { self.accept(slice::from_raw_parts(burst.as_ptr().cast(), n.into()), frames) }
     }
 
-    /// The same from rings.
+    /// Does the same for rings.
     #[inline(never)]
     fn rx_from_ring<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
         let Some(ring) = self.line.ring() else { return 0 };
         let (before, room) = (frames.len(), frames.remaining_capacity().min(BURST) as u16);
-        // SAFETY: the device is open and only this handle uses the queue; `burst` has the room stated, and so many frames
-        // are ours then, each of them whole.
+        // SAFETY: the device is open and only this handle uses the queue; `burst` has the room stated. The `n` frames
+        // become ours, and each is whole.
         unsafe {
             let n = ring.receive(burst.as_mut_ptr().cast(), room);
             for &m in slice::from_raw_parts(burst.as_ptr().cast::<*mut sys::rte_mbuf>(), n.into()) {
@@ -412,10 +417,10 @@ impl Port {
         frames.len() - before
     }
 
-    /// The frames that the driver has given us; answers how many they have become.
+    /// Takes over the frames that the driver has delivered, and returns how many frames the caller gets.
     ///
     /// # Safety
-    /// `burst` has whole frames that are ours to free, no more than `frames` has room for.
+    /// `burst` contains whole frames that are ours to free, no more than `frames` has room for.
     #[inline(never)]
     unsafe fn accept<F: From<Mbuf>>(
         &mut self,
@@ -439,7 +444,7 @@ impl Port {
                             None => frame.distrust_checksum(),
                         }
                     }
-                    // Frames that were taken apart may have used up the room. Not `try_push`, which is slower by far.
+                    // Frames that were split may have used up the room. Not `try_push`, which is far slower.
                     if frames.is_full() {
                         self.dropped += 1;
                     } else {
@@ -453,7 +458,7 @@ impl Port {
         frames.len() - before
     }
 
-    /// A frame of the other device's pool: copied into ours, so that nobody holds on to another's memory.
+    /// Copies a frame of the other device's pool into ours, so that neither device holds on to the other's memory.
     ///
     /// # Safety
     /// `m` is a whole frame that is ours to free, and `frames` has room.
@@ -471,7 +476,8 @@ impl Port {
         unsafe { sys::rte_pktmbuf_free(m.as_ptr()) };
     }
 
-    /// Offers the queue to the driver, which takes frames from its front; answers how many. The rest stays queued.
+    /// Offers the queue to the driver, which takes frames from its front. Returns how many it took; the rest stays
+    /// queued.
     #[inline]
     pub fn tx_burst(&mut self, queue: &mut TxQueue) -> usize {
         let Some(id) = self.line.polled() else { return 0 };
@@ -490,11 +496,12 @@ impl Port {
         })
     }
 
-    /// Makes a frame of `headers` and the parts, in the cheapest way that this port can send: headers written in front
-    /// of the first payload while nobody else refers to it, further parts as segments, a copy where the port cannot
-    /// chain. `None` if the TX pool is empty, a range is out of bounds, or a copy would not fit.
+    /// Makes a frame of `headers` and the parts, in the cheapest way that this port can send. The headers are written
+    /// in front of the first payload if that has no other user. Further parts become segments, or are copied if the
+    /// port cannot send chains. Returns `None` if the TX pool is empty, a range is out of bounds, or a copy would not
+    /// fit.
     ///
-    /// `leave_checksum` says that the TCP checksum field holds the sum of the pseudo-header only; allowed unless
+    /// `leave_checksum` means that the TCP checksum field holds only the sum of the pseudo-header; it is ignored if
     /// [`Capabilities::tx_checksum`] is in software.
     #[inline]
     pub fn frame(&mut self, headers: &[u8], parts: &[Part<'_>], leave_checksum: bool) -> Option<TxFrame> {
@@ -505,9 +512,10 @@ impl Port {
         Some(frame)
     }
 
-    /// Whether the peer is there, as the first queue's handle has found; it looks after the device for all. Costs a few system calls on some ports, and lets a port accept or find a peer that
-    /// has (re)started, for some milliseconds at times: to be called by the engine every few milliseconds, not every
-    /// pass. Until the first peer is there, nothing is sent or received.
+    /// Returns whether the peer is there. The first queue's handle finds that out for all queues, and also lets the
+    /// port accept or find a peer that has (re)started. The call costs a few system calls on some ports, and
+    /// occasionally takes some milliseconds, so the engine must call it every few milliseconds, not in every pass.
+    /// Nothing is sent or received until the first peer is there.
     pub fn link_up(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(DRAIN_EVERY) {
@@ -516,12 +524,13 @@ impl Port {
         self.line.link_up()
     }
 
-    /// Holds `addresses`, in the VLAN `vlan`, against other processes on the same network interface until the port is
-    /// closed. Such processes do not hear each other, so the network cannot be asked. Ports without an interface that
-    /// others can use hold nothing.
+    /// Reserves `addresses`, in the VLAN `vlan`, against other processes on the same network interface, until the
+    /// port is closed. Such processes do not receive each other's frames, so asking the network would not find them.
+    /// Does nothing on a port whose interface other processes cannot use.
     ///
     /// # Errors
-    /// [`PortError::AddressInUse`] says who has one of them, [`PortError::Interface`] what the kernel refuses.
+    /// [`PortError::AddressInUse`] names the process that has one of them; [`PortError::Interface`]: the kernel
+    /// refuses.
     pub fn hold_addresses(&mut self, addresses: &[IpAddr], vlan: Option<u16>) -> Result<(), PortError> {
         let Some(index) = vdev::shared_interface(&self.spec).and_then(held::index_of) else { return Ok(()) };
         let port = || self.spec.to_string();
@@ -537,17 +546,17 @@ impl Port {
         Ok(())
     }
 
-    /// Lets the driver tell of the next frame that arrives. Whoever asks looks for frames once more before he sleeps on the
-    /// event: those that came before are not told of. The first burst that finds any disarms. None: the port's frames have to
-    /// be looked for.
+    /// Has the driver signal the next frame that arrives. After arming, the caller must poll once more before it
+    /// sleeps on the event, because frames that arrived before raise no event. The first burst that receives a frame
+    /// disarms the port. `None`: the driver cannot signal frames; keep polling.
     pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
         self.line.arm()
     }
 
-    /// Bytes of payload that one frame may carry as several TCP segments to the peer that is there now; zero if it
-    /// takes single ones only. See [`TxFrame::segmented`].
+    /// Returns how many bytes of payload one frame may carry as several TCP segments to the present peer; zero if the
+    /// peer takes only single segments. See [`TxFrame::segmented`].
     pub fn gso_max(&self) -> usize {
-        // The receiver's mbuf, if it is one like ours, holds the headers too.
+        // The receiver's mbuf, if it is like ours, must hold the headers too.
         if self.line.is_served() && self.line.sends_trains() {
             self.tx.room().saturating_sub(HEADROOM)
         } else {
@@ -555,7 +564,7 @@ impl Port {
         }
     }
 
-    /// The Ethernet address of the NIC or interface; none where there is no device yet, or it has none.
+    /// Returns the Ethernet address of the NIC or interface; `None` if there is no device yet, or it has no address.
     pub fn mac(&self) -> Option<[u8; 6]> {
         let id = self.line.polled()?;
         let mut address = sys::rte_ether_addr::default();
@@ -567,53 +576,54 @@ impl Port {
         }
     }
 
-    /// What the port can do.
+    /// Returns the capabilities of the port.
     pub fn caps(&self) -> &Capabilities {
         &self.caps
     }
 
-    /// Largest IP packet in bytes.
+    /// Returns the largest IP packet in bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// What was opened.
+    /// Returns the specification that the port was opened with.
     pub fn spec(&self) -> &PortSpec {
         &self.spec
     }
 
-    /// The pool of received frames.
+    /// Returns the pool of received frames.
     pub fn rx_pool(&self) -> &Pool {
         &self.rx
     }
 
-    /// Mbufs of the pool for frames to send that can be taken now.
+    /// Returns the number of free mbufs in the pool for frames to send.
     #[inline]
     pub fn tx_available(&self) -> usize {
         self.tx.available()
     }
 
-    /// All mbufs of that pool.
+    /// Returns the number of mbufs in the pool for frames to send, free or not.
     pub fn tx_capacity(&self) -> usize {
         self.tx.capacity()
     }
 
-    /// The pool for frames to send.
+    /// Returns the pool for frames to send.
     pub fn tx_pool(&mut self) -> &mut Pool {
         &mut self.tx
     }
 
-    /// The pool for frames of our own that are treated as received ones (see [`Pool::copied`]). While there is no device yet
-    /// it is not the pool of received frames: EAL's thread may be filling the driver's queue from that.
+    /// Returns the pool for our own frames that are treated as received ones (see [`Pool::copied`]). While there is
+    /// no device, that is not the pool of received frames: EAL's thread may be filling the driver's queue from it.
     pub fn own_pool(&mut self) -> &mut Pool {
         if self.line.polled().is_some() { &mut self.rx } else { &mut self.tx }
     }
 
-    /// Counters: the first queue's handle has those of the device, the others only what they have dropped.
+    /// Returns counters: the first queue's handle has those of the device, the others only the frames that they
+    /// dropped.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
         if let Some(id) = self.line.polled().filter(|_| self.line.queue() == 0) {
-            // SAFETY: the device is open; `stats` is ours. On failure they stay zero.
+            // SAFETY: the device is open; `stats` is ours. On failure the counters stay zero.
             unsafe { sys::rte_eth_stats_get(id, &raw mut stats) };
         }
         let (received, sent) = self.line.ring_frames();

@@ -1,39 +1,40 @@
-//! Tells a thread that sleeps of frames, where the driver can: an interrupt, as far as memory links have them.
+//! Wakes a thread that sleeps until frames arrive, where the driver can: by an interrupt, in the form that memory
+//! links have.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Sources of an event, at most.
+/// The maximum number of sources of an event.
 const MOST: usize = urnic_config::MAX_ENGINES;
 
-/// A descriptor that becomes readable when frames arrive at a port that was armed: see `Port::arm`.
+/// A descriptor that becomes readable when frames arrive at an armed port: see `Port::arm`.
 #[derive(Debug)]
 pub struct RxEvent {
     epoll: OwnedFd,
 }
 
 impl RxEvent {
-    /// Of what becomes readable with every frame.
+    /// Creates an event from a source that becomes readable with every frame.
     ///
     /// # Errors
-    /// What epoll says.
+    /// Those of epoll.
     pub fn new(source: BorrowedFd<'_>) -> io::Result<Self> {
         Self::of_all(&[source])
     }
 
-    /// Of several that become readable with every frame.
+    /// Creates an event from several sources, each of which becomes readable with every frame.
     ///
     /// # Errors
-    /// What epoll says.
+    /// Those of epoll.
     pub fn of_all(sources: &[BorrowedFd<'_>]) -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Its edges: nobody reads what the peers write there.
+        // Edge-triggered, because no one reads what the peers write there.
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
         for source in sources {
             // SAFETY: both descriptors are open; the event is copied.
@@ -47,10 +48,10 @@ impl RxEvent {
         Ok(Self { epoll })
     }
 
-    /// What has happened so far is known: not readable until the next frame.
+    /// Forgets past frames: the event is not readable until the next frame.
     pub fn clear(&self) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // Each source tells once; there are few.
+        // Each source is reported once, and there are at most MOST.
         for _ in 0..MOST {
             // SAFETY: room for one event; it does not wait.
             if unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) } <= 0 {

@@ -39,7 +39,7 @@ const FUNCTIONS: [&str; 20] = [
     "rte_vhost_get_vring_num",
 ];
 
-/// Makes `bindings.rs`, and tells the linker.
+/// Generates `bindings.rs`, and links the libraries.
 pub fn bind() {
     println!("cargo:rerun-if-changed=wrapper.h");
     println!("cargo:rerun-if-changed=bind.rs");
@@ -55,7 +55,7 @@ pub fn bind() {
         println!("cargo:rustc-link-lib=dylib={library}");
     }
 
-    // Not only the include paths: the inline functions want the machine flags that DPDK was built with.
+    // Not only the include paths: the inline functions need the machine flags that DPDK was built with.
     let flags = Command::new("pkg-config").args(["--cflags", "libdpdk"]).output().expect("pkg-config runs");
     let flags = String::from_utf8(flags.stdout).expect("pkg-config prints text");
     let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -71,7 +71,7 @@ pub fn bind() {
         .allowlist_var("RTE_(MAX_ETHPORTS|MAX_NUMA_NODES|PKTMBUF_HEADROOM|LOG_.*)")
         .allowlist_var("rte_eth_fp_ops")
         .allowlist_var("RING_F_.*")
-        // Packed and aligned at once, which Rust cannot say; nobody looks inside them here.
+        // Both packed and aligned, which Rust cannot express; no code here needs their fields.
         .opaque_type("rte_memseg(_list)?")
         .opaque_type("rte_(arp|gtp|l2tpv2|ecpri|ether|ipv4|ipv6|flow)_.*")
         .derive_default(true)

@@ -1,4 +1,4 @@
-/* What urnic uses of DPDK. The inline functions among them become linkable through bindgen's wrappers. */
+/* The parts of DPDK that urnic uses. Inline functions become linkable through bindgen's wrappers. */
 #define _GNU_SOURCE 1
 #include <limits.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@
 /* rte_errno is a macro over a thread-local variable. */
 static inline int dpdk_sys_errno(void) { return rte_errno; }
 
-/* A stdio stream that hands what DPDK logs to `write`; NULL when out of memory. */
+/* Returns a stdio stream that hands DPDK's log to `write`; NULL when out of memory. */
 static inline FILE *dpdk_sys_log_stream(ssize_t (*write)(void *, const char *, size_t))
 {
 	cookie_io_functions_t io = { .read = NULL, .write = write, .seek = NULL, .close = NULL };
@@ -37,8 +37,8 @@ static inline FILE *dpdk_sys_log_stream(ssize_t (*write)(void *, const char *, s
 	return stream;
 }
 
-/* Whether EAL has mapped all of `len` bytes at `at`, in memory of its own. Takes none of EAL's locks: whoever owns the
- * memory may ask from anywhere, EAL's memory callbacks included. */
+/* Returns whether all of the `len` bytes at `at` are mapped memory of EAL itself. Takes none of EAL's locks, so the
+ * owner of the memory may call this from anywhere, EAL's memory callbacks included. */
 static inline int dpdk_sys_holds(const void *at, size_t len)
 {
 	const struct rte_memseg_list *list = rte_mem_virt2memseg_list(at);
@@ -55,7 +55,7 @@ static inline int dpdk_sys_holds(const void *at, size_t len)
 	return 1;
 }
 
-/* The descriptor behind a piece of EAL's memory; negative if there is none. */
+/* Returns the descriptor behind a piece of EAL's memory: negative if there is none, INT_MAX for external memory. */
 static inline int dpdk_sys_memory_fd(const struct rte_memseg_list *list, const struct rte_memseg *segment)
 {
 	return list->external ? INT_MAX : rte_memseg_get_fd_thread_unsafe(segment);

@@ -1,7 +1,7 @@
 //! Two processes, or two threads for a ring, exchange frames over each kind of port.
 //!
-//! EAL can be started once per process, so every end is a child process: this test binary again, told its role by the
-//! environment. Ends talk to the test by lines on stdin and stdout.
+//! EAL can be started once per process, so every end is a child process: this test binary again, which learns its
+//! role from the environment. Ends talk to the test by lines on stdin and stdout.
 
 mod ends;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ends::child::Child;
 
-/// One pair of polling processes at a time: the machine may have two cores.
+/// Allows one pair of polling processes at a time, because the machine may have only two cores.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +53,7 @@ fn exchange_with(echo: &str, first: &str, second: &str, env: &[(&str, &str)]) {
     echo.finish();
 }
 
-/// DPDK aborts the process for want of descriptors; it is not asked then.
+/// DPDK would abort a process that lacks descriptors, so it is not started then.
 #[test]
 fn a_process_without_descriptors_is_told() {
     let link = Link::new();
@@ -90,7 +90,7 @@ fn memif() {
     exchange(&link.spec("memif", ",role=server"), &link.spec("memif", ""), &[]);
 }
 
-/// An end that sleeps until its port tells of frames misses none.
+/// An end that sleeps until its port signals frames misses none.
 #[test]
 fn frames_wake_a_sleeping_end() {
     let _alone = alone();
@@ -103,7 +103,8 @@ fn frames_wake_a_sleeping_end() {
     }
 }
 
-/// Whoever polls a port holds locks that a thread within EAL may want; EAL's thread may have to wait for that one.
+/// A thread that polls a port may hold locks that a thread within EAL needs, and EAL's thread may have to wait for
+/// that one.
 #[test]
 fn looks_at_the_link_do_not_wait_for_eal() {
     let _alone = alone();
@@ -160,8 +161,8 @@ fn ring_in_one_process() {
     both.finish();
 }
 
-/// The peer is killed while frames fly, and started again over the same path; the survivor sees the link go and come,
-/// and is served again. In both roles.
+/// The peer is killed while frames are in flight, and started again over the same path. The survivor sees the link go
+/// down and come up, and exchanges frames again. In both roles.
 #[test]
 fn survives_the_peers_sigkill() {
     let _alone = alone();
@@ -201,7 +202,7 @@ fn opens_again_after_the_peers_sigkill() {
     }
 }
 
-/// Frames that are sent on a queue arrive at the same queue of the other end, in either direction.
+/// Frames sent on a queue arrive at the same queue of the other end, in either direction.
 #[test]
 fn two_queues_are_two_links() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! The text of a configuration file: accepted, or refused with a message that says where and what to do.
+//! The text of a configuration file: it is accepted, or refused with a message that says where and what to do.
 
 use std::path::Path;
 use urnic_config::{Config, Origin};
@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     match &e.origin {
         Origin::File { path: named, line } => {
             assert_eq!(named, path);
-            // The end of the text may be where something is missing.
+            // The line may be one past the last, where something is missing at the end of the text.
             assert!(line.is_none_or(|l| (1..=lines + 1).contains(&l)), "line {line:?} of {lines}");
         }
         other => panic!("blames {other:?}"),
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     assert!(!e.problem.is_empty() && !e.remedy.is_empty(), "{e:?}");
 }
 
-/// Files with all sections, good and bad.
+/// Returns files with all sections, valid and invalid ones.
 pub fn seeds() -> Vec<Vec<u8>> {
     let whole = r#"
 [port]

@@ -1,4 +1,4 @@
-//! Inputs as files.
+//! Stores inputs as files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ fn folder(kind: &str, target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(kind).join(target)
 }
 
-/// Puts the seeds and the regressions where libFuzzer looks for its corpus.
+/// Writes the seeds and the regressions to the folder in which libFuzzer looks for its corpus.
 pub fn write(target: &str, seeds: &[Vec<u8>]) {
     let to = folder("corpus", target);
     fs::create_dir_all(&to).expect("the corpus folder can be made");
@@ -17,7 +17,7 @@ pub fn write(target: &str, seeds: &[Vec<u8>]) {
     }
 }
 
-/// Inputs that once failed.
+/// Returns inputs that once failed.
 pub fn regressions(target: &str) -> Vec<Vec<u8>> {
     let Ok(files) = fs::read_dir(folder("regressions", target)) else { return Vec::new() };
     let mut paths: Vec<_> = files.flatten().map(|f| f.path()).collect();

@@ -1,4 +1,4 @@
-//! A stack in memory, the application above it, and what it has sent.
+//! A stack in memory, the application above it, and the frames that it has sent.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpPacket};
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use urnic_tcp::{
     Buffers, ConfigError, Emit, Frame, Handler, LocalPorts, MAX_PIECES, Stack, StackConfig, Time, Transmit,
 };
 
-/// A frame that a host was given; hosts know how many of theirs are alive.
+/// A frame given to a host, which counts how many of its frames are alive.
 pub struct Bytes {
     bytes: Vec<u8>,
     trusted: bool,
@@ -32,11 +32,11 @@ impl Buffers for Memory {
     type Payload = Record;
 }
 
-/// Takes frames and checks each.
+/// Takes frames from the stack, and checks each.
 pub struct Out {
     pub frames: Vec<Vec<u8>>,
     pub loopback: Vec<Vec<u8>>,
-    /// Frames that it holds at most.
+    /// The maximum number of frames that it holds.
     pub limit: usize,
     mtu: usize,
     offload: bool,
@@ -111,7 +111,7 @@ impl<A: Handler<Bytes>> Host<A> {
         self.stack.flush(now, &mut self.out);
     }
 
-    /// Hands back what was sent to this host itself. False: nothing was.
+    /// Returns to this host the frames that it sent to itself. Returns `false` if there were none.
     pub fn loop_back(&mut self, now: Time) -> bool {
         let frames = std::mem::take(&mut self.out.loopback);
         let some = !frames.is_empty();
@@ -121,7 +121,7 @@ impl<A: Handler<Bytes>> Host<A> {
         some
     }
 
-    /// Frames that it was given and has not dropped.
+    /// Returns how many of the frames given to the stack it has not dropped.
     pub fn held(&self) -> usize {
         Rc::strong_count(&self.alive) - 1
     }

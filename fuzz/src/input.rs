@@ -1,4 +1,4 @@
-//! Takes values off the front of a fuzz input; an input that is used up gives zeros.
+//! Takes values from the front of a fuzz input; an input that is used up yields zeros.
 
 pub struct Input<'a>(pub &'a [u8]);
 
@@ -25,13 +25,13 @@ impl<'a> Input<'a> {
         u32::from(self.u16()) << 16 | u32::from(self.u16())
     }
 
-    /// A number whose magnitude is chosen first, so that small and large ones are equally likely.
+    /// Returns a number whose magnitude is chosen first, so that small and large numbers are equally likely.
     pub fn magnitude(&mut self) -> u32 {
         let bits = self.u8() % 33;
         if bits == 0 { 0 } else { self.u32() >> (32 - bits) }
     }
 
-    /// At most `n` octets.
+    /// Takes at most `n` octets.
     pub fn take(&mut self, n: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(n.min(self.0.len()));
         self.0 = tail;

@@ -1,7 +1,7 @@
-//! What a link can say to a stack that is below TCP: ARP, ICMP, neighbour, router and listener discovery, address
-//! claims, fragments, extension headers. The input says what comes and how much time passes. Whatever it is, what the
-//! stack keeps stays within its bounds ([`Stack::audit`]), it speaks under its own addresses only, and only as much
-//! as it is asked; its messages are well-formed, and its timers end.
+//! All that a link can send to the parts of a stack below TCP: ARP, ICMP, neighbour, router and listener discovery,
+//! address claims, fragments, extension headers. The input determines the frames and how much time passes. In every
+//! case, the state that the stack keeps must stay within its bounds ([`Stack::audit`]); the stack may send only under
+//! its own addresses, and only as much as it is asked for; its messages must be well-formed, and its timers must end.
 
 mod craft;
 
@@ -16,15 +16,15 @@ use urnic_tcp::{Address, StackConfig, Time, sum};
 const STACK_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const STACK_IP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
-/// Frames that one frame, or one step of the clock, may make the stack send: addresses that are announced and groups
-/// that are reported, neighbours and routers that are asked for.
+/// The maximum number of frames that one frame, or one step of the clock, may make the stack send: announcements of
+/// addresses, reports of groups, solicitations of neighbours and routers.
 const MOST_AT_ONCE: usize = 400;
 
 struct Run {
     host: Host<App>,
     now: Time,
     mtu: usize,
-    /// What was sent lately, for errors that quote it.
+    /// Frames sent lately, for errors that quote them.
     sent: Vec<Vec<u8>>,
     own: HashSet<IpAddr>,
 }
@@ -141,7 +141,7 @@ impl Run {
                 self.pass();
             }
             14 => {
-                // What we have said comes back.
+                // A frame that we have sent comes back.
                 let n = usize::from(input.u8());
                 if let Some(frame) = self.sent.get(n % self.sent.len().max(1)).cloned() {
                     self.receive(frame);
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Our addresses of IPv6.
+    /// Returns our IPv6 addresses.
     fn known(&self) -> Vec<Ipv6Addr> {
         let v6 = |a: Address| match a.ip {
             IpAddr::V6(ip) => Some(ip),
@@ -182,9 +182,9 @@ impl Run {
         self.after();
     }
 
-    /// Looks at what the stack keeps and says.
+    /// Checks the state and the output of the stack.
     fn after(&mut self) {
-        // What was ours before this step may have been used in it.
+        // An address that was ours before this step may have been used in it.
         self.own.extend(self.host.stack.addresses().iter().map(|a| a.ip));
         let mut count = 0;
         for _ in 0..20 {
@@ -206,7 +206,7 @@ impl Run {
         self.own = self.host.stack.addresses().iter().map(|a| a.ip).collect();
     }
 
-    /// A frame of ours is well-formed, and says that it is from us.
+    /// Checks that a frame of ours is well-formed, and has our source address.
     fn look_at(&self, frame: &[u8]) {
         assert_eq!(frame[6..12], STACK_MAC, "from another station");
         assert!(frame.len() <= 14 + self.mtu);
@@ -220,7 +220,7 @@ impl Run {
             |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).expect("16 octets"));
         let (src, dst) = (address(8), address(24));
         assert!(!dst.is_unspecified() && !src.is_multicast());
-        // Reports of listeners stand behind a router alert.
+        // Listener reports follow a router alert option.
         let (protocol, message) =
             if header[6] == 0 { (payload[0], &payload[8..]) } else { (header[6], payload) };
         let [l0, l1] = (message.len() as u16).to_be_bytes();
@@ -236,11 +236,11 @@ impl Run {
             143 => assert_eq!(header[7], 1),
             kind => assert!(matches!(kind, 1 | 3 | 4 | 129), "a message of kind {kind}"),
         }
-        // Nobody and groups are told nothing but of ourselves (RFC 4443 §2.4 e).
+        // Only messages about ourselves may go to groups (RFC 4443 §2.4 e).
         assert!(matches!(message[0], 133 | 135 | 136 | 143) || !dst.is_multicast());
     }
 
-    /// Nobody says any more: timers run out, or come at their leisure.
+    /// Silence from the link: timers run out, or come at long intervals.
     fn drain(&mut self) {
         for conn in self.host.app.all() {
             self.host.stack.abort(self.now, conn, &mut self.host.out);
@@ -257,7 +257,7 @@ impl Run {
     }
 }
 
-/// Some of everything.
+/// Returns inputs with each kind of step.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for flags in [0u8, 0x40, 0x60, 0x21, 0x5c] {

@@ -1,10 +1,10 @@
-//! Octets into a stream in Full Operation, raw or as ULPDUs inside good FPDUs. The body and what it demands are
+//! Octets into a stream in Full Operation, raw or as ULPDUs inside valid FPDUs. The test body and its checks are
 //! shared with the tests of `iwarp`.
 
 pub use crate::iwarp_support::fuzz::iwarp_stream as run;
 use crate::iwarp_support::hex;
 
-/// Golden FPDUs: as they are, and their ULPDUs, for every choice of role, CRC and split.
+/// Returns golden FPDUs, as they are and as ULPDUs, for every choice of role, CRC and split.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (name, octets) in crate::iwarp_support::vectors() {
@@ -13,7 +13,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         }
         let fpdu = hex(octets);
         let len = usize::from(fpdu[1]);
-        let ulpdu = &fpdu[1..2 + len]; // the length octet in front is what the body expects
+        let ulpdu = &fpdu[1..2 + len]; // with the length octet that the body expects
         for how in [0x00, 0x05, 0x44, 0x85] {
             seeds.push([&[how][..], &fpdu].concat());
             seeds.push([&[how | 2][..], ulpdu, ulpdu].concat());

@@ -1,6 +1,6 @@
-//! What the fuzz targets run. Every module has `run`, which must not panic whatever the octets, and `seeds`, some
-//! inputs to begin with. `fuzz_targets/` gives them to libFuzzer, the tests here to a short deterministic run. Inputs
-//! that once failed are kept in `regressions/TARGET/`; both begin with them.
+//! The bodies of the fuzz targets. Every module has `run`, which must not panic for any octets, and `seeds`, some
+//! initial inputs. `fuzz_targets/` runs them with libFuzzer, the tests here in a short deterministic run. Inputs that
+//! once failed are kept in `regressions/TARGET/`; both runs begin with them.
 //!
 //! To add a target `x`: a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`, and a
 //! `[[bin]]` in Cargo.toml.
@@ -24,7 +24,7 @@ pub mod terminate;
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
 
-/// The whole of a file in `fuzz_targets/`.
+/// The contents of a file in `fuzz_targets/`.
 #[cfg(feature = "libfuzzer")]
 #[macro_export]
 macro_rules! target {
@@ -36,7 +36,7 @@ macro_rules! target {
     };
 }
 
-/// A short run of each target as an ordinary test.
+/// Defines a short run of each target as an ordinary test.
 #[cfg(test)]
 macro_rules! short_runs {
     ($($target:ident),* $(,)?) => {

@@ -1,9 +1,9 @@
-//! Octets into either end of an MPA start-up. The body and what it demands are shared with the tests of `iwarp`.
+//! Octets into either end of an MPA start-up. The test body and its checks are shared with the tests of `iwarp`.
 
 pub use crate::iwarp_support::fuzz::mpa_startup as run;
 use crate::iwarp_support::{hex, vectors};
 
-/// Golden frames for both ends and revisions.
+/// Returns golden frames for both ends and revisions.
 pub fn seeds() -> Vec<Vec<u8>> {
     let frames = vectors().filter(|(_, octets)| octets.starts_with("4d504120"));
     frames

@@ -1,7 +1,7 @@
-//! Frames into a stack. The input is a little program: frames octet by octet, segments that fit the connections the
-//! stack has, time that passes, and what an application does. Whatever it says, the stack must not panic, must come
-//! to rest, must send well-formed frames only, must tell its application a consistent story, and must not hold more
-//! frames than its windows allow.
+//! Frames into a stack. The input is a small program: frames octet by octet, segments that fit the stack's
+//! connections, passing time, and actions of an application. In every case the stack must not panic, must come to
+//! rest, must send only well-formed frames, must report a consistent sequence of events to its application, and must
+//! not hold more frames than its windows allow.
 
 pub(crate) mod app;
 mod segment;
@@ -19,7 +19,7 @@ const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const STACK_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Frames that the stack may hold at most, all connections together.
+/// The maximum number of frames that the stack may hold, for all connections together.
 const MOST_HELD: usize = 40_000;
 
 struct Run {
@@ -73,7 +73,7 @@ impl Run {
                 self.receive(frame, n & 1 == 0);
             }
             1 => {
-                // Of the right protocol and for us, otherwise as it comes.
+                // With the right protocol and our address, otherwise arbitrary.
                 let n = usize::from(input.u8());
                 let frame = segment::ip_frame(input.u8(), input.take(n));
                 self.receive(frame, true);
@@ -108,7 +108,7 @@ impl Run {
         self.after();
     }
 
-    /// What an application does, to one of its connections.
+    /// Performs an application's action on one of its connections.
     fn application(&mut self, input: &mut Input) {
         let what = input.u8();
         let index = usize::from(input.u8());
@@ -141,7 +141,7 @@ impl Run {
         self.after();
     }
 
-    /// Looks at what was sent, and hands back what went to ourselves.
+    /// Checks the frames that were sent, and returns those sent to ourselves.
     fn after(&mut self) {
         for _ in 0..50 {
             for frame in std::mem::take(&mut self.host.out.frames) {
@@ -154,7 +154,7 @@ impl Run {
         assert!(self.host.held() <= MOST_HELD, "{} frames held", self.host.held());
     }
 
-    /// With nobody there any more, every timer runs out in a bounded number of steps.
+    /// Without a peer, every timer must run out in a bounded number of steps.
     fn drain(&mut self) {
         self.host.out.limit = 64;
         for conn in self.host.app.all() {
@@ -171,7 +171,7 @@ impl Run {
     }
 }
 
-/// Programs that open connections, exchange data and close.
+/// Returns programs that open connections, exchange data and close.
 pub fn seeds() -> Vec<Vec<u8>> {
     segment::seeds()
 }

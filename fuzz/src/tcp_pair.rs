@@ -1,8 +1,8 @@
-//! Two stacks on a bad link, with one connection, and somebody who forges segments. The input says what happens: to
-//! frames on their way, to time, and what the applications do. After each step both ends are compared: what one says
-//! was acknowledged, the other has; what an application gets is what the other wrote; windows never shrink; what the
-//! stacks keep adds up ([`Stack::audit`](urnic_tcp::Stack::audit)). In the end the link is good again, and everything
-//! arrives and both ends close, or have told why not.
+//! Two stacks on a bad link, with one connection, and a third party that forges segments. The input determines what
+//! happens to frames in flight, how much time passes, and what the applications do. After each step both ends are
+//! compared: octets that one end counts as acknowledged, the other has; an application gets what the other wrote;
+//! windows never shrink; the stacks' state is consistent ([`Stack::audit`](urnic_tcp::Stack::audit)). In the end the
+//! link is good again: then everything must arrive and both ends must close, or must have reported why not.
 
 mod end;
 mod forge;
@@ -19,25 +19,26 @@ use std::time::Duration;
 use urnic_tcp::{Address, CloseReason, Congestion, Ecn, Keepalive, Numbers, StackConfig, Time};
 
 const PORT: u16 = 7;
-/// Octets that an application writes at most.
+/// The maximum number of octets that an application writes.
 const MOST_WRITTEN: u64 = 200_000;
-/// What one way takes once the link is good.
+/// Delay of one direction once the link is good.
 const DELAY: Duration = Duration::from_micros(100);
-/// When both ends must be through then: the longest wait is that for a FIN of a peer that has forgotten the connection.
+/// Time by which both ends must be done then. The longest wait is that for the FIN of a peer that has forgotten the
+/// connection.
 const PATIENCE: Duration = Duration::from_secs(8 * 3600);
 const FIN_WAIT: Duration = Duration::from_secs(6 * 3600);
 
 struct Run {
     ends: [End; 2],
-    /// From each end to the other.
+    /// The directions from each end to the other.
     links: [Link; 2],
     now: Time,
     v6: bool,
-    /// What the streams hold, or whether they go on, is somebody else's doing.
+    /// Whether a forged segment may have changed the data or the state of the streams.
     forged: Rc<Cell<bool>>,
-    /// Somebody has said how large a window is.
+    /// Whether a forged segment may have changed a window.
     beliefs: bool,
-    /// Some reason for a connection to fail was given.
+    /// Whether the connection had a reason to fail.
     excused: bool,
     before: [Option<Numbers>; 2],
 }
@@ -90,7 +91,7 @@ pub fn run(data: &[u8]) {
     };
     run.open();
     if how & 2 == 0 {
-        // A good beginning; otherwise the input has that, too, in its hands.
+        // An undisturbed start in this case; otherwise the input controls the start too.
         run.exchange();
     }
     for _ in 0..500 {
@@ -122,7 +123,7 @@ impl Run {
                 for _ in 0..[1, 2, 5, 64][arg] {
                     self.deliver(who);
                 }
-                // Otherwise more of the burst follows.
+                // In other cases, more frames of the burst follow.
                 if what < 6 {
                     self.pass(who);
                 }
@@ -176,7 +177,7 @@ impl Run {
                 self.drain(who);
             }
             _ => {
-                // A router speaks, about what was sent or is forged.
+                // A router sends an ICMP error, about a frame that was sent or is forged.
                 let mtu = usize::from(input.u16());
                 if let Some(message) = self.links[who].first().and_then(|f| link::too_big(f, mtu)) {
                     self.ends[who].receive(self.now, message, false);
@@ -186,7 +187,7 @@ impl Run {
         }
     }
 
-    /// The next frame arrives at `who`.
+    /// Delivers the next frame to `who`.
     fn deliver(&mut self, who: usize) {
         if let Some(frame) = self.links[1 - who].pop() {
             self.ends[who].receive(self.now, frame, false);
@@ -205,7 +206,7 @@ impl Run {
         self.pass(1);
     }
 
-    /// What an end has sent goes to the link.
+    /// Puts the frames that an end has sent on the link.
     fn drain(&mut self, who: usize) {
         assert!(self.ends[who].out.loopback.is_empty(), "sent to itself");
         for frame in std::mem::take(&mut self.ends[who].out.frames) {
@@ -231,7 +232,7 @@ impl Run {
         let (Some(conn), Some(n), true) = (target.live(), target.numbers(), established(target)) else {
             return;
         };
-        // Nobody knows yet what the other end will accept.
+        // The other end's window is not known yet.
         if !other.app.established {
             return;
         }
@@ -275,7 +276,7 @@ impl Run {
         }
         for who in [0, 1] {
             let app = &self.ends[who].app;
-            // Links were bad, or the application wanted it so.
+            // Because links were bad, or because the application aborted.
             let given_up = matches!(
                 app.closed,
                 Some(CloseReason::Aborted | CloseReason::TimedOut | CloseReason::Unreachable)
@@ -309,7 +310,7 @@ impl Run {
         }
     }
 
-    /// All that is on its way arrives, and is answered, until there is silence.
+    /// Delivers all frames in flight, and the answers to them, until there is silence.
     fn exchange(&mut self) {
         for _ in 0..20_000 {
             self.pass(0);
@@ -328,12 +329,12 @@ impl Run {
         panic!("the ends never fall silent: {}", self.describe());
     }
 
-    /// The link is good from now on: what was written arrives, and both ends close.
+    /// From now on the link is good: all written data must arrive, and both ends must close.
     fn heal(&mut self) {
         for (end, link) in self.ends.iter_mut().zip(&mut self.links) {
             (link.mtu, end.out.limit) = (usize::MAX, 64);
             end.stack.set_pressure(false);
-            // One that was about to give up may not notice in time.
+            // An end that was about to give up may not notice in time.
             let info = end.live().and_then(|c| end.stack.info(c));
             self.excused |= info.is_some_and(|i| i.retries >= 5) || !end.app.established;
         }
@@ -362,7 +363,8 @@ impl Run {
         }
         let closed = [0, 1].map(|who| self.ends[who].app.closed);
         for (who, end) in self.ends.iter().enumerate() {
-            // The last ACK may be lost for longer than the other end remembers: a FIN sent again is nothing to it then.
+            // The last ACK may be lost for longer than the other end remembers the connection: then a retransmitted
+            // FIN is refused.
             let graceful = match closed[who] {
                 Some(CloseReason::Reset) => closed[1 - who] == Some(CloseReason::Graceful),
                 reason => reason == Some(CloseReason::Graceful),
@@ -382,9 +384,9 @@ impl Run {
     }
 }
 
-/// Programs: transfers in both directions, with losses and other things in between.
+/// Returns programs: transfers in both directions, with losses and other events in between.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // To an end: all that is on its way; from an end: 30 records.
+    // To an end: all frames in flight; from an end: 30 records.
     let (to_a, to_b) = (vec![0xc0], vec![0xe0]);
     let (from_a, from_b) = (vec![22 | 0x40, 30], vec![22 | 0x60, 30]);
     let (wait, later) = (vec![8], vec![9 | 0x80]);

@@ -1,9 +1,9 @@
-//! Octets as the content of a Terminate. The body and what it demands are shared with the tests of `iwarp`.
+//! Octets as the content of a Terminate. The test body and its checks are shared with the tests of `iwarp`.
 
 pub use crate::iwarp_support::fuzz::terminate as run;
 use crate::iwarp_support::{hex, vectors};
 
-/// Golden Terminates, and some as the Linux siw sends them.
+/// Returns golden Terminates, and some as the Linux siw sends them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let golden = vectors().filter(|(name, _)| name.starts_with("TERM")).map(|(_, octets)| {
         let fpdu = hex(octets);

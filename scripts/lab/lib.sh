@@ -1,8 +1,9 @@
-# What the labs in QEMU guests share; sourced by bash scripts with `set -euo pipefail` that define `say` and `skip`.
-# Guests are made of Debian's packages: its kernel, unpacked but never installed, and programs of this machine.
+# Code shared by the labs in QEMU guests; sourced by bash scripts with `set -euo pipefail` that define `say` and
+# `skip`. Guests are made of Debian's packages: its kernel, unpacked but never installed, and programs of this
+# machine.
 
-# Finds the kernel that Debian's linux-image-amd64 is: sets kernel_release (as uname -r) and kernel_version (of the
-# package). Calls `skip` with a reason where there is none.
+# Finds the kernel of Debian's linux-image-amd64: sets kernel_release (as uname -r) and kernel_version (of the
+# package). Calls `skip` with a reason if there is none.
 debian_kernel() {
     command -v apt-cache >/dev/null || skip "this is no Debian: the guest is made of Debian's packages"
     kernel_release=$(apt-cache depends linux-image-amd64 2>/dev/null |
@@ -11,7 +12,7 @@ debian_kernel() {
     kernel_version=$(apt-cache policy "linux-image-$kernel_release" | sed -n 's/.*Candidate: //p')
 }
 
-# need_tools TOOL...: skips where one is missing.
+# need_tools TOOL...: skips if one is missing.
 need_tools() {
     local tool
     for tool in "$@"; do
@@ -22,7 +23,7 @@ need_tools() {
 # fetch PACKAGE=VERSION... DIR: downloads packages into DIR.
 fetch() {
     local dir=${!#}
-    # As root, apt changes to the user _apt, who may not enter this directory: it says so and goes on.
+    # As root, apt switches to the user _apt, who may not enter this directory: it complains and goes on.
     (cd "$dir" && apt-get download -qq "${@:1:$#-1}") 2>"$dir/apt.log" ||
         { cat "$dir/apt.log" >&2; skip "apt-get cannot fetch ${*:1:$#-1}"; }
 }
@@ -32,14 +33,14 @@ unpack_kernel() {
     local image offset
     dpkg-deb -x "$1" "$2"
     image=$2/boot/vmlinuz-$kernel_release
-    # QEMU boots an uncompressed kernel much faster where it has to emulate the processor.
+    # QEMU boots an uncompressed kernel much faster if it has to emulate the processor.
     offset=$(LC_ALL=C grep -abom1 $'\xfd7zXZ' "$image" | head -n 1 | cut -d: -f1) || true
     [ -z "$offset" ] || tail -c +$((offset + 1)) "$image" | xz -dc >"$2/vmlinux" 2>/dev/null || true
     readelf -h "$2/vmlinux" >/dev/null 2>&1 || cp "$image" "$2/vmlinux"
     PATH=$PATH:/usr/sbin:/sbin depmod -b "$2" "$kernel_release"
 }
 
-# module_files DIR MODULE...: files of modules and of what they depend on, in the order in which they load.
+# module_files DIR MODULE...: lists the files of modules and of their dependencies, in the order in which they load.
 module_files() {
     local dir=$1 module
     shift
@@ -48,7 +49,7 @@ module_files() {
     done | sed -n 's|^insmod \([^ ]*\).*|\1|p' | awk '!seen[$0]++'
 }
 
-# put_module FILE TARGET: a module, uncompressed.
+# put_module FILE TARGET: copies a module, uncompressed.
 put_module() {
     case $1 in
         *.xz) xz -dc "$1" ;;
@@ -56,7 +57,7 @@ put_module() {
     esac >"$2"
 }
 
-# put ROOT FILE...: files at the same paths below ROOT; symbolic links stay what they are.
+# put ROOT FILE...: copies files to the same paths below ROOT; symbolic links stay symbolic links.
 put() {
     local root=$1 file link
     shift
@@ -73,10 +74,10 @@ put() {
     done
 }
 
-# libraries_of PROGRAM...: the shared libraries that they load.
+# libraries_of PROGRAM...: lists the shared libraries that they load.
 libraries_of() { ldd "$@" 2>/dev/null | grep -oE '/[^ ]+\.so[^ ]*' | sed 's/:$//' | sort -u || true; }
 
-# put_busybox ROOT: busybox under all its names in /bin.
+# put_busybox ROOT: puts busybox under all its names into /bin.
 put_busybox() {
     local applet
     mkdir -p "$1/bin"
@@ -84,7 +85,7 @@ put_busybox() {
     for applet in $("$1/bin/busybox" --list | grep -vx busybox); do ln -sf busybox "$1/bin/$applet"; done
 }
 
-# pack ROOT FILE: an initramfs of what is below ROOT.
+# pack ROOT FILE: makes an initramfs of the files below ROOT.
 pack() { (cd "$1" && find . -print0 | sort -z | cpio -0 -o -H newc --quiet -R 0:0) >"$2"; }
 
 # Sets accel: QEMU's options for the processor.
@@ -98,7 +99,7 @@ accelerator() {
 readonly COMMANDS=(-netdev "user,id=commands,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:2001-10.0.2.15:1"
     -device "virtio-net-pci,netdev=commands,romfile=,mac=52:54:00:77:00:01")
 
-# wait_for_guest PID CONSOLE ERRORS: until the guest says that it is ready, two minutes at most.
+# wait_for_guest PID CONSOLE ERRORS: waits until the guest reports that it is ready, two minutes at most.
 wait_for_guest() {
     local began=$SECONDS
     until grep -aq '^lab: ready' "$2" 2>/dev/null; do
@@ -106,7 +107,7 @@ wait_for_guest() {
         [ $((SECONDS - began)) -lt 120 ] || { tail -n 20 "$2"; say "the guest does not come up"; exit 1; }
         sleep 0.1
     done
-    # Its shell comes a moment later.
+    # Its shell is ready a moment later.
     until guest true 2>/dev/null; do
         kill -0 "$1" 2>/dev/null && [ $((SECONDS - began)) -lt 120 ] || { say "the guest's shell does not answer"; exit 1; }
         sleep 0.1
@@ -114,15 +115,15 @@ wait_for_guest() {
     say "$(grep -a '^lab: ready' "$2" | tr -d '\r') after $((SECONDS - began)) s"
 }
 
-# guest COMMAND: runs it in the guest, output and status pass through. A guest that says nothing for longer than any command
-# may take is dead.
+# guest COMMAND: runs it in the guest; output and status pass through. A guest that is silent for longer than any
+# command may take is dead.
 guest() {
     local fd line last=''
     exec {fd}<>/dev/tcp/127.0.0.1/2001
     printf '{ %s\n} </dev/null 2>&1\nstatus=$?; echo; echo "lab-status $status"\nexit\n' "$*" >&$fd
     while IFS= read -r -t 400 line <&$fd; do
         case $line in
-            # Not until the connection closes: what runs on in the guest may hold it open.
+            # Not until the connection closes, because a process that goes on running in the guest may hold it open.
             'lab-status '*) last=${line#lab-status }; break ;;
             *) [ -z "$line" ] || printf '%s\n' "$line" ;;
         esac
@@ -130,7 +131,7 @@ guest() {
     exec {fd}>&-
     return "${last:-1}"
 }
-# In the background of the guest; `guest_wait NAME` prints what it wrote and gives its status.
+# In the background of the guest; `guest_wait NAME` prints its output and returns its status.
 guest_start() { # NAME COMMAND
     guest "rm -f /tmp/$1.*; (timeout 300 $2 >/tmp/$1.log 2>&1 & echo \$! >/tmp/$1.pid; wait \$!; echo \$? >/tmp/$1.status) >/dev/null 2>&1 &"
 }

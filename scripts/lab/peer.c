@@ -1,6 +1,6 @@
 /*
- * The guest's half of scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/peer.rs; both
- * speak what is described there.
+ * The guest's half of scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/peer.rs,
+ * which describes the protocol of both.
  *
  *   peer serve  [-a ADDR] [-p PORT] [-q CONNECTIONS] [-m BYTES]       answer, until that many connections have ended
  *   peer drive   -a ADDR  [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   on QPS connections at once, each ROUNDS times anew
@@ -55,7 +55,7 @@ static uint32_t ended, failed, lost;
 
 static int fail(const char *format, ...)
 {
-	char text[256];                                     /* one write: threads may fail together */
+	char text[256];                                     /* one write, because threads may fail together */
 	va_list args;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
@@ -64,7 +64,7 @@ static int fail(const char *format, ...)
 	return -1;
 }
 
-/* Byte i of a message. */
+/* Returns byte i of a message. */
 static unsigned char pattern(uint32_t seed, uint32_t i) { return seed + i + (i >> 8) + 3 * (i >> 16); }
 
 static void fill(unsigned char *at, uint32_t size, uint32_t seed)
@@ -141,7 +141,7 @@ static int request(struct conn *c, enum ibv_wr_opcode op, struct ibv_mr *mr, siz
 	if (op == IBV_WR_SEND_WITH_INV)
 		wr.invalidate_rkey = rkey;
 	wr.wr.rdma.remote_addr = addr;
-	wr.wr.rdma.rkey = rkey;                             /* libsiw takes the STag to invalidate from here, too */
+	wr.wr.rdma.rkey = rkey;                             /* libsiw takes the STag to invalidate from here as well */
 	if (ibv_post_send(c->id->qp, &wr, &bad))
 		return fail("ibv_post_send");
 	return await(c, 0, &wc);
@@ -151,9 +151,9 @@ static int tell(struct conn *c, enum kind kind, uint32_t size, uint32_t seed, ui
 {
 	c->control[1] = (struct control){ htobe32(kind), htobe32(size), htobe32(seed), htobe32(value) };
 	/*
-	 * An answer without a value is an empty message, and this is why: a Read of 0 bytes that reaches siw while it
-	 * transmits is answered with as many bytes as its request before had (siw_qp.c, siw_activate_tx leaves the old
-	 * length in place), which ends the connection. The answer to FILL is the request before.
+	 * The answer without a value is an empty message for this reason: if a Read of 0 bytes reaches siw while it
+	 * transmits, siw answers with as many bytes as its previous request had (siw_qp.c, siw_activate_tx leaves the old
+	 * length in place), which ends the connection. The answer to FILL is the previous request.
 	 */
 	return request(c, IBV_WR_SEND, c->control_mr, sizeof(struct control),
 		       kind == DONE && value == 0 ? 0 : sizeof(struct control), 0, 0);
@@ -225,7 +225,7 @@ static int drive(struct conn *c)
 	return 0;
 }
 
-/* Receives a message of its own beside the control messages; fresh: and the STag that it is to invalidate. */
+/* Receives a separate message beside the control messages; with `fresh`, one that must invalidate this STag. */
 static int receive_message(struct conn *c, const struct control *m, struct ibv_mr *fresh)
 {
 	struct ibv_wc wc;
@@ -234,11 +234,11 @@ static int receive_message(struct conn *c, const struct control *m, struct ibv_m
 		return -1;
 	if (wc.byte_len != m->size)
 		return fail("a Send of %u bytes instead of %u", wc.byte_len, m->size);
-	/* siw tells of the invalidation (IBV_WC_WITH_INV) in the kernel only, not to programs. */
+	/* siw reports the invalidation (IBV_WC_WITH_INV) only in the kernel, not to programs. */
 	return check("Send", c->local, m->size, m->seed);
 }
 
-/* Serves the peer until it ends. A server drives after the client did. */
+/* Serves the peer until it ends. A server drives in its turn after the client. */
 static int serve(struct conn *c, int drives_too)
 {
 	static const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -253,7 +253,7 @@ static int serve(struct conn *c, int drives_too)
 			return 0;
 		if (m.size > max_size)
 			return fail("the peer wants %u bytes; -m allows %u", m.size, max_size);
-		/* While a message of its own is awaited, no control message can come. */
+		/* While a separate message is awaited, no control message can arrive. */
 		if (m.kind != RECEIVE && m.kind != INVALIDATE && post_receive(c, c->control_mr, sizeof(struct control)))
 			return -1;
 		switch (m.kind) {
@@ -307,7 +307,7 @@ static int stream(struct conn *c)
 	}
 }
 
-/* A region's STag works until a Send with Invalidate has named it, and then ends the connection. */
+/* A region's STag works until a Send with Invalidate has named it; after that, using it ends the connection. */
 static int stale(struct conn *c)
 {
 	uint64_t addr = be64toh(c->peer.addr);
@@ -479,7 +479,7 @@ static int listen_and_serve(void)
 		perror("peer: cannot listen");
 		return -1;
 	}
-	/* What poll has seen goes again when a thread destroys the identifier that it is about. */
+	/* An event that poll has reported disappears when a thread destroys its identifier. */
 	if (fcntl(channel->fd, F_SETFL, O_NONBLOCK))
 		return fail("fcntl");
 	puts("listening");

@@ -1,5 +1,5 @@
-# The storage cases of scripts/interop-siw, which sources this: the guest's kernel is the initiator, a target on urnic serves
-# it. The initiator reconnects by itself when the target is killed and comes back.
+# The storage cases of scripts/interop-siw, which sources this file: the guest's kernel is the initiator, and a target
+# on urnic serves it. The initiator reconnects by itself when the target is killed and comes back.
 
 readonly IQN=iqn.2026-01.test:disk INITIATOR=iqn.2026-01.test:guest ISER_PORT=3261
 readonly NQN=nqn.2016-06.io.spdk:cnode1 HOST_ID=8f1a5f2e-2b5c-4c1e-9d43-0c7f5a6f1b11 DISK_ID=3d2a9a52-7c56-4a5e-8c0a-5b7a1f1d6c02
@@ -7,7 +7,7 @@ readonly NQN=nqn.2016-06.io.spdk:cnode1 HOST_ID=8f1a5f2e-2b5c-4c1e-9d43-0c7f5a6f
 guest_storage() {
     guest 'mkdir -p /etc/iscsi /var/lock /run/lock /mnt; [ -e /run/storage ] || for module in /lib/storage/*; do insmod "$module" 2>/dev/null; done; : >/run/storage; [ -e /sys/module/ib_iser ]'
 }
-# wait_in_guest SECONDS COMMAND: until the command succeeds.
+# wait_in_guest SECONDS COMMAND: waits until the command succeeds.
 wait_in_guest() { guest "i=0; until $2; do [ \$i -lt $(($1 * 5)) ] || exit 1; usleep 200000; i=\$((i + 1)); done"; }
 
 # --- iSER: tgtd ---------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ iser_initiator() {
     guest "echo InitiatorName=$INITIATOR >/etc/iscsi/initiatorname.iscsi; killall iscsid 2>/dev/null; iscsid &&
         iscsiadm -m node -o new -T $IQN -p $HOST:$ISER_PORT -I iser >/dev/null && iscsiadm -m node -T $IQN -p $HOST:$ISER_PORT -l"
     wait_in_guest 30 '[ -b /dev/sda ]'
-    # A disk of lines that all differ, written and read past the cache.
+    # A disk of lines that all differ, written and read without the cache.
     guest 'seq 1 9000000 | head -c 67108864 >/tmp/content
         dd if=/tmp/content of=/dev/sda bs=256k oflag=direct 2>/dev/null && dd if=/dev/sda bs=256k iflag=direct 2>/dev/null | cmp - /tmp/content && md5sum </tmp/content | cut -d " " -f 1' | tee "$run/sum"
     [ "$(md5sum <"$run/disk" | cut -d ' ' -f 1)" = "$(tail -n 1 "$run/sum")" ]
@@ -68,7 +68,7 @@ nvme_initiator() {
     guest 'mke2fs /dev/nvme0n1 >/dev/null && mount -t ext4 /dev/nvme0n1 /mnt &&
         fio --name=verified --directory=/mnt --size=24m --rw=randwrite --bsrange=512-128k --bs_unaligned=0 --direct=1 --verify=crc32c --ioengine=psync | grep -E "err=|verify"; umount /mnt' | tee "$run/fio"
     grep -q 'err= 0' "$run/fio"
-    # Its memory is new; what is written there from now on is read back.
+    # Its memory is new, so data is written again before it is read back.
     kill -KILL "$node"
     wait "$node" || true
     start_nvmf

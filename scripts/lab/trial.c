@@ -1,6 +1,6 @@
 /*
- * Connections on which something is not as usual, and what the application sees of it: the guest's half of the trials
- * of scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/trial.rs, which describes them.
+ * Connections with some irregularity, and the application's view of it: the guest's half of the trials of
+ * scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/trial.rs, which describes them.
  *
  *   trial offer          serve trials until one is named "end"
  *   trial ADDR TRIAL...  make them, one after the other
@@ -20,7 +20,7 @@
 
 enum { ROOM = 65536, PATIENCE_MS = 10000, PORT = 7472, SENDS = 72 };
 
-/* The head of the request's private data: what the serving side is to do. */
+/* The head of the request's private data: the task of the serving side. */
 struct ask {
 	uint8_t reject, first, ird, ord;
 	uint16_t answer, receive;                           /* big endian */
@@ -48,7 +48,7 @@ struct end {
 	int log;
 };
 
-static char line[1024];                                     /* what has been seen in this trial */
+static char line[1024];                                     /* the observations in this trial */
 
 static void see(const char *format, ...)
 {
@@ -99,7 +99,7 @@ static void see_private(const struct rdma_conn_param *p, uint32_t head)
 
 /* ---- events and completions -------------------------------------------------------------------------------------- */
 
-/* The next event; its private data stays valid until the one after. NULL: none comes. */
+/* Returns the next event, or NULL if none arrives. Its private data stays valid until the event after it. */
 static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, int patience)
 {
 	static struct rdma_cm_event copy;
@@ -131,7 +131,8 @@ static int await_event(struct rdma_event_channel *channel, enum rdma_cm_event_ty
 	return 0;
 }
 
-/* The status of the next completions; of several the first that is not success. "nothing" if the connection ends without. */
+/* Returns the status of the next completions; of several, the first that is not success. Returns "nothing" if the
+ * connection ends without them. */
 static const char *complete(struct end *e, struct ibv_cq *cq, uint32_t count)
 {
 	struct pollfd fd = { .fd = e->id->channel->fd, .events = POLLIN };
@@ -154,7 +155,7 @@ static const char *complete(struct end *e, struct ibv_cq *cq, uint32_t count)
 	return ibv_wc_status_str(status);
 }
 
-/* Waits for the connection's end and tells what else the application can know. */
+/* Waits for the connection's end and records what else the application can learn. */
 static void see_end(struct end *e, int patience)
 {
 	struct pollfd fd = { .fd = e->id->verbs->async_fd, .events = POLLIN };
@@ -168,7 +169,7 @@ static void see_end(struct end *e, int patience)
 		see("event %s", ibv_event_type_str(async.event_type));
 		ibv_ack_async_event(&async);
 	}
-	/* siw tells of a Terminate in the kernel's log only. */
+	/* siw reports a Terminate only in the kernel's log. */
 	while ((size = read(e->log, record, sizeof(record) - 1)) > 0) {
 		int layer, type, code;
 		record[size] = 0;
@@ -226,7 +227,7 @@ static void post_receive(struct end *e, uint32_t size)
 	require(!ibv_post_recv(e->id->qp, &wr, &bad), "ibv_post_recv");
 }
 
-/* Sends a short message; NULL, or why not. */
+/* Sends a short message. Returns NULL, or why it failed. */
 static const char *send_short(struct end *e)
 {
 	struct ibv_sge sge = { (uintptr_t)e->memory[ALL], 8, e->mr[ALL]->lkey };
@@ -235,7 +236,7 @@ static const char *send_short(struct end *e)
 	return error ? strerror(error) : complete(e, e->send_cq, 1);
 }
 
-/* The region of that name; -1: it is "unknown". */
+/* Returns the region of that name; -1 for "unknown". */
 static int region(const char *name)
 {
 	for (int i = 0; i < REGIONS; i++)
@@ -267,7 +268,7 @@ static const char *operate(struct end *e, const struct trial *t, const struct re
 			if (!strcmp(t->op, ops[o].name))
 				wr.opcode = ops[o].opcode;
 		wr.wr.rdma.remote_addr = addr + i * t->len;
-		wr.wr.rdma.rkey = rkey;                     /* libsiw takes the STag to invalidate from here, too */
+		wr.wr.rdma.rkey = rkey;                     /* libsiw takes the STag to invalidate from here as well */
 		if (wr.opcode == IBV_WR_SEND_WITH_INV)
 			wr.invalidate_rkey = rkey;
 		if ((error = ibv_post_send(e->id->qp, &wr, &bad)))
@@ -336,7 +337,7 @@ static void act(const struct trial *t, struct sockaddr_in *to)
 	report(t->ask.name);
 }
 
-/* Serves one trial; whether it was the last. */
+/* Serves one trial. Returns whether it was the last. */
 static int serve(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event = next_event(channel, -1);
@@ -348,7 +349,7 @@ static int serve(struct rdma_event_channel *channel)
 	int patience = PATIENCE_MS;
 
 	if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST)
-		return 0;                                   /* of a connection that is gone */
+		return 0;                                   /* the event belongs to a connection that is gone */
 	memcpy(&ask, event->param.conn.private_data, sizeof(ask));
 	see_private(&event->param.conn, sizeof(ask));
 	fill(data, 0, sizeof(data));
@@ -405,7 +406,7 @@ static void offer(void)
 		;
 }
 
-/* A trial in words: its name, then key=value. */
+/* Parses a trial in words: its name, then key=value. */
 static struct trial parse(char *text)
 {
 	struct trial t = { .stag = "all", .local = "all", .len = 8, .count = 1, .data = sizeof(struct ask), .ird = 4, .ord = 4,
@@ -429,7 +430,7 @@ static struct trial parse(char *text)
 		else if (!strcmp(word, "receive")) t.ask.receive = htobe16(atoi(value));
 		else if (!strcmp(word, "reject")) t.ask.reject = atoi(value);
 		else if (!strcmp(word, "first")) t.ask.first = atoi(value);
-		else require(!strcmp(word, "rtr"), word);   /* siw's is a parameter of the module */
+		else require(!strcmp(word, "rtr"), word);   /* siw's is a module parameter */
 	}
 	return t;
 }

@@ -1,4 +1,4 @@
-"""A case: a pair of programs and what they must do."""
+"""Cases: pairs of programs, and the checks of their results."""
 
 import dataclasses
 import typing
@@ -10,10 +10,10 @@ from field import need
 class Case:
     name: str
     run: typing.Callable
-    # Programs that must be installed, and the Debian packages that bring them.
+    # Programs that must be installed, and the Debian packages that contain them.
     needs: tuple
     packages: tuple
-    # Part of --quick.
+    # Whether the case is part of --quick.
     quick: bool
 
     def start(self, field, long):
@@ -33,7 +33,7 @@ def case(name, needs="", packages="", quick=False):
 
 
 def load():
-    """All cases, in the order of the table."""
+    """Returns all cases, in the order of the table."""
     import stock, hpc, storage, spdk, others  # noqa: E401, F401
 
     return ALL

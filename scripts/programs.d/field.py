@@ -9,17 +9,17 @@ import subprocess
 import tempfile
 import time
 
-# On an interface beside the loopback: libfabric takes no address of that.
+# An address on an interface other than the loopback, because libfabric accepts no address of the loopback.
 ADDRESS = "10.79.0.1"
 PATIENCE = 60
 
 
 class Failed(Exception):
-    """A program did not do what it should; the text says what, and what it printed."""
+    """A program failed; the text says how, with its output."""
 
 
 class Skipped(Exception):
-    """It cannot run here; the text says why."""
+    """A case cannot run here; the text says why."""
 
 
 def make():
@@ -75,7 +75,7 @@ class Field:
         return program
 
     def serve(self, command, port=None, **how):
-        """Starts a server and waits until it listens, at a port of TCP or by its log."""
+        """Starts a server and waits until it listens, by its TCP port or its log."""
         environment = dict(how.pop("environment", None) or {})
         if port is None:
             environment["URNIC_LOG"] = "urnic_verbs=debug"
@@ -84,12 +84,12 @@ class Field:
         return program
 
     def run(self, command, patience=PATIENCE, status=0, **how):
-        """Runs a program, which must succeed; returns what it printed."""
+        """Runs a program, which must succeed; returns its output."""
         return self.start(command, **how).ends(patience, status)
 
     @contextlib.contextmanager
     def case(self):
-        """Ends, with a case, all that it has started."""
+        """Ends all that a case has started."""
         try:
             yield self
         finally:
@@ -98,7 +98,7 @@ class Field:
             self.running.clear()
 
     def pair(self, server, client, port=None, patience=PATIENCE):
-        """Runs a server that ends with its client; returns what both printed."""
+        """Runs a server that ends with its client; returns the output of both."""
         serving = self.serve(server, port)
         said = self.run(client, patience)
         return serving.ends(patience), said
@@ -118,7 +118,7 @@ class Program:
             return file.read()
 
     def fail(self, why):
-        # What urnic logs for us to wait for tells a reader nothing.
+        # The log lines that only serve our waiting are of no use to a reader.
         lines = [line for line in self.text().splitlines() if " DEBUG " not in line]
         raise Failed("\n".join([f"{self.name}: {why}", *lines[-15:]]))
 
@@ -132,7 +132,7 @@ class Program:
             time.sleep(0.01)
 
     def ends(self, patience=PATIENCE, status=0):
-        """Waits until it ends with this status (None: any); returns what it printed."""
+        """Waits until it ends with this status (None: any); returns its output."""
         try:
             ended = self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -147,7 +147,7 @@ class Program:
             self.fail(f"had ended by itself, with {self.process.returncode}")
 
     def stop(self, patience=PATIENCE):
-        """Ends such a server by SIGTERM."""
+        """Ends a server that serves for ever, by SIGTERM."""
         self.ended_early()
         self.process.terminate()
         return self.ends(patience, None)

@@ -19,10 +19,11 @@ def pingpong(field, _long):
             raise Failed(f"{provider}: no result in {said[1]}")
 
 
-# libfabric's provider gives iWARP no immediate data, hence none of a receiver's completion: fi_cq_data -e rdm sends 0 octets of it and misses them.
+# libfabric's provider has no immediate data on iWARP, and so no remote completion data: fi_cq_data -e rdm sends 0
+# octets of it and misses them.
 FABTESTS = (("verbs", "verbs", ""), ("verbs;ofi_rxm", "ofi_rxm", "cq_data"))
 
-# fabtests' runner reaches both ends by ssh; they are both here.
+# fabtests' runner reaches both ends by ssh; here both are local.
 SSH = """#!/bin/bash
 while [ "${1#-}" != "$1" ]; do
     [ "$1" = -o ] && shift

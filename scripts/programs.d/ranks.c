@@ -1,4 +1,4 @@
-/* Ranks of an MPI program that exchange messages in pairs and all together, and look at every number. */
+/* Ranks of an MPI program that exchange messages in pairs and all together, and check every number. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static void expect(const char *what, long at, long got, long wanted)
 	MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* What a rank sends in a round. */
+/* Returns what a rank sends in a round. */
 static int content(int from, int round, int at) { return from * 1000003 + round * 101 + at; }
 
 int main(int argc, char **argv)

@@ -15,7 +15,7 @@ from field import ADDRESS, Failed, Skipped, connected, hugepages_mb
 NQN = "nqn.2016-06.io.spdk:cnode1"
 WHERE = f"trtype:RDMA adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
 MEMORY = 256
-# What the target serves, in MiB.
+# Size of the target's disk, in MiB.
 DISK = 64
 
 
@@ -75,7 +75,7 @@ class Spdk:
             raise Failed(f"{how}: {said[-800:]}")
 
     def identify(self, patience=60):
-        """Connects, gives some commands, and disconnects."""
+        """Connects, issues some commands, and disconnects."""
         said = self.start("spdk_nvme_identify", ["-r", f"{WHERE} subnqn:{NQN}"], "-d").ends(patience)
         if "SPDK01" not in said:
             raise Failed(said[-800:])
@@ -103,7 +103,7 @@ def reactors(field, long):
     spdk.measured(32, 4096, WORK["mixed"])
     target.stop()
     target = spdk.serve()
-    # Of each it takes leave for a second.
+    # The program takes a second to disconnect from each queue pair.
     spdk.measured(16, 4096, WORK["mixed"], 1, "-P 64" if long else "-P 16")
     target.stop()
     target = spdk.serve(memory=None)
@@ -150,7 +150,7 @@ def kills(field, long):
         client.wait_for(lambda: connected(4420), "connects")
         time.sleep(chance.uniform(0.1, 0.5))
         target.kill()
-        # What was under way has failed, in the middle of which it is told to end.
+        # Its operations in flight have failed; it gets SIGTERM while it handles that.
         client.process.terminate()
         client.ends(60, None)
         target = spdk.serve()

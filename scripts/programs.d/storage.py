@@ -9,13 +9,13 @@ from cases import case
 from field import ADDRESS, Failed
 
 TARGET, INITIATOR = "iqn.2026-01.test:disk", "iqn.2026-01.test:me"
-# As the second initiator of iscsi-test-cu and QEMU call themselves.
+# The names that the second initiator of iscsi-test-cu and QEMU use.
 SECOND = "iqn.2026-01.test:other"
 QEMU = "iqn.2008-11.org.linux-kvm"
-# tgtd's TCP takes port 3260, and over the kernel's sockets RDMA ports are those of TCP.
+# tgtd's TCP uses port 3260, and over the kernel's sockets RDMA ports are TCP ports.
 ISER = 3261
 PORTALS = {"iser": f"iser://{ADDRESS}:{ISER}/{TARGET}/1", "iscsi": f"iscsi://{ADDRESS}:3260/{TARGET}/1"}
-# libiscsi corrupts its heap over iSER otherwise.
+# Otherwise libiscsi corrupts its heap over iSER.
 LIBISCSI = {"LIBISCSI_CACHE_ALLOCATIONS": "0"}
 PROGRAMS, PACKAGES = "tgtd tgtadm iscsi-inq", "tgt libiscsi-bin"
 
@@ -49,7 +49,7 @@ def tgtd(field, megabytes=64):
         ):
             admin(f"--lld {driver} {words}")
     yield server
-    # It takes no notice of SIGTERM while it has targets.
+    # It ignores SIGTERM while it has targets.
     server.ended_early()
     server.kill()
 
@@ -69,7 +69,7 @@ def iser(field, _long):
             raise Failed(said[-500:])
 
 
-# libiscsi 1.19 takes no commands above 256 KiB, and QEMU does not ask it.
+# libiscsi 1.19 takes no commands above 256 KiB, and QEMU does not ask for its limit.
 CHUNK = 128 << 10
 
 
@@ -83,25 +83,26 @@ def qemu(field, _long):
                 raise Failed(said[-800:])
 
 
-# Tests that fail over iSER for reasons of libiscsi 1.19's and tgtd 1.0.85's own, whatever carries them.
+# Tests that fail over iSER because of libiscsi 1.19 and tgtd 1.0.85 themselves, on any transport.
 UNFIT = {
     f"ALL.{test}"
     for test in (
-        # No count of octets that were not transferred: an answer is as long as the initiator had room for.
+        # The residual count is missing: an answer has the length of the initiator's buffer.
         "Inquiry.AllocLength Inquiry.BlockLimits ModeSense6.Residuals PrinReadKeys.Simple "
-        # libiscsi refuses commands above 512 KiB when it has numbered them, and the target waits for the missing number.
+        # libiscsi refuses commands above 512 KiB after it has numbered them, and the target waits for the missing
+        # number.
         "ExtendedCopy.Simple "
-        # A second without an answer, which these tests mean to wait for, is an error to libiscsi ("revents is not POLLIN").
+        # libiscsi treats a second without an answer, which these tests intend, as an error ("revents is not POLLIN").
         "iSCSIcmdsn.iSCSICmdSnTooHigh iSCSIcmdsn.iSCSICmdSnTooLow "
-        # libiscsi follows a null pointer: commands without a buffer of the length that they announce, task management, and
-        # the end of a session.
+        # libiscsi follows a null pointer: in commands without a buffer of the announced length, in task management,
+        # and at the end of a session.
         "Read10.Async Write10.Async iSCSITMF.AbortTaskSimpleAsync iSCSITMF.LUNResetSimpleAsync "
         "Reserve6.Logout Reserve6.ITNexusLoss Reserve6.TargetColdReset Reserve6.TargetWarmReset Reserve6.LUNReset "
         "iSCSIResiduals.Read10Invalid iSCSIResiduals.Read10Residuals iSCSIResiduals.Read12Residuals "
         "iSCSIResiduals.Read16Residuals iSCSIResiduals.Write10Residuals iSCSIResiduals.Write12Residuals "
         "iSCSIResiduals.Write16Residuals iSCSIResiduals.WriteVerify10Residuals iSCSIResiduals.WriteVerify12Residuals "
         "iSCSIResiduals.WriteVerify16Residuals "
-        # And these fail in one run of several, in the same places.
+        # These fail in some runs only, at the same places.
         "Reserve6.2Initiators"
     ).split()
 }

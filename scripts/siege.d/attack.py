@@ -19,7 +19,7 @@ import lab  # noqa: E402
 import peer  # noqa: E402
 import rawtcp  # noqa: E402
 
-# How long an attack may take to get under way: a server that refuses everybody must not keep it from beginning.
+# Time that an attack has to get under way: it must begin even if the server refuses every peer.
 PATIENCE = 4
 
 
@@ -54,7 +54,7 @@ def main():
     name, address, port, count = sys.argv[1:]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # Thousands of tasks, none of which is garbage.
+    # There are thousands of tasks, none of which is garbage.
     gc.disable()
     asyncio.run(attack(kinds.load()[name], (address, int(port)), int(count)))
 

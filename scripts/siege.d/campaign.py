@@ -1,4 +1,4 @@
-"""One siege after another: an attack, what was felt, and what is left of it."""
+"""Runs one siege after another: attacks, measures the honest client, and checks what the server keeps."""
 
 import json
 import time
@@ -6,15 +6,16 @@ import time
 import lab
 import verdict
 
-# Seconds within which a server lets go of what peers have left: a dead one is given up after 15, with data for it after 30.
+# Seconds within which a server must give up what peers have left: a dead peer after 15, or 30 if there is data for
+# it.
 CALM = 45
-# Seconds within which attackers leave: thousands of connections have to be closed, beside all else.
+# Seconds within which attackers must end: they have to close thousands of connections meanwhile.
 LEAVE = 90
-# And within which they are all there.
+# Seconds within which all attackers must be connected.
 ARRIVE = 60
-# Guests in peace: the two connections of the honest client, and one that is going.
+# Connections in peace: the two of the honest client, and one that is closing.
 PEACE = 3
-# Machines do other things, too: what was late is measured again so many times.
+# Other load on the machine may make a result late, so a late result is measured again this many times.
 ATTEMPTS = 3
 
 
@@ -22,13 +23,13 @@ class Campaign:
     def __init__(self, field, seconds, say, short=False):
         self.field, self.seconds, self.say, self.short = field, seconds, say, short
         self.start = None
-        # Per cent of a core that the server takes while nobody is connected.
+        # Per cent of a core that the server uses without connections.
         self.idle = None
-        # What is felt while attackers aim at a closed port, by how they are carried: measured once in short sieges.
+        # Results while attackers aim at a closed port, by transport of the attack: measured once in short sieges.
         self.bases = {}
 
     def settle(self):
-        """Server and honest client anew, and what the server takes in peace."""
+        """Starts server and honest client anew, and measures the server's footprint in peace."""
         self.field.start_server()
         if self.idle is None:
             self.idle = self.share()
@@ -41,7 +42,7 @@ class Campaign:
         self.start = lab.footprint(self.field.server.pid)
 
     def measure(self, kind, port, count):
-        """One attack: what was felt, what the attackers say, the server's largest footprint, and its share of a core."""
+        """Runs one attack; returns the client's results, the attackers' report, the server's peak footprint and share of a core."""
         server, honest = self.field.server, self.field.honest
         honest.tell("mark")
         before, began = lab.footprint(server.pid), time.monotonic()
@@ -71,8 +72,8 @@ class Campaign:
         return felt, tally, peak, cpu
 
     def calm(self, felt, lingers=False):
-        """The server's footprint once the honest client goes on and, unless it `lingers`, what was hostile has been let go
-        of; none if that does not happen. What is felt until then is added to `felt`.
+        """Waits until the honest client goes on and, unless the attack `lingers`, the server has given up the hostile
+        connections. Returns the server's footprint then, or None if that does not happen. Adds the client's results to `felt`.
         """
         until = time.monotonic() + CALM
         rounds = connects = 0
@@ -93,14 +94,14 @@ class Campaign:
         return None
 
     def share(self):
-        """The server's share of a core, in per cent, over a second."""
+        """Returns the server's share of a core over a second, in per cent."""
         pid = self.field.server.pid
         before, began = lab.footprint(pid), time.monotonic()
         time.sleep(1)
         return 100 * (lab.footprint(pid)["cpu_s"] - before["cpu_s"]) / (time.monotonic() - began)
 
     def rest(self):
-        """Whether the server is as idle as at the start once the honest client has gone, too: what it has become."""
+        """Ends the honest client, and returns the server's share of a core without connections, in per cent."""
         self.field.honest.end()
         until = time.monotonic() + CALM
         while self.field.server.tell("status")["guests"] and time.monotonic() < until:
@@ -108,7 +109,7 @@ class Campaign:
         return min(self.share() for _ in range(ATTEMPTS))
 
     def base(self, kind, count, anew):
-        """What the honest client feels of the same attackers at a closed port."""
+        """Returns the honest client's results while the same attackers aim at a closed port."""
         if not self.short or anew or kind.by not in self.bases:
             felt = self.measure(kind, lab.CLOSED, count)[0]
             self.calm(felt)
@@ -116,7 +117,7 @@ class Campaign:
         return self.bases[kind.by]
 
     def one(self, kind, count):
-        """A siege of `kind` by `count` peers."""
+        """Runs a siege of `kind` by `count` peers."""
         self.say(f"{kind.name}, {count}: {kind.what}")
         for attempt in range(ATTEMPTS):
             base = self.base(kind, count, attempt > 0)
@@ -125,7 +126,7 @@ class Campaign:
             after = self.calm(felt, lingers)
             hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after, lingers)
             late = verdict.of_time(felt, base)
-            # A machine that does something else is no reason to fail; what is late again and again is.
+            # Other load on the machine is no reason to fail; being late again and again is.
             if hard or not late:
                 break
         result = {
@@ -139,6 +140,6 @@ class Campaign:
             "troubles": hard + late,
         }
         if hard or late:
-            # The next kind is to meet a server that is well.
+            # The next kind must meet a sound server.
             self.settle()
         return result

@@ -8,7 +8,7 @@ import time
 
 INTERFACE = "eth0"
 BROADCAST = b"\xff" * 6
-# Nobody's; the lab's bridge sends its frames to the server's port.
+# An address that no station has; the lab's bridge sends its frames to the server's port.
 DECOY = bytes.fromhex("02000000dec0")
 ARP, IPV4, IPV6, VLAN = 0x0806, 0x0800, 0x86DD, 0x8100
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
@@ -37,7 +37,7 @@ def ipv6(source, to, following, payload, hops=255):
 
 
 def tcp(source, to, ports, number, acknowledgement, flags, window, payload=b"", options=b"", urgent=0):
-    """A TCP segment of IPv4 addresses; options are padded."""
+    """Makes a TCP segment over IPv4; pads the options."""
     options += b"\1" * (-len(options) % 4)
     head = struct.pack(
         "!HHIIBBHHH", *ports, number & 0xFFFFFFFF, acknowledgement & 0xFFFFFFFF, (5 + len(options) // 4) << 4, flags, window, 0, urgent
@@ -63,19 +63,19 @@ def arp(operation, sender_mac, sender, target_mac, target):
 
 
 class Aim:
-    """Where frames go: the server's port and, for what has no port, its Ethernet address or the decoy's."""
+    """The destination of frames: the server's TCP port; for frames without one, the server's Ethernet address or the decoy's."""
 
     def __init__(self, address, port, closed):
         self.address, self.port = socket.inet_aton(address), port
         self.mac = hardware_address(address)
         with open(f"/sys/class/net/{INTERFACE}/address") as file:
             self.own = bytes.fromhex(file.read().strip().replace(":", ""))
-        # Without a port to tell it by, a frame for a closed one is a frame for somebody else.
+        # For kinds without a TCP port, a frame for a closed port is a frame for another station.
         self.beside = DECOY if closed else self.mac
 
 
 def hardware_address(address):
-    """What the kernel has found out about a neighbour."""
+    """Returns the Ethernet address that the kernel has found for a neighbour."""
     for _ in range(50):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"", (address, 9))
@@ -89,7 +89,7 @@ def hardware_address(address):
 
 
 def port(protocol=0):
-    """A socket for frames; one that hears of `protocol` only."""
+    """Opens a socket for frames, which receives only those of `protocol`."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
     sock.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
     sock.bind((INTERFACE, protocol))
@@ -97,19 +97,19 @@ def port(protocol=0):
     return sock
 
 
-# Frames a second for each hostile "connection".
+# Frames per second for each hostile "connection".
 RATE = 50
 
 
 async def flood(kind, aim, count, tally, ended):
-    """Sends the frames that `kind` makes, over and over, at the rate of `count`."""
+    """Sends the frames that `kind` makes, over and over, at the rate of `count` connections."""
     frames = kind.run(aim, random.Random(7))
     sock = port()
     began, sent = time.monotonic(), 0
     tally.settled = 1
     while not ended.is_set():
         due = int((time.monotonic() - began) * count * RATE)
-        # What could not be sent in time is not made up for.
+        # Frames that could not be sent in time are skipped.
         for _ in range(min(due - sent, 2000)):
             try:
                 sock.send(frames[tally.opened % len(frames)])

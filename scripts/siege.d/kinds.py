@@ -9,25 +9,25 @@ class Kind:
     name: str
     # One line for the table of `--list`.
     what: str
-    # How it is carried: "socket" (the kernel's TCP), "raw" (TCP of our own), "frames" (no connection), "listen" (the server
+    # How it is sent: "socket" (the kernel's TCP), "raw" (our own TCP), "frames" (no connection), "listen" (the server
     # connects to us).
     by: str
     run: typing.Callable
-    # Seconds between two connections of a peer.
+    # Pause between two connections of a peer, in seconds.
     pause: float = 0.5
-    # What --short runs of it: how many connections.
+    # Number of connections in a --short run.
     short: int = 100
-    # Source addresses of the peers.
+    # Number of source addresses of the peers.
     addresses: int = 1
-    # Connections stay behind until the server gives them up.
+    # Whether connections stay until the server gives them up.
     lingers: bool = False
-    # Where the server connects to.
+    # The address that the server connects to.
     at: str = "10.78.1.1"
 
 
 ALL = {}
 
-# What --short runs: a minute of those that have silenced a server, and some of each group.
+# The kinds of a --short run of a minute: those that have silenced a server before, and some of each group.
 SHORT = """
 stop-inside stop-inside-many gap-before gap-inside idle-connect idle-connect-many startup-drip startup-oversize startup-garbage
 half-closed silent churn churn-reset dribble crumbs long-fpdus bad-crc bad-stag bad-headers many-sends long-send cut-by-fin
@@ -45,7 +45,7 @@ def kind(name, what, by="socket", **more):
 
 
 def load():
-    """Every kind by its name."""
+    """Returns all kinds by name."""
     import kinds_floods, kinds_listen, kinds_startup, kinds_stream, kinds_tcp  # noqa: F401
 
     return ALL

@@ -18,12 +18,12 @@ def flood(name, what):
 
 
 def anybody(chance):
-    """An address of the server's network that nobody has."""
+    """Returns an unused address of the server's network."""
     return bytes((10, 78, chance.randrange(100, 250), chance.randrange(1, 250)))
 
 
 def segments(aim, chance, flags, payload=b"", source=None):
-    """TCP segments to the port, their numbers by guess."""
+    """Makes TCP segments to the port, with guessed sequence numbers."""
     made = []
     for _ in range(FRAMES):
         sender = source or anybody(chance)

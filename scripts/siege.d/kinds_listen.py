@@ -1,4 +1,4 @@
-"""Listeners that the server connects to, and that do not become peers."""
+"""Misbehaving listeners that the server connects to."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ def listen(name, what, **more):
 
 
 async def serve(address, tally, ended, attend):
-    """Accepts what comes, and has `attend` do something with each; none: nothing is accepted."""
+    """Accepts connections and has `attend` handle each; accepts none if `attend` is None."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setblocking(False)

@@ -1,4 +1,4 @@
-"""Before and after the start-up: connections that do not get anywhere, and those that come and go."""
+"""Connections that stop before, during or after the start-up, and connections that come and go."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""After the start-up: FPDUs that never end, that lie, that want too much, and answers that nobody takes."""
+"""After the start-up: FPDUs that never end, lie, or ask for too much; and answers that are never read."""
 
 import asyncio
 import functools
@@ -12,7 +12,7 @@ from kinds import kind
 
 @functools.cache
 def long_fpdu():
-    """An FPDU as long as the length field allows, but for its address: 65,018 octets of ULPDU."""
+    """Returns a Write in a very long FPDU: 65,018 octets of ULPDU."""
     return wire.fpdu(wire.tagged(wire.WRITE, 1, 0, bytes(65004)))
 
 
@@ -66,7 +66,7 @@ async def gap_before(peer):
 
 
 async def no_echo(peer, what):
-    """Reads to the end; what comes may be a Terminate, and must not be a Send."""
+    """Reads to the end; a Terminate may arrive, but no Send."""
     while True:
         ulpdu = await peer.hear()
         if len(ulpdu) > 1 and ulpdu[1] & 15 == wire.SEND:
@@ -160,7 +160,7 @@ async def tiny_fpdus(peer):
     peer.settle()
     while True:
         await peer.send(many)
-        # What a link gives one of many, not what a core can make.
+        # The share of the link that one of many peers gets, rather than all that a core can make.
         await asyncio.sleep(0.02)
 
 
@@ -222,7 +222,7 @@ async def reads_beyond_ird(peer):
 
 
 async def ask_for_all(peer, count=30):
-    """Reads of the whole hall, as many as are allowed at once."""
+    """Requests Reads of the whole hall, as many as are allowed at once."""
     await peer.start_up(before=small_window)
     reads = (wire.read_request(n, peer.hall.length, peer.hall.stag, peer.hall.address) for n in range(1, count + 1))
     await peer.send(b"".join(map(wire.fpdu, reads)))

@@ -1,4 +1,4 @@
-"""The field of a siege: network namespaces, the processes in them, and what they say."""
+"""The field of a siege: network namespaces, the processes in them, and their output."""
 
 import json
 import os
@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 
-# The processor on which all but the server runs, as if it were other machines; the server runs where it likes.
+# The processor on which everything but the server runs, as if on other machines; the server may run on any.
 ELSEWHERE = str(max(os.sched_getaffinity(0)))
 SERVER, HONEST = "10.78.0.1", "10.78.0.2"
-# The server's port and one that it does not have; the attackers' port and one that they do not have.
+# The server's port and a closed one; the attackers' port and a closed one.
 PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
-# Frames that wait on a cable of the kernel's, for each processor; more are lost. A thousand, by default, are fewer than
-# attackers are sent at once, and what is lost there tells nothing about the server.
+# Frames that may wait on a cable of the kernel's, for each processor; further ones are lost. The default of a
+# thousand is fewer than attackers get at once, and losses there say nothing about the server.
 CABLE, ROOM = "/proc/sys/net/core/netdev_max_backlog", 100_000
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -29,7 +29,7 @@ def command(*words):
 
 
 class Program:
-    """A process that takes orders and answers with lines."""
+    """A process that reads orders, and answers each with a line."""
 
     def __init__(self, words, environment=None, log=None):
         self.words = words
@@ -43,7 +43,7 @@ class Program:
         return self.process.pid
 
     def line(self, patience):
-        """The next line, within `patience` seconds."""
+        """Returns its next line, within `patience` seconds."""
         until = time.monotonic() + patience
         while b"\n" not in self.rest:
             left = until - time.monotonic()
@@ -57,7 +57,7 @@ class Program:
         return line.decode()
 
     def tell(self, order, patience=30):
-        """Gives an order; the answer."""
+        """Gives an order; returns the answer."""
         try:
             self.process.stdin.write(order.encode() + b"\n")
             self.process.stdin.flush()
@@ -66,7 +66,7 @@ class Program:
         return json.loads(self.line(patience))
 
     def end(self, patience=10):
-        """Ends its input, and waits for its end; what it has said last."""
+        """Closes its input and waits for its end; returns its last line."""
         try:
             self.process.stdin.close()
         except OSError:
@@ -92,7 +92,7 @@ class Program:
 
 
 def mask(processor):
-    """A set of one processor as the kernel reads it: groups of 32 bits, the highest first."""
+    """Returns the mask of one processor as the kernel reads it: groups of 32 bits, the highest first."""
     return ",".join([f"{1 << processor % 32:x}"] + ["0"] * (processor // 32))
 
 
@@ -127,13 +127,13 @@ class Field:
                 command("ip", "-n", self.names[side], "link", "set", "lo", "up")
             command("ip", "-n", self.names["server"], "address", "add", "fd78::1/64", "dev", "eth0", "nodad")
             command(*self.inside("server", "sysctl", "-qw", "net.core.somaxconn=4096"))
-        # What is done with a frame behind the cable is no work of the thread that sent it.
+        # Another processor handles a frame behind the cable, so the thread that sent it is not charged for that.
         steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-server/queues/rx-0/rps_cpus"
         command(*self.inside("switch", "sh", "-c", steering))
-        # The attackers' interface puts segments together as a NIC does, and has a queue of its own: nobody else's frames wait
-        # in the switch until their kernel has worked off theirs.
+        # The attackers' interface merges segments as a NIC does, and has a queue of its own, so that the other frames
+        # in the switch do not wait while the attackers' kernel processes theirs.
         command(*self.inside("hostile", "ethtool", "-K", "eth0", "gro", "on"))
-        # What is for nobody goes to the server's port, so that nothing but its address makes the difference.
+        # Frames for unknown stations go to the server's port, so that only its address makes the difference.
         command("bridge", "-n", switch, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
         command("ip", "-n", switch, "link", "set", "br0", "up")
@@ -150,9 +150,9 @@ class Field:
         if self.port != "kernel":
             environment.update(URNIC_PORT=f"{self.port}:eth0", URNIC_IP=address)
         if side == "server":
-            # Two thousand rooms, and the hall; and the pools of further engines.
+            # For two thousand rooms, the hall, and the pools of further engines.
             environment["URNIC_MEMORY_MB"] = str(256 + 64 * (int(self.engines[side]) - 1))
-        # The siege is about the stack, not about what else the machine does.
+        # The siege tests the stack, not the other load of the machine.
         place = ["taskset", "-c", ELSEWHERE] if side == "honest" else []
         return Program(["nice", "-n", "-15", *self.inside(side, *place, self.binary, *words)], environment, self.log)
 
@@ -172,7 +172,7 @@ class Field:
         return Program(words, log=self.log)
 
     def widen(self, room):
-        """Gives the cables of this machine room for so many frames, where it lets us."""
+        """Lets this many frames wait on the cables of this machine, if that is permitted."""
         try:
             with open(CABLE, "r+") as file:
                 before = int(file.read())
@@ -193,7 +193,7 @@ class Field:
 
 
 def footprint(pid):
-    """What a process takes: KiB of memory, descriptors, threads, CPU seconds."""
+    """Returns what a process uses: KiB of memory, descriptors, threads, CPU seconds."""
     with open(f"/proc/{pid}/status") as file:
         status = dict(line.split(":", 1) for line in file)
     with open(f"/proc/{pid}/stat") as file:

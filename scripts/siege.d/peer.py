@@ -10,16 +10,16 @@ import wire
 
 
 class Tally:
-    """What became of all peers of an attack."""
+    """The results of all peers of an attack."""
 
     def __init__(self):
         self.opened = self.started = self.refused = self.lost = 0
-        # First attempts that have an outcome; the attack is under way when all have.
+        # Number of first attempts that have an outcome; the attack is under way when all have.
         self.settled = 0
         self.findings = []
 
     def find(self, what):
-        """Notes that the server did what it must not."""
+        """Notes a violation by the server."""
         if len(self.findings) < 10:
             self.findings.append(what)
 
@@ -29,7 +29,7 @@ class Gone(Exception):
 
 
 class Peer:
-    """One connection after another, as the kind wants it."""
+    """Makes one connection after another, as the kind requires."""
 
     def __init__(self, number, target, sources, tally):
         self.number, self.target, self.tally = number, target, tally
@@ -44,7 +44,7 @@ class Peer:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Let the kernel look for a port when it knows where to.
+        # Lets the kernel choose a port when it knows the destination.
         self.socket.setsockopt(socket.IPPROTO_IP, 24, 1)
         if before:
             before(self.socket)
@@ -60,7 +60,7 @@ class Peer:
         self.tally.opened += 1
 
     async def start_up(self, private=b"", flags=wire.CRC, before=None):
-        """Connects and starts up; learns where the server's memory is."""
+        """Connects and starts up; learns the location of the server's memory."""
         await self.open(before)
         await self.send(wire.request(private, flags))
         reply = await self.receive(20)
@@ -75,11 +75,11 @@ class Peer:
             await self.loop.sock_sendall(self.socket, octets)
         except OSError as error:
             raise Gone from error
-        # What the kernel takes at once has kept all others waiting, and the end of the attack too.
+        # A send that the kernel takes at once does not yield: other peers, and the end of the attack, would have to wait.
         await asyncio.sleep(0)
 
     async def some(self, most=65536):
-        """What is there; empty at the end."""
+        """Returns octets that have arrived; empty at the end."""
         try:
             return await self.loop.sock_recv(self.socket, most)
         except OSError as error:
@@ -95,7 +95,7 @@ class Peer:
         return octets
 
     async def hear(self):
-        """The ULPDU of the next FPDU, its CRC unlooked at."""
+        """Returns the ULPDU of the next FPDU, without checking the CRC."""
         head = await self.receive(2)
         length = struct.unpack("!H", head)[0]
         rest = await self.receive(length + -(2 + length) % 4 + 4)
@@ -107,12 +107,12 @@ class Peer:
             pass
 
     async def stay(self):
-        """Says and hears nothing any more."""
+        """Neither sends nor receives from now on."""
         self.settle()
         await asyncio.Event().wait()
 
     def settle(self):
-        """The attack is under way, as far as this peer is concerned."""
+        """Notes that the attack is under way for this peer."""
         if not self.settled:
             self.settled = True
             self.tally.settled += 1
@@ -131,12 +131,12 @@ class Peer:
 
 
 async def run(kind, target, sources, tally, count, ended):
-    """`count` peers do what `kind` says, again and again, until `ended`."""
+    """Has `count` peers run `kind`, again and again, until `ended`."""
     await crowd(kind, lambda number: Peer(number, target, sources, tally), count, ended, tally)
 
 
 async def crowd(kind, make, count, ended, tally, together=64, pause=0):
-    """The same with the peers that `make` makes; after each so many `together` there is a pause."""
+    """The same with peers that `make` makes; pauses after every `together` peers."""
 
     async def forever(number):
         peer = make(number)

@@ -1,4 +1,4 @@
-"""TCP of our own on frames: does what it must so far that a server takes it for a peer, and what the kind wants otherwise."""
+"""Our own TCP on frames: behaves enough like TCP to be accepted as a peer, and otherwise as the kind requires."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ PREFIX = bytes((10, 78, 2))
 
 
 class Wire:
-    """The socket, and whose segments arrive on it."""
+    """The socket, and the peers whose segments arrive on it."""
 
     def __init__(self, aim):
         self.aim, self.peers = aim, {}
@@ -45,7 +45,7 @@ class Wire:
 
 
 class RawPeer:
-    """One connection after another, as the kind wants it."""
+    """Makes one connection after another, as the kind requires."""
 
     def __init__(self, number, wire_, tally, addresses):
         self.number, self.wire, self.tally = number, wire_, tally
@@ -60,10 +60,10 @@ class RawPeer:
         self.expected = 0
         self.data = b""
         self.gone = self.synchronized = self.finished = False
-        # What segments of ours say.
+        # The values in our segments.
         self.window = 65535
         self.clock = None
-        # Whether what arrives is acknowledged at once, and what else happens then.
+        # Whether arriving segments are acknowledged at once, and what happens then.
         self.acknowledges = True
         self.also = None
 
@@ -102,7 +102,7 @@ class RawPeer:
         self.tally.started += 1
 
     async def until(self, done, patience):
-        """Waits for what the server sends."""
+        """Waits until `done`, as the server's segments arrive."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while not done() and loop.time() < until:
@@ -119,12 +119,12 @@ class RawPeer:
                 alarm.cancel()
 
     async def stay(self):
-        """Nothing more by itself, until the server ends the connection."""
+        """Sends nothing by itself until the server ends the connection."""
         self.settle()
         await self.until(lambda: False, 1e9)
 
     def segment(self, flags, number=None, payload=b"", options=b"", acknowledgement=None, window=None, urgent=0):
-        """Sends a segment; whatever is not said is as TCP would have it."""
+        """Sends a segment; fields that are not given are right."""
         if self.clock is not None:
             options += b"\1\1\x08\x0a" + struct.pack("!II", self.clock() & 0xFFFFFFFF, 0)
         source, to = self.address, self.wire.aim.address
@@ -136,14 +136,14 @@ class RawPeer:
         self.wire.send(frames.ethernet(self.wire.aim.mac, self.wire.aim.own, frames.IPV4, frames.ipv4(source, to, 6, made)))
 
     def say(self, octets):
-        """Sends octets in order, and goes on behind them."""
+        """Sends octets in order, and advances the sequence number."""
         for at in range(0, len(octets), 1400):
             piece = octets[at : at + 1400]
             self.segment(ACK | PSH, payload=piece)
             self.next += len(piece)
 
     def hear(self, packet):
-        """A segment of the server's."""
+        """Processes a segment of the server."""
         head = (packet[0] & 15) * 4
         total = struct.unpack_from("!H", packet, 2)[0]
         number, acknowledgement, offset, flags, window = struct.unpack_from("!IIBBH", packet, head + 4)
@@ -174,13 +174,13 @@ class RawPeer:
             self.tally.settled += 1
 
     def close(self):
-        """Resets what there is."""
+        """Resets the connection, if there is one."""
         if self.key and self.wire.peers.pop(self.key, None) and self.synchronized and not self.gone:
             self.segment(RST | ACK)
         self.key = None
 
 
 async def run(kind, aim, count, tally, ended):
-    """`count` peers do what `kind` says, again and again, until `ended`."""
+    """Has `count` peers run `kind`, again and again, until `ended`."""
     net = Wire(aim)
     await crowd(kind, lambda number: RawPeer(number, net, tally, kind.addresses), count, ended, tally, together=32, pause=0.002)

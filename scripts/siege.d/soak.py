@@ -1,4 +1,4 @@
-"""Hostile and honest peers come and go for a long time; the server must take no more at the end than after the first round."""
+"""Hostile and honest peers come and go for a long time; the server must not use more at the end than after the first round."""
 
 import random
 import time
@@ -6,14 +6,14 @@ import time
 import lab
 import verdict
 
-# Peers of each attack, and of the churn that goes on meanwhile.
+# Number of peers in each attack, and in the churn that goes on meanwhile.
 PEERS, CHURNERS = 100, 20
 # KiB by which a server may have grown.
 FLAT_KIB = 8 << 10
 
 
 def soak(campaign, known, minutes, out):
-    """Attack after attack for `minutes`, at least one of each kind; what went wrong."""
+    """Runs attack after attack for `minutes`, at least one of each kind; returns the problems."""
     campaign.settle()
     chance, troubles, reference, rounds = random.Random(7), [], None, 0
     began = time.monotonic()

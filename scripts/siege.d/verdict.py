@@ -1,16 +1,17 @@
-"""What the honest client felt, and whether that is enough."""
+"""Judges the honest client's results, and the server's."""
 
-# Milliseconds that a stall may be longer than with the same attackers at a closed port.
+# Milliseconds by which a stall may be longer than with the same attackers at a closed port.
 STALL_MS = 50
-# Times that a 99th percentile may be as large.
+# Factor by which a 99th percentile may be larger.
 TIMES = 3
-# Below so many microseconds a 99th percentile is what naps and the scheduler make of it.
+# Below this many microseconds, naps and the scheduler determine a 99th percentile.
 NOISE_US = 5000
-# MiB that a server may take at most beyond what it had at the start (128 of them for unfinished FPDUs), and what it may keep.
+# MiB that a server may use at most in addition to the start (128 of them for unfinished FPDUs), and MiB that it may
+# keep.
 TAKEN_MIB, KEPT_MIB = 160, 32
 # Descriptors that it may keep.
 KEPT_DESCRIPTORS = 8
-# Per cent of a core that it may take more than at the start, with nobody connected.
+# Per cent of a core that it may use more than at the start, without connections.
 KEPT_CPU = 3
 
 
@@ -19,7 +20,7 @@ def stall_ms(felt):
 
 
 def of_data(felt, attack):
-    """What no noise of the machine excuses."""
+    """Returns the problems that no load of the machine excuses."""
     troubles = []
     if felt["failed"]:
         troubles.append(f"{felt['failed']} connections failed ({felt['why']})")
@@ -32,7 +33,7 @@ def of_data(felt, attack):
 
 
 def of_time(felt, base):
-    """What a busy machine may do as well."""
+    """Returns the problems that a busy machine may cause as well."""
     troubles = []
     if stall_ms(felt) > stall_ms(base) + STALL_MS:
         troubles.append(f"a stall of {stall_ms(felt):.0f} ms")
@@ -50,7 +51,7 @@ def of_server(start, peak, after, lingers=False):
         return troubles + ["the server has not let go of its connections"]
     if after["kib"] - start["kib"] > KEPT_MIB << 10:
         troubles.append(f"{(after['kib'] - start['kib']) >> 10} MiB kept")
-    # What lingers has descriptors where the connections are the kernel's.
+    # Lingering connections keep descriptors if they are the kernel's.
     if not lingers and after["descriptors"] - start["descriptors"] > KEPT_DESCRIPTORS:
         troubles.append(f"{after['descriptors'] - start['descriptors']} descriptors kept")
     return troubles

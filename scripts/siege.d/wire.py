@@ -1,4 +1,4 @@
-"""iWARP as hostile peers need it: MPA's Request, FPDUs with CRC32C, and the headers of DDP and RDMAP (RFC 5040, 5041, 5044)."""
+"""iWARP for hostile peers: MPA's Request, FPDUs with CRC32C, and the headers of DDP and RDMAP (RFC 5040, 5041, 5044)."""
 
 import struct
 
@@ -30,25 +30,25 @@ def crc32c(octets):
 
 
 def request(private=b"", flags=CRC, revision=1, length=None):
-    """An MPA Request; `length` is what it says of its private data."""
+    """Makes an MPA Request; `length` overrides the length of its private data."""
     return REQUEST_KEY + struct.pack("!BBH", flags, revision, len(private) if length is None else length) + private
 
 
 def fpdu(ulpdu, length=None, spoil=0):
-    """An FPDU. `length`: what its length field says instead of the truth. `spoil` is added to its CRC."""
+    """Makes an FPDU. `length` overrides its length field; `spoil` is added to its CRC."""
     head = struct.pack("!H", len(ulpdu) if length is None else length) + ulpdu
     head += bytes(-len(head) % 4)
     return head + struct.pack("<I", crc32c(head) + spoil & 0xFFFFFFFF)
 
 
 def tagged(opcode, stag, offset, payload, last=True, version=1):
-    """A tagged DDP segment: a Write, or a Read Response."""
+    """Makes a tagged DDP segment: a Write, or a Read Response."""
     control = 0x80 | (0x40 if last else 0) | version
     return struct.pack("!BBIQ", control, 0x40 | opcode, stag, offset) + payload
 
 
 def untagged(opcode, queue, number, payload, offset=0, last=True, invalidate=0, version=1):
-    """An untagged DDP segment: message `number` of `queue`, at message offset `offset`."""
+    """Makes an untagged DDP segment: message `number` of `queue`, at message offset `offset`."""
     control = (0x40 if last else 0) | version
     return struct.pack("!BBIIII", control, 0x40 | opcode, invalidate, queue, number, offset) + payload
 
@@ -58,12 +58,12 @@ def send(number, payload, **more):
 
 
 def read_request(number, size, stag, offset, sink=1, sink_offset=0):
-    """Asks for `size` octets at `offset` of the server's `stag`."""
+    """Makes a Read Request for `size` octets at `offset` of the server's `stag`."""
     return untagged(READ_REQUEST, 1, number, struct.pack("!IQIIQ", sink, sink_offset, size, stag, offset))
 
 
 def terminate(layer=0, kind=0, code=0):
-    """A Terminate without headers of what it is about."""
+    """Makes a Terminate without the headers of the offending segment."""
     return untagged(TERMINATE, 2, 1, struct.pack("!BBBB", layer << 4 | kind, code, 0, 0))
 
 

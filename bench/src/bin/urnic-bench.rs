@@ -1,11 +1,11 @@
-//! Measures urnic beside the raw link and the kernel's peers; `scripts/bench` runs it.
+//! Measures urnic, the raw link and the kernel's peers; `scripts/bench` runs it.
 
 use std::{fs, io, net::SocketAddrV4, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use urnic_bench::compare::{self, html, kernel, kernel::Game};
 
-/// Measures urnic beside the raw link and the kernel's peers.
+/// Measures urnic, the raw link and the kernel's peers.
 #[derive(Parser)]
 #[command(name = "urnic-bench")]
 struct Cli {
@@ -17,20 +17,20 @@ struct Cli {
 enum What {
     /// Measure everything and write results.json and report.html
     Run {
-        /// Fewer sizes and runs
+        /// Measure fewer sizes and runs
         #[arg(long)]
         quick: bool,
-        /// Where the results go
+        /// Folder for the results
         #[arg(long, value_name = "DIR", default_value = "target/bench")]
         out: PathBuf,
     },
-    /// The end of a ping-pong that answers
+    /// Run the end of a ping-pong that answers
     KernelServer(GameArgs),
-    /// The end of a ping-pong that measures; prints one JSON object
+    /// Run the end of a ping-pong that measures; print one JSON object
     KernelClient {
         #[command(flatten)]
         game: GameArgs,
-        /// How long
+        /// Duration of the measurement
         #[arg(long, value_name = "S")]
         seconds: f64,
     },

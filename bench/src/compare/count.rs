@@ -1,17 +1,17 @@
-//! Instructions per segment of urnic's TCP and of smoltcp's, counted by callgrind: figures that do not depend on what else
-//! the machine does. What is counted is in `tcp/examples/bulk.rs`.
+//! Counts the instructions per segment of urnic's TCP and of smoltcp's, by callgrind: results that do not depend on
+//! the machine's other load. `tcp/examples/bulk.rs` contains the code that is counted.
 
 use std::{path::Path, process::Command};
 
 use super::lab::Words;
 use super::results::{Measurement, Quantity, Sample, who};
 
-/// Octets of data in a segment of that program.
+/// Octets of data in one segment of that program.
 pub const SEGMENT: u64 = 1448;
 /// Segments of the shorter run; the longer one has twice as many.
 const SEGMENTS: u64 = 4096;
 
-/// Who is counted: stack and direction, as the program takes them.
+/// The counted programs: stack and direction, as arguments of the program.
 const COUNTED: [(&str, &str, &str); 6] = [
     (who::COUNT_RECEIVE, "urnic", "receive"),
     (who::COUNT_RECEIVE_COPYING, "urnic-copying", "receive"),
@@ -21,14 +21,14 @@ const COUNTED: [(&str, &str, &str); 6] = [
     (who::COUNT_SEND_SMOLTCP, "smoltcp", "send"),
 ];
 
-/// Counts all of them with `program`, which is the example `bulk`.
+/// Counts all of them with `program`, the example `bulk`.
 ///
 /// # Errors
 /// The program or valgrind is missing, or fails.
 pub fn measure(program: &Path) -> Words<Vec<Measurement>> {
     let measured = COUNTED.iter().map(|&(who, stack, direction)| {
         let count = |segments| count(program, stack, direction, segments);
-        // Of two runs, the longer less the shorter: what starting up costs is in both.
+        // The difference of a long and a short run, because the cost of starting up is in both.
         let value = (count(2 * SEGMENTS)? - count(SEGMENTS)?) / SEGMENTS as f64;
         let mut measurement = Measurement::new(who, Quantity::Instructions, SEGMENT);
         measurement.add(Sample { run: 1, value, rtt_us: None, rtt_cdf: None });

@@ -1,4 +1,4 @@
-//! The report: a page that needs nothing but itself, and tables for a terminal.
+//! The report: a self-contained page, and tables for a terminal.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::{
     results::{Measurement, Outcome, Quantity, Results, who},
 };
 
-/// The colour of those that are measured, and the dashes of their variants.
+/// Returns the class of a measured program, which selects its colour and dashes.
 fn class_of(name: &str) -> &'static str {
     match name {
         who::FLOOR => "floor dots",
@@ -49,7 +49,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A size in the largest unit that divides it.
+/// Formats a size in the largest unit that divides it.
 fn size(n: u64) -> String {
     match n {
         n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
@@ -58,7 +58,7 @@ fn size(n: u64) -> String {
     }
 }
 
-/// A number with three significant digits or so.
+/// Formats a number with about three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -72,7 +72,7 @@ fn of(results: &Results, quantity: Quantity) -> impl Iterator<Item = &Measuremen
     results.measurements.iter().filter(move |m| m.quantity == quantity)
 }
 
-/// A table; columns after the first `left` are numbers.
+/// Formats a table; columns after the first `left` are numbers.
 fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
     let class = |i: usize| if i < left { "" } else { " class=n" };
     let mut html = String::from("<div class=scroll><table><tr>");
@@ -93,11 +93,11 @@ fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) ->
 fn latency_plot(results: &Results) -> String {
     let series: Vec<Series> = of(results, Quantity::Latency)
         .map(|m| {
-            // The last hundred thousandths would make the rest narrow; the table has the maximum.
+            // The tail above 99.9 % would make the rest narrow; the table has the maximum.
             let points = m.cdf().into_iter().filter(|p| p[1] <= 0.999).collect();
             Series { name: &m.who, class: class_of(&m.who), points, marks: false }
         })
-        // Stock programs tell no distribution.
+        // Other projects' programs report no distribution.
         .filter(|series: &Series| !series.points.is_empty())
         .collect();
     let x = log_axis("round trip, us", series.iter().flat_map(|s| &s.points).map(|p| p[0]), "");
@@ -106,7 +106,7 @@ fn latency_plot(results: &Results) -> String {
     plot(&x, &y, &series)
 }
 
-/// Points of everybody with a bandwidth, by size of message.
+/// Returns one line for each program with a bandwidth, by message size.
 fn over_size<'a>(results: &'a Results, value: impl Fn(&Measurement) -> Option<f64>) -> Vec<Series<'a>> {
     let mut series: Vec<Series> = Vec::new();
     for m in of(results, Quantity::Bandwidth) {
@@ -133,7 +133,7 @@ fn size_plot(series: &[Series], title: &str) -> String {
     plot(&x, &y, series)
 }
 
-/// The page.
+/// Returns the page.
 pub fn page(results: &Results) -> String {
     let mut html = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
@@ -245,7 +245,7 @@ fn row_of(m: &Measurement) -> Option<Vec<String>> {
     Some(vec![escape(&m.who), size(m.size), number(m.median?), runs])
 }
 
-/// The same for a terminal, without the plots.
+/// Returns the results for a terminal, without the plots.
 pub fn terminal(results: &Results) -> String {
     let mut measured = Table::new();
     measured.load_style(presets::UTF8_FULL_CONDENSED);

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::perf::{Latency, measure::histogram, report::cdf};
 
-/// How long an end waits for the other one.
+/// Time that an end waits for the other one.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait before the server is tried again that is still starting.
+/// Time between attempts to reach a server that is still starting.
 const RESEND: Duration = Duration::from_millis(20);
-/// Empty looks at a socket between two looks at the clock.
+/// Unsuccessful polls of a socket between two readings of the clock.
 const LOOKS: u32 = 1 << 12;
-/// The largest message.
+/// The largest message, in bytes.
 pub const MAX_SIZE: usize = 1024;
 
 /// The transport protocol.
@@ -38,7 +38,7 @@ pub enum Wait {
     Block,
 }
 
-/// What one end of a ping-pong is to do.
+/// The parameters of one end of a ping-pong.
 #[derive(Clone, Copy, Debug)]
 pub struct Game {
     /// The transport protocol.
@@ -51,14 +51,14 @@ pub struct Game {
     pub size: usize,
 }
 
-/// What the client found.
+/// The client's results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rounds {
-    /// Round trips.
+    /// Number of round trips.
     pub iters: u64,
-    /// Their percentiles, us.
+    /// Percentiles of the round trips, in us.
     pub rtt_us: Latency,
-    /// Their distribution: microseconds, and the share that took no longer.
+    /// Distribution of the round trips: microseconds, and the share that took no longer.
     pub rtt_cdf: Vec<[f64; 2]>,
 }
 
@@ -98,7 +98,7 @@ impl Socket {
         }
     }
 
-    /// Waits for a whole message; false: the other end is done.
+    /// Waits for a whole message; returns `false` if the other end is done.
     #[inline]
     fn receive(&mut self, message: &mut [u8], wait: Wait) -> io::Result<bool> {
         let (mut have, mut looks, mut since) = (0, 0_u32, None);
@@ -128,10 +128,10 @@ impl Socket {
     }
 }
 
-/// Answers every message with itself until the client is done.
+/// Echoes every message until the client is done.
 ///
 /// # Errors
-/// The sockets', and silence of ten seconds.
+/// Those of the sockets, and silence of ten seconds.
 pub fn serve(game: &Game) -> io::Result<()> {
     let mut message = vec![0; game.size];
     let mut socket = match game.protocol {
@@ -152,10 +152,10 @@ pub fn serve(game: &Game) -> io::Result<()> {
     Ok(())
 }
 
-/// Plays for `time`, of which the first tenth does not count.
+/// Plays for `time`; the first tenth of it is not counted.
 ///
 /// # Errors
-/// The sockets', a server that does not appear, and a message that gets lost.
+/// Those of the sockets, a server that does not appear, and a lost message.
 pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
     let mut socket = connect(game)?;
     let (mut ping, mut pong) = (vec![0; game.size], vec![0; game.size]);
@@ -172,7 +172,7 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
             if !socket.receive(&mut pong, game.wait)? {
                 return Err(ErrorKind::ConnectionReset.into());
             }
-            // An answer to what was sent twice while the server was starting is older.
+            // Older answers may arrive: to messages sent twice while the server was starting.
             if pong == ping {
                 break;
             }
@@ -182,14 +182,14 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
             histogram.saturating_record((now - sent).as_nanos() as u64);
         }
     }
-    // TCP says so by closing.
+    // TCP announces the end by closing; UDP needs an empty datagram.
     if let Socket::Udp(socket) = &socket {
         socket.send(&[])?;
     }
     Rounds::of(&histogram)
 }
 
-/// Connects, once the server is there.
+/// Connects, as soon as the server is there.
 fn connect(game: &Game) -> io::Result<Socket> {
     let start = Instant::now();
     let absent = |e: &io::Error| {
@@ -211,7 +211,7 @@ fn connect(game: &Game) -> io::Result<Socket> {
     }
 }
 
-/// A socket whose first datagram has been answered.
+/// Returns a socket whose first datagram has been answered.
 fn greet(game: &Game) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(game.server)?;

@@ -1,6 +1,6 @@
-//! Two network namespaces with a cable between them, and programs inside.
+//! Two network namespaces joined by a virtual cable, and programs in them.
 //!
-//! The namespaces have no names: they end with the process that made them and its children, however those end.
+//! The namespaces have no names, so they end with the process that made them and its children, however these end.
 
 use std::{
     fs::File,
@@ -15,22 +15,22 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::perf::process::die_with_us;
 
-/// How long a program may take. A bound, not a measurement: all end after about two seconds.
+/// Time limit of a program. A bound, not a measurement: all end after about two seconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What went wrong, in words.
+/// A result whose error is a description.
 pub type Words<T> = Result<T, String>;
 
-/// A program that runs; killed if it still does when this goes.
+/// A running program; killed on drop if it still runs.
 pub struct Running {
     name: String,
     child: Child,
-    /// Its standard error.
+    /// The program's standard error.
     errors: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
-    /// Starts it, with settings of urnic in the environment left out: what is measured is the default.
+    /// Starts the program without the environment's settings of urnic, because the defaults are measured.
     pub fn start(mut command: Command) -> Words<Self> {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
@@ -47,7 +47,7 @@ impl Running {
         Ok(Self { name, child, errors })
     }
 
-    /// Waits for a line on standard error with these words.
+    /// Waits for a line on standard error that contains `words`.
     pub fn wait_for(&mut self, words: &str) -> Words<()> {
         let mut said = String::new();
         while let Some(errors) = &mut self.errors {
@@ -62,7 +62,7 @@ impl Running {
         Err(format!("{} ended: {}", self.name, said.trim()))
     }
 
-    /// What it prints, once it has ended well.
+    /// Waits until the program ends with success, and returns its output.
     pub fn output(mut self) -> Words<String> {
         let drain = |pipe: Option<Box<dyn Read + Send>>| {
             thread::spawn(move || {
@@ -96,19 +96,19 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already; then there is nobody to kill.
+        // Harmless if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// iperf3 says on stdout, as JSON, what is wrong.
+/// Returns the error that iperf3 prints on stdout, as JSON.
 fn error_of(stdout: &str) -> String {
     let json: serde_json::Value = serde_json::from_str(stdout).unwrap_or_default();
     json["error"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A namespace, and the way back.
+/// A network namespace, and the one to return to.
 struct Namespace {
     file: File,
     home: File,
@@ -127,7 +127,7 @@ impl Namespace {
         Ok(Self { file: file?, home })
     }
 
-    /// Starts a program inside.
+    /// Starts a program in the namespace.
     fn start(&self, command: Command) -> Words<Running> {
         let enter = |file| setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| format!("a namespace: {e}"));
         enter(&self.file)?;
@@ -137,7 +137,7 @@ impl Namespace {
     }
 }
 
-/// Two namespaces; `va` in the one and `vb` in the other are the ends of a cable.
+/// Two namespaces; the ends of the cable are `va` in one and `vb` in the other.
 pub struct Lab {
     a: Namespace,
     b: Namespace,
@@ -152,24 +152,24 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its interface.
+    /// Returns the interface of this end.
     pub fn interface(self) -> &'static str {
         if self == Self::A { "va" } else { "vb" }
     }
 
-    /// The kernel's address.
+    /// Returns the kernel's address.
     pub fn kernel_ip(self) -> &'static str {
         if self == Self::A { "10.9.0.1" } else { "10.9.0.2" }
     }
 
-    /// urnic's address.
+    /// Returns urnic's address.
     pub fn urnic_ip(self) -> &'static str {
         if self == Self::A { "10.9.0.11" } else { "10.9.0.12" }
     }
 }
 
 impl Lab {
-    /// Makes it, with addresses for the kernel.
+    /// Makes the namespaces and the cable, with addresses for the kernel.
     pub fn new(mtu: u16) -> Words<Self> {
         let namespace = || Namespace::new().map_err(|e| format!("a network namespace needs root: {e}"));
         let lab = Self { a: namespace()?, b: namespace()? };
@@ -189,12 +189,12 @@ impl Lab {
         if side == Side::A { self.a.start(command) } else { self.b.start(command) }
     }
 
-    /// Runs a line of words on a side.
+    /// Runs a command line on a side, and returns its output.
     pub fn run(&self, side: Side, line: &str) -> Words<String> {
         self.start(side, words(line))?.output().map_err(|why| format!("`{line}`: {why}"))
     }
 
-    /// Whether the kernel may hand segments of 64 KiB to the cable, and leave the cutting to nobody.
+    /// Sets whether the kernel may pass segments of 64 KiB over the cable without ever cutting them.
     pub fn set_segmentation_offload(&self, on: bool) -> Words<()> {
         let on = if on { "on" } else { "off" };
         for side in [Side::A, Side::B] {
@@ -204,7 +204,7 @@ impl Lab {
     }
 }
 
-/// A program and its arguments, between spaces.
+/// Splits a command line at spaces into a program and its arguments.
 pub fn words(line: &str) -> Command {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or_default());

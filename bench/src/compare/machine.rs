@@ -1,4 +1,4 @@
-//! What the measurements ran on.
+//! Describes the machine that the measurements ran on.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use super::Facts;
 
-/// The first line that a program prints; None if it is not there or fails.
+/// Returns the first line that a program prints; `None` if the program is missing or fails.
 pub fn said(program: &str, args: &str) -> Option<String> {
     let output = Command::new(program).args(args.split_whitespace()).output().ok()?;
     output.status.success().then(|| first_line(&output.stdout))
@@ -20,19 +20,19 @@ fn first_line(said: &[u8]) -> String {
     String::from_utf8_lossy(said).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// perftest's version. Its programs end with 1 after telling it.
+/// Returns perftest's version. Its programs exit with status 1 after printing it.
 fn perftest() -> Option<String> {
     let output = Command::new("ib_send_lat").arg("--version").output().ok()?;
     first_line(&output.stdout).strip_prefix("Version: ").map(str::to_owned)
 }
 
-/// Whether there is a program of that name.
+/// Returns whether there is a program of that name.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The date and time.
+/// Returns the date and time.
 pub fn utc() -> String {
     said("date", "--utc +%Y-%m-%dT%H:%M:%SZ").unwrap_or_else(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -40,18 +40,18 @@ pub fn utc() -> String {
     })
 }
 
-/// Jiffies of all cores: busy, and all.
+/// Returns the jiffies of all cores: busy, and total.
 fn jiffies() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
     let fields: Vec<u64> = first.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
     let all = fields.iter().sum();
-    // Idle, and waiting for input or output.
+    // Idle time, and time waiting for input or output.
     let idle: u64 = fields.iter().skip(3).take(2).sum();
     (all - idle, all)
 }
 
-/// How much of all cores is used while this thread sleeps for `time`, percent.
+/// Returns the load of all cores while this thread sleeps for `time`, in percent.
 pub fn busy_percent(time: Duration) -> f64 {
     let before = jiffies();
     thread::sleep(time);
@@ -60,14 +60,14 @@ pub fn busy_percent(time: Duration) -> f64 {
     (100.0 * busy as f64 / all.max(1) as f64).round()
 }
 
-/// The value of a key in a file of `key: value` lines.
+/// Returns the value of a key in a file of `key: value` lines.
 fn field(file: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == key))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// What the machine is.
+/// Returns facts about the machine.
 pub fn describe() -> Facts {
     let cpuinfo = |key| field("/proc/cpuinfo", key);
     let meminfo = |key| field("/proc/meminfo", key).unwrap_or_default();
@@ -81,7 +81,7 @@ pub fn describe() -> Facts {
     ])
 }
 
-/// What ran.
+/// Returns the versions of the programs that ran.
 pub fn versions(urnic: &Path) -> Facts {
     let urnic = urnic.to_string_lossy();
     let found = [

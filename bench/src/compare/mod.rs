@@ -1,8 +1,8 @@
-//! urnic, also below stock programs, the raw link under it and the kernel's peers beside it, measured in turns in one run;
-//! `scripts/bench`. Last the instructions that TCP takes, beside smoltcp's.
+//! Measures urnic (also under other projects' programs), the raw link below it, and the kernel's peers, in turns in
+//! one run; used by `scripts/bench`. In the end it counts the instructions of TCP, urnic's and smoltcp's.
 //!
-//! Two ends poll at a time, never more, each pinned to a core of its own. Every run goes through all measurements, so
-//! that what else the machine does hits all of them.
+//! Never more than two ends poll at a time, each pinned to a core of its own. Every run goes through all
+//! measurements, so that other load on the machine affects all of them.
 
 pub mod count;
 pub mod html;
@@ -27,7 +27,7 @@ use kernel::{Protocol, Rounds, Wait};
 use lab::{Lab, Running, Side, Words, words};
 use results::{LeftOut, Measurement, Quantity, Results, Sample, who};
 
-/// What to measure, and with which programs.
+/// The measurements to make, and the programs for them.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Fewer sizes and runs.
@@ -36,27 +36,27 @@ pub struct Options {
     pub urnic: PathBuf,
     /// This program, for the ends of a ping-pong over the kernel.
     pub own: PathBuf,
-    /// What [`count`] counts the instructions of.
+    /// The program whose instructions [`count`] counts.
     pub bulk: PathBuf,
 }
 
-/// MTU of all links: what iperf3 over veth and urnic over every port have in common.
+/// MTU of all links: the largest that both iperf3 over veth and urnic over every port support.
 const MTU: u16 = 1500;
-/// An 8-byte Write as a frame: Ethernet 14, IP 20, TCP with timestamps 32, FPDU 28.
+/// Frame length of an 8-byte Write: Ethernet 14, IP 20, TCP with timestamps 32, FPDU 28.
 const FRAME_OF_8: u64 = 94;
-/// Message sizes of perftest's bandwidth.
+/// Message sizes of perftest's bandwidth measurements.
 const PERFTEST_SIZES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 /// The port of the kernel's ping-pong.
 const KERNEL_PORT: u16 = 7;
 
-/// Who carries the messages.
+/// The program that carries the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     /// `urnic perf floor`.
     Floor,
-    /// `urnic perf pair`, and the operation.
+    /// `urnic perf pair` with this operation.
     Pair(&'static str),
-    /// `urnic perf server` and `client` on the cable, and the operation.
+    /// `urnic perf server` and `client` on the cable, with this operation.
     Nodes(&'static str),
     /// [`kernel`].
     Kernel(Protocol, Wait),
@@ -75,7 +75,7 @@ impl Tool {
         !matches!(self, Self::Floor | Self::Pair(_) | Self::Perftest { cable: false, .. })
     }
 
-    /// The program of others that it takes: its name, and the package that has it.
+    /// Returns the external program that is needed, and the package that contains it.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Iperf { .. } => Some(("iperf3", "iperf3")),
@@ -96,7 +96,7 @@ struct Step {
     size: u64,
 }
 
-/// All measurements of a run, in their order.
+/// Returns all measurements of a run, in their order.
 fn plan(quick: bool) -> Vec<Step> {
     use Quantity::{Bandwidth, Latency, Rate};
     let step = |tool, who, quantity, size| Step { tool, who, quantity, size };
@@ -139,17 +139,17 @@ fn plan(quick: bool) -> Vec<Step> {
     steps
 }
 
-/// What measures.
+/// The state of a measurement.
 struct Bench<'a> {
     options: &'a Options,
     lab: Option<Lab>,
-    /// A core for each end.
+    /// The core of each end.
     cores: [usize; 2],
     seconds: f64,
     left_out: Vec<LeftOut>,
 }
 
-/// Measures everything that can be measured here.
+/// Measures everything that this machine allows.
 pub fn run(options: &Options) -> Results {
     let (start, started) = (Instant::now(), machine::utc());
     let runs = if options.quick { 3 } else { 5 };
@@ -197,7 +197,7 @@ pub fn run(options: &Options) -> Results {
         others_percent.push(machine::busy_percent(Duration::from_millis(500)));
         for (step, measurement) in steps.iter().zip(&mut measurements) {
             bar.set_message(format!("run {run} of {runs}: {}, {} B", step.who, step.size));
-            // Once more, if something else was in the way.
+            // Repeated once if it fails, because other load may be the reason.
             match bench.measure(step).or_else(|_| bench.measure(step)) {
                 Ok(sample) => measurement.add(Sample { run, ..sample }),
                 Err(why) => bench
@@ -253,7 +253,7 @@ impl Bench<'_> {
         command
     }
 
-    /// The options of `urnic perf` for a step.
+    /// Returns the options of `urnic perf` for a step.
     fn perf_options(&self, op: Option<&str>, step: &Step) -> String {
         let mode = match step.quantity {
             Quantity::Latency => "lat",
@@ -320,7 +320,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The ends of perftest, each on urnic and on a core of its own.
+    /// Runs both ends of perftest, each on urnic and on a core of its own.
     fn perftest(&self, program: &str, cable: bool, step: &Step) -> Words<Sample> {
         let folder = tempfile::tempdir().map_err(|e| format!("a folder: {e}"))?;
         let line = stock::perftest(program, step.quantity, step.size);
@@ -341,7 +341,7 @@ impl Bench<'_> {
             if cable { self.lab()?.start(side, command) } else { Running::start(command) }
         };
         let mut server = start(Side::A, "")?;
-        // Clients of perftest give up, or crash, where nobody listens.
+        // Clients of perftest give up, or crash, if the server does not listen yet.
         server.wait_for("listening")?;
         let said = start(Side::B, Side::A.urnic_ip())?.output()?;
         server.output()?;
@@ -364,7 +364,7 @@ impl Bench<'_> {
         let [a, b] = self.cores;
         let address = Side::A.kernel_ip();
         let server = format!("taskset -c {a} {}", stock::sockperf("server", address));
-        // It serves until it goes.
+        // The server runs until it is killed on drop.
         let _server = lab.start(Side::A, words(&server))?;
         let client = stock::sockperf("ping-pong", address);
         let client = format!("taskset -c {b} {client} -m {size} -t 1 --full-rtt");
@@ -372,7 +372,7 @@ impl Bench<'_> {
         stock::of_sockperf(&said)
     }
 
-    /// A program that runs on one core.
+    /// Returns a command that runs `program` on one core.
     fn on_core(&self, core: usize, program: &Path) -> Command {
         let mut command = Command::new("taskset");
         command.arg("-c").arg(core.to_string()).arg(program);
@@ -384,7 +384,7 @@ impl Bench<'_> {
         // Without ethtool the default stays, which is on.
         lab.set_segmentation_offload(offload).or_else(|why| if offload { Ok(()) } else { Err(why) })?;
         let measured = self.iperf_once(lab, size);
-        // The ping-pongs have what the kernel does by default.
+        // The ping-pongs use the kernel's default.
         let _ = lab.set_segmentation_offload(true);
         measured
     }
@@ -395,8 +395,8 @@ impl Bench<'_> {
         let server = lab.start(Side::A, words(&format!("iperf3 -s -1 -B {address}")))?;
         let client = format!("iperf3 -c {address} -t 1 -l {size} -A {b},{a} -J");
         let said = once_it_listens(|| lab.start(Side::B, words(&client))?.output())?;
-        // The client's report holds what the server received. The server may be left waiting after small messages
-        // (iperf3 3.12), so nobody waits for it.
+        // The client's report contains the receiver's numbers. The server may never end after small messages (iperf3
+        // 3.12), so this does not wait for it.
         drop(server);
         let json: serde_json::Value = serde_json::from_str(&said).map_err(|e| format!("iperf3: {e}"))?;
         let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
@@ -405,7 +405,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a client says, once its server listens, which takes a moment.
+/// Returns the client's output, once its server listens, which takes a moment.
 fn once_it_listens(client: impl Fn() -> Words<String>) -> Words<String> {
     let start = Instant::now();
     loop {
@@ -418,7 +418,7 @@ fn once_it_listens(client: impl Fn() -> Words<String>) -> Words<String> {
     }
 }
 
-/// The sample in what `urnic perf` said.
+/// Parses the output of `urnic perf`.
 fn of_urnic(quantity: Quantity, said: &str) -> Words<Sample> {
     let report: PerfReport = serde_json::from_str(said).map_err(|e| format!("no result: {e}"))?;
     let value = match quantity {

@@ -1,14 +1,14 @@
-//! Line plots as SVG whose colours are variables of the page, so that they follow its light or dark theme.
+//! Line plots as SVG. Their colours are variables of the page, so they follow its light or dark theme.
 
 use std::fmt::Write;
 
 /// A line.
 pub struct Series<'a> {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: &'a str,
     /// The classes of its line.
     pub class: &'a str,
-    /// Its points, by x. A single one is drawn as a level across the plot.
+    /// Its points, by x. A single point is drawn as a horizontal line across the plot.
     pub points: Vec<[f64; 2]>,
     /// Whether points are marked.
     pub marks: bool,
@@ -16,13 +16,13 @@ pub struct Series<'a> {
 
 /// An axis.
 pub struct Axis<'a> {
-    /// What it shows, with the unit.
+    /// The quantity, with its unit.
     pub title: &'a str,
-    /// Its ends.
+    /// The values at its ends.
     pub range: [f64; 2],
-    /// Equal ratios, not differences, are equally long.
+    /// Whether the axis is logarithmic.
     pub log: bool,
-    /// Where it has lines, and their labels.
+    /// Positions of grid lines, with their labels.
     pub ticks: Vec<(f64, String)>,
 }
 
@@ -34,7 +34,7 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 48.0;
 
 impl Axis<'_> {
-    /// Where a value lies, from 0 to 1.
+    /// Returns the position of a value, from 0 to 1.
     fn at(&self, value: f64) -> f64 {
         let [low, high] = self.range;
         let part = match self.log {
@@ -45,7 +45,7 @@ impl Axis<'_> {
     }
 }
 
-/// Powers of ten, and two and five times them, within and just around a range.
+/// Makes an axis with powers of ten, twice and five times these, within and just around the range of values.
 pub fn log_axis<'a>(title: &'a str, values: impl Iterator<Item = f64> + Clone, unit: &str) -> Axis<'a> {
     let positive = values.filter(|v| *v > 0.0);
     let low = positive.clone().reduce(f64::min).unwrap_or(1.0);
@@ -60,7 +60,7 @@ pub fn log_axis<'a>(title: &'a str, values: impl Iterator<Item = f64> + Clone, u
     Axis { title, range: [steps[0], steps[steps.len() - 1]], log: true, ticks }
 }
 
-/// A plot with its legend.
+/// Draws a plot with its legend.
 pub fn plot(x: &Axis, y: &Axis, series: &[Series]) -> String {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let px = |v: f64| LEFT + x.at(v) * (right - LEFT);

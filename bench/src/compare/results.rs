@@ -1,4 +1,4 @@
-//! What was measured: samples, medians, what became of the goals.
+//! Results: samples, medians, and whether the goals were met.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::perf::Latency;
 
-/// A quantity.
+/// The quantity that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantity {
     /// Median round trip, us.
     Latency,
-    /// Gbit/s of message payload, of the raw link of frames.
+    /// Gbit/s of message payload; for the raw link, of frames.
     Bandwidth,
     /// Million messages per second.
     Rate,
@@ -21,7 +21,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Its unit.
+    /// Returns its unit.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "us",
@@ -37,7 +37,7 @@ impl Quantity {
 pub struct Sample {
     /// The number of the run, from 1.
     pub run: usize,
-    /// The quantity; of a latency the run's median.
+    /// The value; for a latency the run's median.
     pub value: f64,
     /// Percentiles of a latency.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,17 +50,17 @@ pub struct Sample {
 /// All runs of one measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Who is measured, in words.
+    /// Name of the measured program.
     pub who: String,
-    /// What.
+    /// The measured quantity.
     pub quantity: Quantity,
-    /// Of `value`.
+    /// Unit of the values.
     pub unit: &'static str,
-    /// Bytes of a message; of the raw link of a frame.
+    /// Bytes of a message; for the raw link, of a frame.
     pub size: u64,
     /// The median of the samples.
     pub median: Option<f64>,
-    /// For each percentile the median of the runs.
+    /// The median of the runs for each percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
     /// One for each run.
@@ -68,7 +68,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Nothing measured yet.
+    /// Makes a measurement without samples.
     pub fn new(who: &str, quantity: Quantity, size: u64) -> Self {
         let unit = quantity.unit();
         Self { who: who.into(), quantity, unit, size, median: None, rtt_us: None, samples: vec![] }
@@ -86,7 +86,7 @@ impl Measurement {
         }
     }
 
-    /// For each share the median of the runs.
+    /// Returns the distribution: the median of the runs for each share.
     pub fn cdf(&self) -> Vec<[f64; 2]> {
         let mut by_share: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for [us, share] in self.samples.iter().flat_map(|s| &s.rtt_cdf).flatten() {
@@ -96,36 +96,36 @@ impl Measurement {
         points.collect()
     }
 
-    /// The smallest and the largest sample.
+    /// Returns the smallest and the largest sample.
     pub fn range(&self) -> Option<(f64, f64)> {
         let values = || self.samples.iter().map(|s| s.value);
         Some((values().reduce(f64::min)?, values().reduce(f64::max)?))
     }
 }
 
-/// The middle; of an even number the lower one of the two in the middle, which was measured.
+/// Returns the median; of an even number of values the lower one of the middle two, because that one was measured.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().checked_sub(1)? / 2).copied()
 }
 
-/// What became of a goal.
+/// Whether a goal was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// The goal is kept.
+    /// The goal is met.
     Pass,
-    /// It is not.
+    /// The goal is not met.
     Fail,
-    /// Something was not measured.
+    /// A measurement is missing.
     Unknown,
-    /// There is no goal: a ratio that is of interest.
+    /// There is no goal: the ratio is for information.
     Told,
 }
 
 impl Outcome {
-    /// In a word.
+    /// Returns the outcome in a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -136,36 +136,36 @@ impl Outcome {
     }
 }
 
-/// A goal, and what became of it.
+/// A goal, and whether it was met.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// The goal.
     pub goal: String,
-    /// The ratio that it is about.
+    /// The ratio that the goal limits.
     pub ratio: Option<f64>,
     /// The two medians, in words.
     pub measured: String,
-    /// What became of it.
+    /// Whether the goal was met.
     pub outcome: Outcome,
 }
 
-/// Something that was not measured.
+/// A measurement that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// What.
+    /// Its name.
     pub what: String,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// Everything.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// When, UTC.
+    /// Start of the run, UTC.
     pub started: String,
-    /// Seconds that it took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// Fewer sizes and runs than usual.
+    /// Whether fewer sizes and runs than usual were measured.
     pub quick: bool,
     /// Runs of each measurement.
     pub runs: usize,
@@ -179,13 +179,13 @@ pub struct Results {
     pub others_percent: Vec<f64>,
     /// The goals.
     pub verdicts: Vec<Verdict>,
-    /// What is missing.
+    /// The missing measurements.
     pub left_out: Vec<LeftOut>,
     /// The measurements.
     pub measurements: Vec<Measurement>,
 }
 
-/// Names of those that are measured, as tables and plots show them.
+/// Names of the measured programs, as tables and plots show them.
 pub mod who {
     /// The raw frames below urnic over virtio.
     pub const FLOOR: &str = "raw link, virtio/vhost";
@@ -195,7 +195,7 @@ pub mod who {
     pub const VIRTIO_READ: &str = "urnic Read, virtio/vhost";
     /// Send.
     pub const VIRTIO_SEND: &str = "urnic Send, virtio/vhost";
-    /// RDMA Write over the cable of the kernel's peers.
+    /// RDMA Write over the virtual cable that the kernel's peers use.
     pub const VETH_WRITE: &str = "urnic Write, af_packet/veth";
     /// Kernel TCP, both ends spinning.
     pub const TCP_SPIN: &str = "kernel TCP, spinning, veth";
@@ -215,7 +215,7 @@ pub mod who {
     pub const WRITE_BW: &str = "ib_write_bw on urnic, virtio/vhost";
     /// The same over the cable.
     pub const WRITE_BW_VETH: &str = "ib_write_bw on urnic, af_packet/veth";
-    /// libfabric's provider for TCP; what it tells is a mean.
+    /// libfabric's provider for TCP, which reports a mean.
     pub const FI_PINGPONG: &str = "fi_pingpong -p tcp, veth";
     /// sockperf over TCP, both ends spinning.
     pub const SOCKPERF: &str = "sockperf, kernel TCP, veth";
@@ -223,22 +223,22 @@ pub mod who {
     pub const IPERF_TSO: &str = "iperf3, TSO/GSO on, veth";
     /// urnic's TCP receives.
     pub const COUNT_RECEIVE: &str = "urnic TCP receives";
-    /// The same, and the payload is copied once.
+    /// The same with one copy of the payload.
     pub const COUNT_RECEIVE_COPYING: &str = "urnic TCP receives, and copies";
     /// smoltcp receives.
     pub const COUNT_RECEIVE_SMOLTCP: &str = "smoltcp receives";
     /// urnic's TCP sends.
     pub const COUNT_SEND: &str = "urnic TCP sends";
-    /// The same, and the payload is copied once.
+    /// The same with one copy of the payload.
     pub const COUNT_SEND_COPYING: &str = "urnic TCP sends, and copies";
     /// smoltcp sends.
     pub const COUNT_SEND_SMOLTCP: &str = "smoltcp sends";
-    /// iperf3 without.
+    /// iperf3 without offloads.
     pub const IPERF: &str = "iperf3, TSO/GSO off, veth";
 }
 
 impl Results {
-    /// The measurement of somebody.
+    /// Returns a program's measurement, if there is one.
     pub fn find(&self, who: &str, quantity: Quantity, size: u64) -> Option<&Measurement> {
         self.measurements.iter().find(|m| m.who == who && m.quantity == quantity && m.size == size)
     }

@@ -1,4 +1,4 @@
-//! The end that decides what is measured, and measures it.
+//! The client: the end that decides what is measured, and measures it.
 
 use std::{
     collections::HashMap,
@@ -22,13 +22,13 @@ use super::{
     wire::{self, Answer, Control, Hello, MAX_LANES, MAX_SIZE, MAX_THREADS, MAX_WINDOW, Session, VERSION},
 };
 
-/// How long a server may take to appear.
+/// Time that a server has to appear.
 const SERVER_APPEARS: Duration = Duration::from_secs(15);
 
-/// Connections under way at once.
+/// Connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Memory for messages at one end, where their number is free to choose.
+/// Octets of memory for messages at one end, where their number can be chosen.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
 /// Connects to the server and measures. `bar`: show progress, if stderr is a terminal.
@@ -63,7 +63,7 @@ pub fn run_client(
     Ok(PerfReport::of(config, &session, engines, &all))
 }
 
-/// What one thread does, with a session of its own.
+/// Measures in one thread, with a session of its own.
 fn measure_thread(
     device: &Device,
     config: &Config,
@@ -84,12 +84,12 @@ fn measure_thread(
         // Best effort: the connection may be what failed.
         let _ = end.send_control(&Control::Failed(error.to_string()));
     }
-    // Closing may find that the server was faster.
+    // Fails if the server disconnected first.
     let _ = control.disconnect();
     measured
 }
 
-/// The session that answers to the options.
+/// Returns the session that the options describe.
 pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session, PerfError> {
     let usage = |message: &str| Err(PerfError::Usage(message.to_owned()));
     if options.size as u64 > MAX_SIZE {
@@ -118,7 +118,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         size: options.size as u64,
         lanes,
         window: 1,
-        // A ping-pong has one for each direction; a Read that is verified has one to be made anew.
+        // A ping-pong uses one slot for each direction; a verified Read uses one while the other is refilled.
         slots: 2,
         credit: 2,
         wait: options.wait.unwrap_or(match progress {
@@ -131,7 +131,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         thread: 0,
     };
     if options.mode != Mode::Lat {
-        // Enough to keep a link busy, few enough that they fit a cache.
+        // Enough to keep a link busy, and few enough to fit a cache.
         let most = if options.mode == Mode::Rate { 256 } else { 128 };
         let by_size = (SLOTS_TOTAL / session.stride()).clamp(4, most);
         let usual = (by_size as u32 / lanes).max(4);
@@ -150,7 +150,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
     Ok(session)
 }
 
-/// Opens the session. A server that is not there yet gets some time to appear.
+/// Opens the session. A server that does not listen yet gets some time to appear.
 fn connect_control(
     end: &mut End,
     config: &Config,

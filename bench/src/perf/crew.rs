@@ -12,11 +12,11 @@ use super::{
     error::{Doing, PerfError},
 };
 
-/// How long a thread waits for the others to be ready: each may wait that long for its server, and then for its queue
-/// pairs.
+/// Time that a thread waits until the others are ready: each of them may wait once for its server, and then once for
+/// its queue pairs.
 const OTHERS_READY: Duration = PATIENCE.saturating_mul(2);
 
-/// What the threads of an end know of each other.
+/// State that the threads of an end share.
 pub(super) struct Crew {
     threads: u32,
     ready: AtomicU32,
@@ -24,12 +24,12 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Runs `first` on the calling thread, and `other` on each of the others, whose numbers begin at 1. Thread `i` is pinned
-    /// to core `i` of `cores`, and to the first again after the last; without cores threads run where they are. Returns
-    /// what each made, by number.
+    /// Runs `first` on the calling thread, and `other` on each of the other threads, which are numbered from 1.
+    /// Thread `i` is pinned to core `i` of `cores`, counting on from the first core after the last; without cores the
+    /// threads are not pinned. Returns the results of all threads, by number.
     ///
     /// # Errors
-    /// The error of a thread, of several that which came by itself.
+    /// The error of a thread; of several errors, one that was not caused by another thread's.
     pub(super) fn run<R: Send>(
         threads: u32,
         cores: &[usize],
@@ -68,7 +68,7 @@ impl Crew {
         why.map_or(Ok(made), Err)
     }
 
-    /// Lets the others know of an error.
+    /// Notes an error, for the other threads.
     fn note<R>(&self, result: Result<R, PerfError>) -> Result<R, PerfError> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
@@ -76,12 +76,12 @@ impl Crew {
         result
     }
 
-    /// Fails if another thread has.
+    /// Fails if another thread has failed.
     pub(super) fn check(&self) -> Result<(), PerfError> {
         if self.failed.load(Ordering::Acquire) { Err(PerfError::OtherThread) } else { Ok(()) }
     }
 
-    /// Waits until all threads have called this, and meanwhile attends to the caller's end.
+    /// Waits until all threads have called this, and meanwhile drives the caller's end.
     pub(super) fn await_all(&self, end: &mut End) -> Result<(), PerfError> {
         self.ready.fetch_add(1, Ordering::AcqRel);
         let deadline = Instant::now() + OTHERS_READY;

@@ -17,13 +17,13 @@ use super::{
     wire::{self, CONTROL_LEN, Control, Kind, NOTES, Note, Session, Tag, Target},
 };
 
-/// How long nothing may happen before an end gives up.
+/// Time without any event after which an end gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Completions taken at once.
+/// Completions that are taken at once.
 const BATCH: usize = 32;
 
-/// Control messages that can be under way in one direction.
+/// Control messages that can be in flight in one direction.
 const CONTROLS: u32 = 4;
 
 const NOTE_LEN: u32 = size_of::<Note>() as u32;
@@ -35,15 +35,15 @@ pub(super) enum Role {
     Server,
 }
 
-/// The completion queue of an end, and how it waits for it.
+/// The completion queue of an end, and how the end waits for completions.
 pub(super) struct Completions {
     pub(super) cq: Cq,
-    /// Some: sleep here.
+    /// The channel on which the end sleeps; `None`: it polls.
     channel: Option<CompChannel>,
     found: [Wc; BATCH],
     quiet: u32,
     quiet_since: Option<Instant>,
-    /// However long it takes: one-sided operations, for example, complete nothing here.
+    /// Whether waiting has no time limit: one-sided operations, for example, complete nothing at this end.
     pub(super) endless: bool,
 }
 
@@ -58,7 +58,7 @@ impl Completions {
         Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None, endless: false })
     }
 
-    /// Takes completions that are there and drives the engine. Their places in the batch, for [`Self::get`].
+    /// Takes completions and drives the engine. Returns their places in the batch, for [`Self::get`].
     #[inline]
     pub(super) fn poll(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
         let n = self.cq.poll(&mut self.found);
@@ -74,13 +74,13 @@ impl Completions {
         Ok(0..n)
     }
 
-    /// The completion at a place that [`Self::poll`] or [`Self::wait`] returned.
+    /// Returns the completion at a place that [`Self::poll`] or [`Self::wait`] returned.
     #[inline]
     pub(super) fn get(&self, place: usize) -> Wc {
         self.found.get(place).copied().unwrap_or_default()
     }
 
-    /// Like [`Self::poll`], but where this end waits by events, sleeps until there are completions.
+    /// Like [`Self::poll`], but an end that waits by events sleeps until there are completions.
     #[inline]
     pub(super) fn wait(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
         let found = self.poll(what)?;
@@ -99,7 +99,7 @@ impl Completions {
         Ok(found)
     }
 
-    /// Something other than a completion shows that the other end is there.
+    /// Restarts the time limit: something other than a completion shows that the other end is alive.
     #[inline]
     pub(super) fn alive(&mut self) {
         self.quiet_since = None;
@@ -131,11 +131,11 @@ pub(super) struct End {
     pub(super) lanes: Vec<Lane>,
     /// The slots of all lanes.
     memory: Mr,
-    /// Where notes arrive.
+    /// Memory into which notes arrive.
     notes: Mr,
     /// The connection that opened the session.
     pub(super) control: Qp,
-    /// Control messages: those that arrive, then those that leave.
+    /// Memory for control messages: those that arrive, then those that leave.
     letters: Mr,
     letters_sent: u32,
     /// Messages that the load beside has moved.
@@ -143,7 +143,7 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Makes everything that an end of `session` needs, except its lanes.
+    /// Makes all that an end of `session` needs, except its lanes.
     pub(super) fn new(
         device: &Device,
         events: EventChannel,
@@ -153,7 +153,7 @@ impl End {
         let pd = device.alloc_pd();
         let depth = session.completions() as u32 + 4 * CONTROLS;
         let engines = device.attributes().doing("asking the device")?.engines.max(1);
-        // Each thread has an engine of its own, as far as there are enough.
+        // Each thread has an engine of its own, if there are enough.
         let completions = Completions::new(device, depth, session.wait, session.thread % engines)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let memory = pd.alloc_mr(session.region_len() as usize, access).doing(
@@ -184,14 +184,14 @@ impl End {
         Ok(end)
     }
 
-    /// A new control queue pair in place of one that could not be connected.
+    /// Replaces a control queue pair that could not be connected.
     pub(super) fn renew_control(&mut self) -> Result<(), PerfError> {
         self.control = create_control(&self.pd, &self.completions.cq)?;
         while !self.completions.poll("left-over completions")?.is_empty() {}
         self.post_letter_receives()
     }
 
-    /// A queue pair for the next lane, with its receives posted.
+    /// Makes a queue pair for the next lane, with its receives posted.
     pub(super) fn create_lane_qp(&self, lane: u32) -> Result<Qp, PerfError> {
         let s = &self.session;
         if lane >= s.lanes {
@@ -236,7 +236,7 @@ impl End {
         self.pd.create_qp(&init).doing("creating a queue pair for the load beside")
     }
 
-    /// Receives for messages (or doorbells) that each lane of this end keeps posted. A lane that receives
+    /// Returns how many receives for messages (or doorbells) each lane of this end keeps posted. A lane that receives
     /// messages receives no notes.
     pub(super) fn data_receives(&self) -> u32 {
         match (self.session.pingpong(), self.role) {
@@ -246,7 +246,7 @@ impl End {
         }
     }
 
-    /// Where this end's slots of a lane are, for the other end.
+    /// Returns the location of this end's slots of a lane, for the other end.
     pub(super) fn target(&self, lane: u32) -> Target {
         Target { addr: self.memory.addr() + self.session.offset(lane, 0), rkey: self.memory.rkey() }
     }
@@ -255,7 +255,7 @@ impl End {
         self.lanes.get(lane as usize).ok_or(PerfError::Protocol("a lane that does not exist"))
     }
 
-    /// The slot of this end as a scatter-gather list: of nothing, where messages are empty.
+    /// Returns a slot of this end as a scatter-gather list, which is empty if messages are empty.
     fn slot(&self, lane: u32, slot: u64) -> Option<Sge> {
         let len = self.session.size as u32;
         (len > 0).then(|| Sge::of(&self.memory, self.session.offset(lane, slot), len))
@@ -263,8 +263,8 @@ impl End {
 
     // --- posting --------------------------------------------------------------------------------------------
 
-    /// Posts message `number` of a lane, from (for a Read or Atomic: into) local slot `from`, to the other end's slot
-    /// `to`; Atomics of a lane all go to its first slot.
+    /// Posts message `number` of a lane, from local slot `from` (for a Read or Atomic: into it), to the other end's
+    /// slot `to`. All Atomics of a lane go to its first slot.
     #[inline]
     pub(super) fn post_message(
         &self,
@@ -312,7 +312,7 @@ impl End {
         self.streamed * Beside::SIZE
     }
 
-    /// Posts the Send of nothing that tells the other end of a Write.
+    /// Posts the empty Send that announces a Write to the other end.
     pub(super) fn post_doorbell(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         let wr = SendWr {
             wr_id: Tag::data(lane, number),
@@ -323,14 +323,14 @@ impl End {
         Ok(self.lane(lane)?.qp.post_send(&wr)?)
     }
 
-    /// Posts a receive for a message or doorbell, into the slot of its number.
+    /// Posts a receive for a message or doorbell, into the slot for its number.
     fn post_receive(&self, qp: &Qp, lane: u32, number: u64) -> Result<(), PerfError> {
         let slot = if self.session.pingpong() { IN } else { number };
         let sge = if self.session.op == Op::Send { self.slot(lane, slot) } else { None };
         Ok(qp.post_recv(&RecvWr { wr_id: Tag::data(lane, number), sges: sge.as_slice() })?)
     }
 
-    /// Posts that receive again.
+    /// Posts a receive again.
     #[inline]
     pub(super) fn repost_receive(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         self.post_receive(&self.lane(lane)?.qp, lane, number)
@@ -352,7 +352,7 @@ impl End {
         Ok(self.lane(lane)?.qp.post_send_inline(&wr, &note.to_le_bytes())?)
     }
 
-    /// Reads the note that a completion announces, and makes room for the next.
+    /// Reads the note that a completion announces, and posts a receive for the next one.
     pub(super) fn take_note(&self, tag: Tag, wc: &Wc) -> Result<Note, PerfError> {
         let slot = tag.number as u32;
         let mut bytes = [0; size_of::<Note>()];
@@ -394,7 +394,7 @@ impl End {
         Ok(self.control.post_send(&wr)?)
     }
 
-    /// Reads the control message that a completion announces; [`Control::Failed`] becomes an error.
+    /// Reads the control message that a completion announces; turns [`Control::Failed`] into an error.
     pub(super) fn take_control(&self, tag: Tag, wc: &Wc) -> Result<Control, PerfError> {
         let slot = tag.number as u32 % CONTROLS;
         let mut bytes = [0; CONTROL_LEN];
@@ -411,7 +411,7 @@ impl End {
         }
     }
 
-    /// Waits for a control message; completions of other kinds go unheeded.
+    /// Waits for a control message; ignores completions of other kinds.
     pub(super) fn await_control(&mut self, what: &'static str) -> Result<Control, PerfError> {
         loop {
             let mut message = None;
@@ -428,8 +428,8 @@ impl End {
         }
     }
 
-    /// Takes what completes while there is nothing to wait for, and keeps the engine going. Nothing that the other end has
-    /// to say is due, but why it gives up.
+    /// Takes completions while there is nothing to wait for, and drives the engine. The only message expected from
+    /// the other end is its reason for giving up.
     pub(super) fn attend(&mut self) -> Result<(), PerfError> {
         for place in self.completions.poll("the other threads")? {
             let wc = self.completions.get(place);
@@ -442,7 +442,7 @@ impl End {
         Ok(())
     }
 
-    /// Client, when it is done: waits until the server has seen everything.
+    /// Waits, as a client that is done, until the server has received everything.
     pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
         match self.await_control("the server's confirmation")? {
             Control::Confirmed => Ok(()),
@@ -450,7 +450,7 @@ impl End {
         }
     }
 
-    /// Returns what a completion was for; an error if it is one. Messages of the load beside are followed by the next.
+    /// Returns the tag of a successful completion, or an error. If it was a message of the load beside, posts the next.
     #[inline]
     pub(super) fn success(&mut self, wc: &Wc) -> Result<Tag, PerfError> {
         if wc.status != WcStatus::Success {
@@ -525,7 +525,7 @@ impl End {
         Ok(())
     }
 
-    /// Looks at what the Atomic `number` of a lane has found: that many came before it.
+    /// Checks the result of Atomic number `number` of a lane: as many came before it.
     pub(super) fn check_count(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         let mut found = [0; ATOMIC_LEN];
         self.memory.read_at(self.session.offset(lane, number), &mut found).doing("reading a result")?;
@@ -542,7 +542,7 @@ impl End {
         }
     }
 
-    /// Writes the last byte of the outgoing slot, which is what the other end of a ping-pong spins on.
+    /// Writes the last byte of the outgoing slot, on which the other end of a ping-pong spins.
     #[inline]
     pub(super) fn stamp(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         let last = self.session.offset(lane, OUT) + self.session.size - 1;
@@ -551,7 +551,7 @@ impl End {
             .doing("writing a message")
     }
 
-    /// Whether the last byte of message `number` is in the incoming slot.
+    /// Returns whether the last byte of message `number` is in the incoming slot.
     #[inline]
     pub(super) fn stamped(&self, lane: u32, number: u64) -> Result<bool, PerfError> {
         let last = self.session.offset(lane, IN) + self.session.size - 1;
@@ -574,7 +574,7 @@ fn create_control(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
     .doing("creating the control queue pair")
 }
 
-/// The slots of a ping-pong, at either end: one for what arrives, one for what leaves.
+/// The slots of a ping-pong at either end: for the arriving message, and for the leaving one.
 pub(super) const IN: u64 = 0;
 /// See [`IN`].
 pub(super) const OUT: u64 = 1;
@@ -582,7 +582,7 @@ pub(super) const OUT: u64 = 1;
 /// Bytes of a message that are made or compared at once.
 const CHUNK: usize = 4096;
 
-/// The start and length of each chunk of a message.
+/// Returns the start and length of each chunk of a message.
 fn chunks(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(CHUNK).map(move |at| (at, CHUNK.min(len - at)))
 }

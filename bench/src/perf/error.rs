@@ -10,22 +10,22 @@ pub enum PerfError {
     /// The options contradict each other or exceed a limit.
     #[error("{0}")]
     Usage(String),
-    /// The device, or something made from it.
+    /// The device, or an object made from it, failed.
     #[error("{doing}: {source}")]
     Device {
-        /// What was tried.
+        /// The action that failed.
         doing: &'static str,
-        /// What the device said.
+        /// The device's error.
         source: urnic::Error,
     },
-    /// A core to run on.
+    /// The thread cannot run on a core.
     #[error(transparent)]
     Pin(#[from] urnic_dataplane::PinError),
-    /// DPDK, for a floor.
+    /// DPDK did not start, for a floor.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] urnic_dataplane::EalError),
-    /// The port of a floor.
+    /// The port of a floor could not be opened.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] urnic_dataplane::PortError),
@@ -37,12 +37,12 @@ pub enum PerfError {
         "cannot connect to {server}: {reason}; is `urnic perf server` running there, on the other end of this link?"
     )]
     Connect {
-        /// Where to.
+        /// The server's address.
         server: SocketAddr,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The server does not want this measurement.
+    /// The server refuses this measurement.
     #[error("the server refuses: {0}")]
     Refused(String),
     /// A request failed.
@@ -52,15 +52,15 @@ pub enum PerfError {
         qpn: u32,
         /// How it ended.
         status: WcStatus,
-        /// More, where the connection says why.
+        /// The connection's reason, if it has one.
         detail: String,
     },
     /// Nothing happened for too long.
     #[error("nothing arrived for {seconds} s while waiting for {what}")]
     Stalled {
-        /// What was awaited.
+        /// The event that was awaited.
         what: &'static str,
-        /// For how long.
+        /// How long, in seconds.
         seconds: u64,
     },
     /// The other end went away.
@@ -72,10 +72,10 @@ pub enum PerfError {
     /// A thread gives up because another one of the same end has failed.
     #[error("another thread of this end failed")]
     OtherThread,
-    /// The other end speaks something else.
-    #[error("the other end does not keep to the protocol of urnic perf: {0}")]
+    /// The other end does not use the protocol of `urnic perf`.
+    #[error("the other end does not follow the protocol of urnic perf: {0}")]
     Protocol(&'static str),
-    /// A byte is not what was sent.
+    /// A byte differs from the byte that was sent.
     #[error(
         "wrong data: queue pair {lane}, message {number}, byte {offset}: {found:#04x} instead of {expected:#04x}"
     )]
@@ -84,11 +84,11 @@ pub enum PerfError {
         lane: u32,
         /// Number of the message.
         number: u64,
-        /// First wrong byte.
+        /// Offset of the first wrong byte.
         offset: u64,
-        /// What should be there.
+        /// The byte that was sent.
         expected: u8,
-        /// What is there.
+        /// The byte that arrived.
         found: u8,
     },
     /// One of the two processes of a pair failed.
@@ -96,35 +96,35 @@ pub enum PerfError {
     End {
         /// `server` or `client`.
         end: &'static str,
-        /// What it said.
+        /// Its error message.
         message: String,
     },
-    /// One of the two processes of a pair ended without a word.
+    /// One of the two processes of a pair ended without a result.
     #[error("the {end} ended with {status}")]
     Died {
         /// `server` or `client`.
         end: &'static str,
-        /// How.
+        /// Its exit status.
         status: ExitStatus,
     },
     /// The operating system refused.
     #[error("{doing}: {source}")]
     Os {
-        /// What was tried.
+        /// The action that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl PerfError {
-    /// Whether the caller asked for something that cannot be.
+    /// Returns whether the caller asked for something impossible.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Usage(_))
     }
 }
 
-/// Names what was tried when the device refuses.
+/// Adds the attempted action to an error of the device.
 pub(super) trait Doing<T> {
     fn doing(self, doing: &'static str) -> Result<T, PerfError>;
 }

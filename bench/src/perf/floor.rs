@@ -1,7 +1,7 @@
-//! The floor: what the raw port does with frames of the same size, without any of urnic above it.
+//! The floor: how fast the raw port carries frames of the same size, without urnic's protocols above it.
 //!
-//! `lat` is a ping-pong of one frame; `bw` sends frames one way as fast as the port takes them, and the receiver counts
-//! and times them. Frames are not read: nothing below the engine would.
+//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts
+//! and times them. The contents of frames are not read, because nothing below the engine reads them.
 
 use std::{
     path::Path,
@@ -23,27 +23,27 @@ use super::{
     report::{self, Latency, PerfReport},
 };
 
-/// The shortest Ethernet frame, without FCS.
+/// The shortest Ethernet frame in bytes, without FCS.
 pub const MIN_FRAME: usize = 60;
-/// The longest: an MTU of 9000 bytes.
+/// The longest frame in bytes: an MTU of 9000 bytes.
 pub const MAX_FRAME: usize = 9014;
 
-/// Header of every frame: two locally administered addresses, and an EtherType for experiments.
+/// Header of every frame: two locally administered addresses, and an EtherType reserved for experiments.
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
 
-/// What to measure.
+/// The parameters of a floor measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FloorOptions {
     /// `lat` or `bw`.
     pub mode: Mode,
     /// Bytes of a frame, without FCS.
     pub size: usize,
-    /// How long.
+    /// How many frames, or how long.
     pub amount: Amount,
 }
 
 impl FloorOptions {
-    /// The usual amount for the size.
+    /// Returns options with the usual amount for the size.
     pub fn new(mode: Mode, size: usize) -> Self {
         let iters = match mode {
             Mode::Lat => PerfOptions::usual_iters(mode, size),
@@ -54,7 +54,7 @@ impl FloorOptions {
 
     fn check(&self) -> Result<(), PerfError> {
         if self.mode == Mode::Rate {
-            return Err(PerfError::Usage("--mode: a floor has lat and bw".to_owned()));
+            return Err(PerfError::Usage("--mode: a floor measures lat or bw".to_owned()));
         }
         if !(MIN_FRAME..=MAX_FRAME).contains(&self.size) {
             return Err(PerfError::Usage(format!("--size: a frame has {MIN_FRAME} to {MAX_FRAME} bytes")));
@@ -62,7 +62,8 @@ impl FloorOptions {
         Ok(())
     }
 
-    /// The length of frames that are not measured: they tell the receiver that all have been sent, and answer it.
+    /// Returns the length of frames that are not measured: they ask the receiver for its count when all frames are
+    /// sent, and carry the answer.
     fn control_size(&self) -> usize {
         if self.size == 64 { 65 } else { 64 }
     }
@@ -71,7 +72,7 @@ impl FloorOptions {
 /// Measures between two ends on this machine, each on a core of its own if there are two. `bar`: show progress, if
 /// stderr is a terminal.
 ///
-/// Like [`run_pair`](super::run_pair), starts this program twice more, where the link joins two processes.
+/// Like [`run_pair`](super::run_pair), this starts the program twice more if the link joins two processes.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -100,10 +101,10 @@ pub fn run_floor(
     })
 }
 
-/// The server's port of a link of frames.
+/// Returns the server's port of a link that carries frames.
 fn raw_port(link: Link, path: &Path) -> Result<PortSpec, PerfError> {
     link.server_port(path)?.ok_or_else(|| {
-        PerfError::Usage("the kernel's sockets carry no frames of ours: a floor is that of a port".to_owned())
+        PerfError::Usage("a floor needs a port: the kernel's sockets carry no frames of ours".to_owned())
     })
 }
 
@@ -170,7 +171,7 @@ fn link_name(spec: &PortSpec) -> &'static str {
     }
 }
 
-/// A port, and frames on their way through it.
+/// A port, with the frames received from it and those to be sent.
 struct Raw {
     port: Port,
     queue: TxQueue,
@@ -180,7 +181,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Receives; now and then looks after the link and at the time.
+    /// Receives; from time to time checks the link and the clock.
     #[inline]
     fn receive(&mut self, waiting_for: &'static str) -> Result<usize, PerfError> {
         let n = self.port.rx_burst(&mut self.frames);
@@ -214,8 +215,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Stays without looking for frames until the other end has gone, for a moment: memif's driver crashes a process that
-    /// polls while its peer goes, and the other end polls until we are silent.
+    /// Stops polling for a moment, until the other end is gone: memif's driver crashes a process that polls while its
+    /// peer disconnects, and the other end polls until we are silent.
     #[cold]
     fn outlast(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
@@ -225,7 +226,7 @@ impl Raw {
         }
     }
 
-    /// A frame of `size` bytes: only its header is written.
+    /// Makes a frame of `size` bytes, of which only the header is written.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
         let mut frame = self.port.tx_pool().mbuf()?;
@@ -233,20 +234,20 @@ impl Raw {
         Some(frame.into())
     }
 
-    /// Queues a frame and sends what is queued.
+    /// Queues a frame and sends the queued frames.
     #[inline]
     fn send(&mut self, size: usize) {
         if self.queue.room() > 0
             && let Some(frame) = self.frame(size)
         {
-            // There is room.
+            // There is room, as checked above.
             let _ = self.queue.push(frame);
         }
         self.port.tx_burst(&mut self.queue);
     }
 }
 
-/// The end that echoes or counts, until it is told that all frames have been sent.
+/// Runs the end that echoes or counts, until the other end reports that all frames have been sent.
 fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
     let control = options.control_size();
     let mut counted = 0;
@@ -266,7 +267,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
                 counted += 1;
             } else {
                 counted += 1;
-                // One frame is under way at a time.
+                // There is room, because only one frame is in flight at a time.
                 let _ = raw.queue.push(frame.into());
             }
         }
@@ -279,7 +280,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
     }
 }
 
-/// Tells the client what was counted, until it falls silent: it repeats its question until it has an answer.
+/// Sends the client the count, until the client is silent: the client repeats its question until it gets an answer.
 fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Result<(), PerfError> {
     const SILENCE: Duration = Duration::from_millis(100);
     let mut verdict = ArrayVec::<u8, 16>::new();
@@ -307,7 +308,7 @@ fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Resul
     }
 }
 
-/// The end that sends, and reports.
+/// Runs the end that sends and reports.
 fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, PerfError> {
     raw.await_link()?;
     let mut extent = Extent::new(options.amount, bar);
@@ -320,14 +321,14 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
         raw.outlast();
     }
     if options.mode == Mode::Bw {
-        // What has arrived counts, from the first frame to the last.
+        // The receiver's count is the result, timed from the first frame to the last.
         outcome.messages = counted;
         outcome.lap.wall = wall;
     }
     Ok(outcome)
 }
 
-/// One frame back and forth.
+/// Sends one frame back and forth.
 fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let clock = Clock::calibrate();
     let mut histogram = histogram();
@@ -351,7 +352,7 @@ fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
     Ok(counted.outcome(done, Some(histogram)))
 }
 
-/// Frames one way.
+/// Sends frames one way.
 fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let total = extent.total().unwrap_or(u64::MAX);
     let watch = Stopwatch::start();
@@ -373,7 +374,7 @@ fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
     Ok(Outcome { messages: done, lap: watch.lap(), histogram: None, beside_gbit_s: 0.0 })
 }
 
-/// Asks what has arrived, and how long that took.
+/// Asks how many frames have arrived, and how long that took.
 fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
     loop {
         raw.send(control);

@@ -1,4 +1,4 @@
-//! How long a measurement goes on, and what it finds.
+//! The length of a measurement, and its results.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::options::Amount;
 
-/// Time that passed, on the wall and on the CPUs of this process.
+/// Elapsed time: wall-clock time, and CPU time of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lap {
     pub wall: Duration,
@@ -46,26 +46,26 @@ impl Stopwatch {
     }
 }
 
-/// CPU time that this process has used.
+/// Returns the CPU time that this process has used.
 pub(super) fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 pub(super) struct Outcome {
     /// Messages after the warm-up.
     pub messages: u64,
-    /// What they took.
+    /// The time that they took.
     pub lap: Lap,
-    /// Their latencies, ns, where each was timed.
+    /// Latencies in ns; `None` if messages were not timed one by one.
     pub histogram: Option<Histogram<u64>>,
     /// What the load beside moved meanwhile, Gbit/s of payload.
     pub beside_gbit_s: f64,
 }
 
 impl Outcome {
-    /// Returns what threads found together that measured at the same time: all messages, and the time from the first start to
-    /// the last end.
+    /// Combines the results of two threads that measured at the same time: all messages, and the time from the first
+    /// start to the last end.
     pub(super) fn join(self, other: Self) -> Self {
         let histogram = match (self.histogram, other.histogram) {
             (Some(mut all), Some(one)) => {
@@ -84,19 +84,19 @@ impl Outcome {
     }
 }
 
-/// A histogram of nanoseconds up to a minute.
+/// Makes a histogram of nanoseconds up to a minute.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are right")
 }
 
-/// How long a measurement goes on, and how far it is.
+/// How long a measurement goes on, and how far it has got.
 ///
-/// The first messages are for warming up: a tenth of them, or of the time, and at most a thousand; none where so few
-/// are wanted that most are in flight at once.
+/// The first messages are a warm-up: a tenth of the messages or of the time, at most a thousand messages. There is no
+/// warm-up if the measurement is so short that most of its messages are in flight at once.
 pub(super) struct Extent {
     amount: Amount,
     started: Option<Instant>,
-    /// Messages before those that count, once that is decided.
+    /// Number of messages before those that count; `None` until it is known.
     warmup: Option<u64>,
     expired: bool,
     calls: u64,
@@ -104,19 +104,19 @@ pub(super) struct Extent {
     shown: Instant,
 }
 
-/// Messages between two looks at the clock; a power of two.
+/// Messages between two readings of the clock; a power of two.
 const CLOCK_EVERY: u64 = 16;
 const MAX_WARMUP: u64 = 1000;
 
 impl Extent {
-    /// `bar`: show progress on stderr, if that is a terminal.
+    /// Begins a measurement. `bar`: show progress on stderr, if that is a terminal.
     pub(super) fn new(amount: Amount, bar: bool) -> Self {
         let bar = bar.then(|| {
             let (len, template) = match amount {
                 Amount::Iters(n) => (n, "{bar:40} {pos}/{len} {elapsed}"),
                 Amount::Seconds(s) => ((s * 1e3) as u64, "{bar:40} {elapsed}"),
             };
-            // Draws nothing where stderr is no terminal.
+            // Draws nothing if stderr is not a terminal.
             let bar = ProgressBar::new(len);
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
@@ -130,7 +130,7 @@ impl Extent {
         Self { amount, started: None, warmup, expired: false, calls: 0, bar, shown: Instant::now() }
     }
 
-    /// The same for messages of which `in_flight` can be outstanding.
+    /// Adapts the warm-up to messages of which `in_flight` can be outstanding.
     pub(super) fn with_depth(mut self, in_flight: u64) -> Self {
         if matches!(self.amount, Amount::Iters(n) if n < 8 * in_flight) {
             self.warmup = Some(0);
@@ -138,7 +138,7 @@ impl Extent {
         self
     }
 
-    /// Messages in all, warm-up included, if that is known beforehand.
+    /// Returns the number of all messages, warm-up included; `None` if it is not known in advance.
     pub(super) fn total(&self) -> Option<u64> {
         match self.amount {
             Amount::Iters(n) => Some(n + self.warmup.unwrap_or(0)),
@@ -146,8 +146,8 @@ impl Extent {
         }
     }
 
-    /// How many messages more than the warm-up `done` is, once that is over; a measurement by number goes on for so
-    /// many more.
+    /// Returns how many messages after the warm-up `done` includes, once the warm-up is over. A measurement by number
+    /// goes on for as many more.
     pub(super) fn excess(&self, done: u64) -> u64 {
         match self.amount {
             Amount::Iters(_) => done.saturating_sub(self.warmup.unwrap_or(done)),
@@ -155,13 +155,13 @@ impl Extent {
         }
     }
 
-    /// Whether messages count after `done` of them: the warm-up is over.
+    /// Returns whether messages count after `done` of them, because the warm-up is over.
     #[inline]
     pub(super) fn counts(&self, done: u64) -> bool {
         self.warmup.is_some_and(|warmup| done >= warmup)
     }
 
-    /// Whether there is more to do after `done` messages.
+    /// Returns whether the measurement goes on after `done` messages.
     #[inline]
     pub(super) fn goes_on(&mut self, done: u64) -> bool {
         if done.is_multiple_of(CLOCK_EVERY) {
@@ -170,7 +170,7 @@ impl Extent {
         !self.expired && self.total().is_none_or(|total| done < total)
     }
 
-    /// Whether time is left after `done` messages; for callers whose messages complete many at a time.
+    /// Returns whether time is left after `done` messages, for callers whose messages complete many at a time.
     #[inline]
     pub(super) fn has_time(&mut self, done: u64) -> bool {
         self.calls += 1;
@@ -180,7 +180,7 @@ impl Extent {
         !self.expired
     }
 
-    /// Looks at the clock. At least one message counts, however slow they are.
+    /// Reads the clock. At least one message counts, however slow the messages are.
     fn look(&mut self, done: u64) {
         let now = Instant::now();
         let elapsed = now.duration_since(*self.started.get_or_insert(now));
@@ -214,7 +214,7 @@ impl Drop for Extent {
 /// Counts the messages after the warm-up, and times them.
 pub(super) struct Counted {
     watch: Stopwatch,
-    /// Messages before the first that counts.
+    /// Messages before the first that counts; `None` until messages count.
     before: Option<u64>,
 }
 
@@ -223,13 +223,14 @@ impl Counted {
         Self { watch: Stopwatch::start(), before: None }
     }
 
-    /// Whether messages count already.
+    /// Returns whether messages count already.
     #[inline]
     pub(super) fn started(&self) -> bool {
         self.before.is_some()
     }
 
-    /// To be told after every message, or now and then: `done` so far. Says whether the next one counts.
+    /// Must be called after every message, or at intervals, with the number `done` so far. Returns whether the next
+    /// message counts.
     #[inline]
     pub(super) fn after(&mut self, done: u64, extent: &Extent) -> bool {
         if self.before.is_none() && extent.counts(done) {
@@ -239,7 +240,7 @@ impl Counted {
         self.before.is_some()
     }
 
-    /// The result, after `done` messages.
+    /// Returns the result, after `done` messages.
     pub(super) fn outcome(&self, done: u64, histogram: Option<Histogram<u64>>) -> Outcome {
         let messages = done - self.before.unwrap_or(0).min(done);
         Outcome { messages, lap: self.watch.lap(), histogram, beside_gbit_s: 0.0 }

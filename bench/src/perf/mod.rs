@@ -1,11 +1,11 @@
 //! Latency, bandwidth and message rate of RDMA operations between two nodes.
 //!
-//! A server and a client, over any two ports; what they need to know of each other (parameters, rkeys, addresses,
+//! A server and a client run over any two ports. The data that they need of each other (parameters, rkeys, addresses,
 //! verdicts) travels in the private data and the Sends of the RDMA connections themselves.
 //!
 //! # What is measured
-//! * `lat`: Write and Send play ping-pong, one message each way; a Write is noticed by polling the last byte of the
-//!   buffer. A Read is timed from post to completion.
+//! * `lat`: Write and Send play ping-pong, one message each way; the receiver notices a Write by polling the last
+//!   byte of the buffer. A Read is timed from post to completion.
 //! * `bw`: a window of requests is kept outstanding; the clock stops when the other end confirms the last one.
 //! * `rate`: the same with one request per call and a signal on every 64th.
 

@@ -1,4 +1,4 @@
-//! What to measure.
+//! The parameters of a measurement.
 
 use std::{fmt, str::FromStr};
 
@@ -14,12 +14,12 @@ pub enum Op {
     Read,
     /// Send into a posted receive.
     Send,
-    /// Fetch and add of 1 to a word of the server, one for each queue pair.
+    /// Fetch and add of 1 to a word of the server, one word for each queue pair.
     Atomic,
 }
 
 impl Op {
-    /// Whether the server answers it, so that its completion says it all.
+    /// Returns whether the server answers the operation, so that its completion shows that it is done.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }
@@ -28,7 +28,7 @@ impl Op {
 /// Bytes of an [`Op::Atomic`].
 pub const ATOMIC_LEN: usize = 8;
 
-/// What of it is measured.
+/// The property of the operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -50,7 +50,7 @@ pub enum Wait {
     Event,
 }
 
-/// How long a measurement lasts.
+/// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// This many messages (ping-pongs in `lat`), over all queue pairs.
@@ -64,30 +64,31 @@ pub enum Amount {
 pub struct PerfOptions {
     /// The operation.
     pub op: Op,
-    /// What of it is measured.
+    /// The property that is measured.
     pub mode: Mode,
     /// Bytes of a message, 0 to 1 GiB.
     pub size: usize,
-    /// How long.
+    /// The length of the measurement.
     pub amount: Amount,
     /// Queue pairs that the messages are spread over.
     pub qps: usize,
-    /// How both ends wait; None chooses: by events where the engine has a core of its own, else by polling.
+    /// How both ends wait. `None`: by events if the engine has a core of its own, else by polling.
     pub wait: Option<Wait>,
-    /// Fill every message with a pattern of its own and check every byte where it arrives.
+    /// Whether to fill every message with a pattern of its own and check every byte where it arrives.
     pub verify: bool,
-    /// Requests outstanding per queue pair in `bw` and `rate`; None chooses by the number of queue pairs.
+    /// Requests outstanding per queue pair in `bw` and `rate`; `None`: chosen by the number of queue pairs.
     pub window: Option<usize>,
     /// Queue pairs besides, which stream large messages all the time; `None`: none.
     pub beside: Option<Beside>,
-    /// Threads of each end, which share its device. Each has queue pairs and messages of its own, as many as the other fields say.
+    /// Threads of each end, which share its device. The other fields give the numbers of queue pairs and messages of
+    /// each thread.
     pub threads: usize,
-    /// Cores that the threads are pinned to, in turn; none: they are not pinned.
+    /// Cores that the threads are pinned to, in turn; empty: they are not pinned.
     pub cores: Vec<usize>,
 }
 
 impl PerfOptions {
-    /// A measurement of `op` with the usual amount of messages for its size, on one polled queue pair.
+    /// Returns a measurement of `op` with the usual number of messages for its size, on one polled queue pair.
     pub fn new(op: Op, mode: Mode, size: usize) -> Self {
         Self {
             op,
@@ -104,7 +105,7 @@ impl PerfOptions {
         }
     }
 
-    /// As many messages as take about a second or less at the speed of a memory link.
+    /// Returns a number of messages that takes about a second or less at the speed of a memory link.
     pub fn usual_iters(mode: Mode, size: usize) -> u64 {
         let bytes = size.max(1) as u64;
         match mode {

@@ -60,8 +60,9 @@ impl FromStr for Link {
 }
 
 impl Link {
-    /// The server's port of a link named by `path`; the client's is its peer. The kernel's sockets have none. Who sends by `virtio_user` leaves the copying of
-    /// frames to the receiver's `vhost`, which is faster than the other way round.
+    /// Returns the server's port of a link named by `path`; the client's port is its peer. `None` for the kernel's
+    /// sockets. The client sends through `virtio_user`, so that the server's `vhost` copies the frames, which is
+    /// faster than the other way round.
     pub(super) fn server_port(self, path: &Path) -> Result<Option<PortSpec>, PerfError> {
         let name = path.display();
         let spec = match self {
@@ -74,7 +75,7 @@ impl Link {
     }
 }
 
-/// How long the second end may take once the first is done.
+/// Time that the second end has to finish after the first.
 const LAST_END: Duration = Duration::from_secs(10);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -88,14 +89,14 @@ impl End {
         }
     }
 
-    /// Returns the cores of this end, which wants `wanted` of them: its half of those that are given, or each end the only one;
-    /// without a choice as many as it wants, or none where there are too few for both ends.
+    /// Returns the cores of this end, which wants `wanted` of them. Of given cores it gets its half, or the only one.
+    /// If none are given, it gets as many as it wants; none if it wants several and there are too few for both ends.
     pub(super) fn cores(self, config: &Config, wanted: usize) -> Vec<usize> {
         let given = config.engine.cores.as_slice();
         share(self, given, wanted, urnic_dataplane::allowed_cores)
     }
 
-    /// Returns how many engines this end has, and its cores.
+    /// Returns the number of engines of this end, and its cores.
     fn crew(self, whole: &Config, options: &PerfOptions) -> (usize, Vec<usize>) {
         let engines = whole.engine.engines;
         let cores = self.cores(whole, engines.unwrap_or(1).max(options.threads));
@@ -103,7 +104,7 @@ impl End {
         (engines.unwrap_or(of_cores), cores)
     }
 
-    /// The settings of this end.
+    /// Returns the settings of this end.
     fn config(
         self,
         whole: &Config,
@@ -113,7 +114,7 @@ impl End {
         let mut config = whole.clone();
         config.port.spec = port.map(|port| if self == Self::Server { port } else { port.peer() });
         if self == Self::Server {
-            // One file; the client's end sees the same frames.
+            // Only the client captures, because its end sees the same frames.
             config.port.capture = None;
         }
         config.ip.addresses.clear();
@@ -125,7 +126,7 @@ impl End {
         if config.memory.mb.is_none() {
             let session = plan(options, config.engine.progress)?;
             let messages = (session.region_len() * u64::from(session.threads)) >> 20;
-            // A shared ring process has both ends' messages.
+            // With a ring, one process holds the messages of both ends.
             config.memory.mb = Some(config.memory_mb() + 2 * messages as u32);
         }
         Ok(config)
@@ -139,7 +140,7 @@ impl End {
         bar: bool,
     ) -> Result<PerfReport, PerfError> {
         let config = self.config(whole, port, options)?;
-        // Dedicated engines have the cores; the application sleeps wherever there is room.
+        // Dedicated engines run on the cores; the application runs on any other.
         let dedicated = config.engine.progress == Progress::Dedicated;
         let cores = if dedicated { Vec::new() } else { config.engine.cores.clone() };
         match self {
@@ -165,11 +166,11 @@ fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usi
     allowed.into_iter().skip(first).take(half).collect()
 }
 
-/// Measures between two ends on this machine, each pinned to cores of its own if there are enough. `bar`: show progress,
-/// if stderr is a terminal.
+/// Measures between two ends on this machine, each pinned to cores of its own if there are enough. `bar`: show
+/// progress, if stderr is a terminal.
 ///
-/// Over all but `ring` this program is started twice more, with the arguments that it has itself. In those
-/// processes the call that corresponds to this one measures and does not return.
+/// Over all links but `ring`, this starts the program twice more, with its own arguments. In those processes, the
+/// call that corresponds to this one measures and does not return.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -188,7 +189,7 @@ pub fn run_pair(
         Link::Ring => in_one_process(config, options, bar)?,
         Link::Virtio | Link::Memif | Link::Kernel => in_two_processes()?,
     };
-    // The link has the name of one of its ends.
+    // The report names the link instead of one end's port.
     Ok(PerfReport { port: link.to_string(), ..report })
 }
 
@@ -206,7 +207,7 @@ fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<P
     while !server.is_finished() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
-    // A server that waits on after its client failed ends with the process.
+    // A server that goes on waiting after its client failed ends with the process.
     let served = if server.is_finished() { server.join().ok() } else { None };
     match (report, served) {
         (Err(PerfError::Gone(_) | PerfError::Stalled { .. }), Some(Err(why))) => Err(why),
@@ -227,7 +228,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {
         let measured = client.result::<PerfReport>(dir.path());
-        // Of two ends that fail, the one that does not just miss the other knows why; it is the first to end.
+        // If both ends fail, the end that did not merely lose the other one knows the reason; it ends first.
         if measured.is_err() && server.result::<PerfReport>(dir.path()).is_ok() {
             thread::sleep(Duration::from_millis(100));
         }
@@ -251,7 +252,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     Ok(report)
 }
 
-/// Whether an end failed only because the other one was not there.
+/// Returns whether an end failed only because the other one was not there.
 fn missed_the_other(message: &str) -> bool {
     ["went away", "cannot connect"].iter().any(|words| message.contains(words))
 }

@@ -3,10 +3,10 @@
 //! The last byte of a message is the low byte of its number, so that consecutive messages always differ in the byte
 //! that a receiver spins on.
 
-/// What distinguishes the contents of one message from all others of a measurement.
+/// Identifies a message among all messages of a measurement, for its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Queue pair index, and the direction where both ends send.
+    /// Queue pair index, and the direction if both ends send.
     pub stream: u32,
     /// Number of the message in its stream.
     pub number: u64,
@@ -15,11 +15,11 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The bytes `offset ..` of the message.
+    /// Writes the bytes of the message from `offset` on to `out`.
     pub(super) fn fill(self, offset: usize, out: &mut [u8]) {
         let seed = mix(u64::from(self.stream) << 40 ^ self.number);
         let word = |at: usize| mix(seed.wrapping_add((at / 8) as u64)).to_le_bytes();
-        // Up to the next whole word, whole words, the rest.
+        // Up to the next whole word, then whole words, then the rest.
         let (skip, end) = (offset % 8, offset + out.len());
         let ragged = out.len().min((8 - skip) % 8);
         let (head, body) = out.split_at_mut(ragged);
@@ -37,7 +37,7 @@ impl Message {
         }
     }
 
-    /// The byte that arrives last.
+    /// Returns the byte that arrives last.
     pub(super) fn last_byte(self) -> u8 {
         self.number as u8
     }

@@ -1,7 +1,7 @@
-//! Latency of Writes and Sends: one message back and forth at a time, over each lane in turn.
+//! Latency of Writes and Sends: one message at a time, back and forth, over each lane in turn.
 //!
-//! A Write is noticed by the last byte of the buffer; a Send, and a Write with a doorbell, by its receive. Either end
-//! takes the completion of its own message before it posts the next.
+//! The receiver notices a Write by the last byte of its buffer; a Send, or a Write with a doorbell, by its receive.
+//! Each end takes the completion of its own message before it posts the next.
 
 use urnic::WcOpcode;
 use urnic_dataplane::Clock;
@@ -14,20 +14,20 @@ use super::{
     wire::{Control, Kind},
 };
 
-/// What ended a wait.
+/// The reason why a wait ended.
 enum Heard {
     Message,
     Done,
 }
 
-/// The state of either player.
+/// The state of one player.
 struct Player<'a> {
     end: &'a mut End,
-    /// A message is noticed by its receive, not by its last byte.
+    /// Whether a message is noticed by its receive, and not by its last byte.
     by_receive: bool,
-    /// Our last message has completed.
+    /// Whether our last message has completed.
     sent: bool,
-    /// A receive has completed.
+    /// Whether a receive has completed.
     received: bool,
     done: bool,
 }
@@ -38,7 +38,7 @@ impl<'a> Player<'a> {
         Self { end, by_receive, sent: true, received: false, done: false }
     }
 
-    /// Makes the outgoing message.
+    /// Prepares the outgoing message.
     fn prepare(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         if self.end.session.verify {
             self.end.fill(lane, number, OUT)
@@ -60,7 +60,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Waits for message `number` of the other end, and for the completion of our own last one.
+    /// Waits for message `number` of the other end, and for the completion of our own last message.
     #[inline]
     fn hear(&mut self, lane: u32, number: u64) -> Result<Heard, PerfError> {
         loop {
@@ -93,7 +93,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Checks what arrived and makes room for the next.
+    /// Checks the message that arrived, and makes room for the next.
     fn accept(&mut self, lane: u32, number: u64) -> Result<(), PerfError> {
         if self.end.session.verify {
             self.end.check(lane, number, IN)?;
@@ -106,13 +106,13 @@ impl<'a> Player<'a> {
     }
 }
 
-/// The lane of a message, and its number there, from 1: a buffer starts as zeros.
+/// Returns the lane of a message, and its number there, counted from 1 because a buffer starts as zeros.
 fn place(message: u64, lanes: u32) -> (u32, u64) {
     let lanes = u64::from(lanes);
     ((message % lanes) as u32, message / lanes + 1)
 }
 
-/// Serves until the client has enough.
+/// Serves until the client is done.
 pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     let lanes = end.session.lanes;
     let mut player = Player::new(end);
@@ -159,8 +159,8 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
     Ok(outcome)
 }
 
-/// Reads or Atomics one at a time, from post to completion. With `--verify` the server changes the bytes that are read in
-/// between.
+/// Measures Reads or Atomics one at a time, from post to completion. With `--verify` the server changes the bytes
+/// between Reads.
 pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = u64::from(end.session.lanes);
     let opcode = if end.session.op == Op::Atomic { WcOpcode::FetchAdd } else { WcOpcode::Read };
@@ -192,7 +192,7 @@ pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Out
     Ok(outcome)
 }
 
-/// Waits for one completion of a kind; a note's content is of no interest.
+/// Waits for one completion of a kind; ignores the contents of a note.
 fn await_one(end: &mut End, kind: Kind, opcode: WcOpcode) -> Result<(), PerfError> {
     loop {
         let mut arrived = false;

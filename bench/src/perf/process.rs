@@ -1,7 +1,7 @@
 //! The ends of a pair as processes.
 //!
-//! Each is this very program again, with the same arguments, told by two environment variables which end it is and where
-//! the directory of the pair is. So both ends have exactly the settings of the whole.
+//! Each end is this same program, started with the same arguments. Two environment variables contain which end it is
+//! and the pair's directory. So both ends have exactly the settings of the whole.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::error::{Doing, PerfError};
 
-/// Which end a process is, and where the pair's directory is. Not `URNIC_*`: those are settings.
+/// Variables for the end of a process, and for the pair's directory. Not `URNIC_*`, because those are settings.
 const END: &str = "_URNIC_PERF_END";
 const DIR: &str = "_URNIC_PERF_DIR";
 
@@ -35,19 +35,19 @@ impl End {
     }
 }
 
-/// The end that this process is, if it was started as one, and the pair's directory.
+/// Returns the end that this process is, and the pair's directory; `None` if it was not started as an end.
 pub(super) fn own_end() -> Option<(End, PathBuf)> {
     let (end, dir) = (env::var(END).ok()?, env::var_os(DIR)?);
     let end = [End::Server, End::Client].into_iter().find(|e| e.name() == end)?;
     Some((end, dir.into()))
 }
 
-/// What an end leaves in the directory.
+/// Returns the path of an end's result.
 fn result_path(dir: &Path, end: End) -> PathBuf {
     dir.join(format!("{}.json", end.name()))
 }
 
-/// Ends this process, which is one end of a pair, and leaves its result to the one that started it.
+/// Ends this process, which is one end of a pair, after writing its result for the process that started it.
 pub(super) fn leave<T: Serialize>(end: End, dir: &Path, result: Result<T, PerfError>) -> ! {
     let result = result.map_err(|error| error.to_string());
     let text = serde_json::to_string(&result).unwrap_or_default();
@@ -55,7 +55,7 @@ pub(super) fn leave<T: Serialize>(end: End, dir: &Path, result: Result<T, PerfEr
     process::exit(i32::from(result.is_err() || !written));
 }
 
-/// Nothing that polls may outlive the thread that starts `command`, however it ends.
+/// Has `command` killed when the thread that starts it ends, however it ends: no polling process may outlive it.
 pub(crate) fn die_with_us(command: &mut Command) {
     // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
     unsafe {
@@ -63,7 +63,7 @@ pub(crate) fn die_with_us(command: &mut Command) {
     }
 }
 
-/// A process of ours; killed if it still runs when this goes.
+/// A process of ours; killed on drop if it still runs.
 pub(super) struct Process {
     end: End,
     child: Child,
@@ -80,7 +80,7 @@ impl Process {
         Ok(Self { end, child })
     }
 
-    /// What it left, if it has ended.
+    /// Returns the result that it wrote, if it has ended.
     pub(super) fn result<T: DeserializeOwned>(&mut self, dir: &Path) -> Result<Option<T>, PerfError> {
         let Some(status) = self.child.try_wait().doing("waiting for an end of the pair")? else {
             return Ok(None);
@@ -97,7 +97,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; then there is nobody to kill.
+        // Harmless if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

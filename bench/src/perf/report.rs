@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! Reports of measurements, for people and for programs.
 
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
@@ -19,7 +19,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The percentiles of a histogram of nanoseconds; None if it is empty.
+    /// Returns the percentiles of a histogram of nanoseconds; `None` if it is empty.
     pub fn of(histogram: &Histogram<u64>) -> Option<Self> {
         let us = |ns: u64| ns as f64 / 1e3;
         (!histogram.is_empty()).then(|| Self {
@@ -31,7 +31,7 @@ impl Latency {
         })
     }
 
-    /// Half of each, which is the way there where a round trip is two equal ways.
+    /// Returns half of each: the time of one way, if a round trip consists of two equal ways.
     pub fn half(self) -> Self {
         Self {
             min: self.min / 2.0,
@@ -43,17 +43,17 @@ impl Latency {
     }
 }
 
-/// Shares of the round trips, at which [`cdf`] looks: dense in the middle, and the tail.
+/// Shares of the round trips at which [`cdf`] evaluates the distribution: dense in the middle, and the tail.
 const SHARES: [f64; 10] = [0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99999, 1.0];
 
-/// The distribution of a histogram of nanoseconds: microseconds, and the share of round trips that took no longer. The
-/// shares are the same for every histogram.
+/// Returns the distribution of a histogram of nanoseconds: microseconds, and the share of round trips that took no
+/// longer. The shares are the same for every histogram.
 pub(crate) fn cdf(histogram: &Histogram<u64>) -> Vec<[f64; 2]> {
     let shares = (0..49).map(|percent| f64::from(percent) / 50.0).chain(SHARES);
     shares.map(|share| [histogram.value_at_quantile(share) as f64 / 1e3, share]).collect()
 }
 
-/// The result of one measurement; its JSON form is a contract with scripts. What was not measured is null.
+/// The result of one measurement; its JSON form is a contract with scripts. Fields that were not measured are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerfReport {
     /// `write`, `read`, `send`; `floor` for the raw link.
@@ -68,32 +68,31 @@ pub struct PerfReport {
     pub crc: Option<bool>,
     /// Queue pairs used, over all threads; null for a floor.
     pub qps: Option<u64>,
-    /// Engines of the device of the end that reports; null for a floor.
+    /// Engines of the device of the reporting end; null for a floor.
     #[serde(default = "one")]
     pub engines: Option<u64>,
     /// Threads of each end; null for a floor.
     #[serde(default = "one")]
     pub threads: Option<u64>,
-    /// Who drives the engine: `inline`, `dedicated`, `adaptive`; null for a floor.
+    /// How the engine is driven: `inline`, `dedicated`, `adaptive`; null for a floor.
     pub progress: Option<String>,
     /// Kind of port.
     pub port: String,
     /// Messages (ping-pongs in `lat`) measured.
     pub iters: u64,
-    /// Whether every byte was checked where it arrived (and was right, or there would be no report).
+    /// Whether every byte was checked where it arrived. A wrong byte causes an error, not a report.
     pub verified: bool,
-    /// Round trip, us.
+    /// Round-trip time, us.
     pub rtt_us: Option<Latency>,
-    /// Half a round trip, us; null where the way back differs from the way there (Read).
+    /// Half a round trip, us; null if the way back differs from the way there (Read).
     pub half_rtt_us: Option<Latency>,
-    /// Gbit/s of message payload; of a floor: of frames.
+    /// Gbit/s of message payload; for a floor, of frames.
     pub gbit_s: Option<f64>,
     /// Million messages per second.
     pub mmsg_s: Option<f64>,
     /// CPU time of the measuring process per message, ns.
     pub cpu_ns_per_msg: Option<f64>,
-    /// How round trips are distributed: pairs of microseconds and the share that took no longer. Left out where it was
-    /// not asked for.
+    /// Distribution of round trips: pairs of microseconds and the share that took no longer. Absent unless asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
     /// The load beside the measured messages, such as `write:8`. Left out where there was none.
@@ -104,19 +103,19 @@ pub struct PerfReport {
     pub beside_gbit_s: Option<f64>,
 }
 
-/// What results of older versions do not say.
+/// The value of fields that results of older versions lack.
 fn one() -> Option<u64> {
     Some(1)
 }
 
 impl PerfReport {
-    /// What was asked for, before anything is measured.
+    /// Returns a report with the parameters, before anything is measured.
     pub(super) fn unmeasured(config: &Config, session: &Session, engines: u32) -> Self {
         Self {
             op: session.op.to_string(),
             mode: session.mode.to_string(),
             size: session.size,
-            // The kernel finds out what each path carries.
+            // The kernel determines the MTU of each path.
             mtu: config.port.spec.as_ref().map(|_| config.port.mtu.into()),
             crc: Some(config.mpa.crc),
             qps: Some(u64::from(session.lanes) * u64::from(session.threads)),
@@ -137,7 +136,7 @@ impl PerfReport {
         }
     }
 
-    /// What a client found, over all threads.
+    /// Returns the report of a client, over all threads.
     pub(super) fn of(config: &Config, session: &Session, engines: u32, outcome: &Outcome) -> Self {
         let messages = outcome.messages as f64;
         let seconds = outcome.lap.wall.as_secs_f64().max(1e-9);
@@ -156,13 +155,13 @@ impl PerfReport {
         }
     }
 
-    /// The report as one line of JSON.
+    /// Returns the report as one line of JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data with string keys serialises")
     }
 }
 
-/// A table with one row per report; with engines and threads if some report has several.
+/// Returns a table with one row per report, including engines and threads if any report has several.
 pub fn table(reports: &[PerfReport]) -> String {
     let several = |count: Option<u64>| count.is_some_and(|n| n != 1);
     let several = reports.iter().any(|r| several(r.engines) || several(r.threads));
@@ -218,7 +217,7 @@ pub fn table(reports: &[PerfReport]) -> String {
     table.to_string()
 }
 
-/// A size in the largest unit that divides it.
+/// Formats a size in the largest unit that divides it.
 fn bytes(n: u64) -> String {
     match n {
         n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),

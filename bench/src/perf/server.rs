@@ -1,4 +1,4 @@
-//! The end that waits for a client and does what it asks for.
+//! The server: the end that waits for a client and does what the client asks for.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,14 @@ use super::{
     wire::{self, Answer, Control, Hello, Session, VERSION},
 };
 
-/// Where a server listens unless told otherwise. Port 18515 is perftest's.
+/// Default TCP port of a server: 18515, as perftest's.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Serves one client on `port` and returns when it is done. Further threads of the client have the ports after that.
+/// Serves one client on `port` and returns when the client is done. Further threads of the client use the following
+/// ports.
 ///
-/// Thread `i` of the server, which has as many as the client, is pinned to core `i` of `cores`. What was measured is for
-/// the client to say: the report holds what the client asked for.
+/// The server has as many threads as the client; thread `i` is pinned to core `i` of `cores`. The client has the
+/// results: this report contains only what the client asked for.
 ///
 /// # Errors
 /// [`PerfError`]: the device cannot be opened, the client went away, or data was wrong.
@@ -73,7 +74,7 @@ fn serve_thread(
         // Best effort: the connection may be what failed.
         let _ = end.send_control(&Control::Failed(error.to_string()));
     }
-    // The last message must arrive before the queue pairs go.
+    // The last message must arrive before the queue pairs are destroyed.
     await_farewell(&end.events, &end);
     served
 }
@@ -89,11 +90,11 @@ pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> Con
 }
 
 fn refuse(request: ConnRequest, reason: &str) {
-    // Best effort: a client that hears nothing times out.
+    // Best effort: a client that gets no answer times out.
     let _ = request.reject(&wire::encode(&Answer::Refused(reason.chars().take(400).collect())));
 }
 
-/// Where a thread of the server waits for one of the client.
+/// The listener at which a thread of the server waits for a thread of the client.
 struct Door {
     events: EventChannel,
     _listener: Listener,
@@ -106,7 +107,7 @@ impl Door {
         Ok(Self { events, _listener: listener })
     }
 
-    /// Waits, for ever, until a client opens a session that can be served.
+    /// Waits without a time limit until a client opens a session that can be served.
     fn await_first(&self) -> Result<(ConnRequest, Session), PerfError> {
         loop {
             let Some(CmEvent::ConnectRequest(request)) = self.events.wait(Duration::from_secs(3600)) else {
@@ -122,7 +123,7 @@ impl Door {
         }
     }
 
-    /// Waits until the thread of the client comes that `session` is with.
+    /// Waits for the client's thread that belongs to `session`.
     fn await_next(&self, crew: &Crew, session: &Session) -> Result<ConnRequest, PerfError> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -140,7 +141,7 @@ impl Door {
     }
 }
 
-/// The session that a request opens, or why there is none.
+/// Returns the session that a request opens, or why it cannot be opened.
 fn opened(request: &ConnRequest) -> Result<Session, &'static str> {
     match wire::decode(request.private_data()) {
         Some(Hello::Session { version: VERSION, session }) => session.check().map(|()| session),
@@ -189,7 +190,7 @@ fn accept_lanes(end: &mut End, config: &Config) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Waits until the client has closed the control connection, or long enough.
+/// Waits until the client has closed the control connection, for a limited time.
 fn await_farewell(events: &EventChannel, end: &End) {
     let deadline = Instant::now() + Duration::from_secs(3);
     loop {

@@ -28,20 +28,20 @@ use super::{
 /// Result of [`run_sleeping`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SleepReport {
-    /// An 8-byte Read, from post to completion, us.
+    /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
-    /// An 8-byte Write and a Read of the same bytes behind it, from posting both until the Read completes, us: the
-    /// Read shows that the Write has arrived. Every Read was compared.
+    /// Time of an 8-byte Write followed by a Read of the same bytes, from posting both until the Read completes, us.
+    /// The Read shows that the Write has arrived; the data of every Read was compared.
     pub write_us: Latency,
-    /// CPU time of the sleeping process while nothing happens, percent of one core.
+    /// CPU time of the sleeping process while it is idle, in percent of one core.
     pub idle_cpu_percent: f64,
 }
 
 /// Operations of each kind.
 const OPERATIONS: u64 = 1000;
-/// Before each operation the link is silent for up to this long, so that the target's engine is met in every mood.
+/// Maximum silence on the link before each operation, so that the target's engine is met in every state of sleep.
 const SILENCE: Duration = Duration::from_millis(5);
-/// How long the idle process is watched.
+/// Time for which the idle process is watched.
 const WATCH: Duration = Duration::from_secs(5);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -73,7 +73,7 @@ pub fn run_sleeping(config: &Config) -> Result<SleepReport, PerfError> {
         if let Some(report) = client.result(dir.path())? {
             return Ok(report);
         }
-        // It never ends by itself, unless it fails.
+        // The target ends by itself only if it fails.
         server.result::<SleepReport>(dir.path())?;
         thread::sleep(Duration::from_millis(10));
     }
@@ -92,7 +92,7 @@ fn end_config(whole: &Config, dir: &Path, end: End) -> Result<Config, PerfError>
     Ok(config)
 }
 
-/// What both ends make.
+/// Objects that both ends make.
 pub(super) struct Made {
     pub(super) pd: Pd,
     pub(super) cq: Cq,
@@ -123,7 +123,7 @@ pub(super) fn make_qp(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
     pd.create_qp(&init).doing("creating a queue pair")
 }
 
-/// The target: connects, and sleeps until it is killed.
+/// Runs the target: connects, and sleeps until it is killed.
 fn sleep(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
     let config = end_config(config, dir, End::Server)?;
     let device = Device::open(&config).doing("opening the device")?;
@@ -148,7 +148,7 @@ fn sleep(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
     }
 }
 
-/// The client.
+/// Runs the client.
 fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
     let config = end_config(config, dir, End::Client)?;
     let device = Device::open(&config).doing("opening the device")?;
@@ -205,7 +205,7 @@ pub(super) fn operate(made: &Made, target: Target) -> Result<(Latency, Latency),
     Ok((Latency::of(&reads).ok_or_else(nothing)?, Latency::of(&writes).ok_or_else(nothing)?))
 }
 
-/// Places in our region.
+/// Offsets in our region.
 const SOURCE: u64 = 0;
 const SINK: u64 = 64;
 
@@ -249,13 +249,13 @@ struct Moods(u64);
 
 impl Moods {
     fn silence(&mut self) {
-        // A linear congruential generator; its upper bits are random enough.
+        // A linear congruential generator, whose upper bits are random enough.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         thread::sleep(Duration::from_nanos((self.0 >> 32) % SILENCE.as_nanos() as u64));
     }
 }
 
-/// CPU of the target while nothing happens, in percent of one core.
+/// Returns the CPU time of the idle target, in percent of one core.
 fn watch(dir: &Path) -> Result<f64, PerfError> {
     let pid = fs::read_to_string(dir.join("target.pid")).doing("reading the process id")?;
     let before = (Instant::now(), cpu_of(&pid)?);
@@ -264,7 +264,7 @@ fn watch(dir: &Path) -> Result<f64, PerfError> {
     Ok(100.0 * cpu.as_secs_f64() / before.0.elapsed().as_secs_f64())
 }
 
-/// CPU time of all threads of a process.
+/// Returns the CPU time of all threads of a process.
 fn cpu_of(pid: &str) -> Result<Duration, PerfError> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).doing("reading /proc")?;
     let mut ns = 0;

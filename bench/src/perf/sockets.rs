@@ -1,4 +1,5 @@
-//! Sleeping ends over the kernel's sockets, each a program of its own, so that they may be in different network namespaces.
+//! Sleeping ends over the kernel's sockets. Each is a program of its own, so that they may run in different network
+//! namespaces.
 
 use std::{collections::HashMap, convert::Infallible, net::SocketAddr, thread, time::Duration};
 
@@ -15,26 +16,26 @@ use super::{
     wire::{self, Answer, Target},
 };
 
-/// Connections under way at a time.
+/// Connections being set up at once.
 const AT_ONCE: usize = 64;
-/// Connections that may wait for the server.
+/// Backlog of the server.
 const BACKLOG: u32 = 1024;
-/// How long an answer may take.
+/// Time limit of an answer.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Times of operations whose target sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answers {
-    /// An 8-byte Read, from post to completion, us.
+    /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
-    /// An 8-byte Write and a Read of the same bytes behind it, us. Every Read was compared.
+    /// Time of an 8-byte Write followed by a Read of the same bytes, us. The data of every Read was compared.
     pub write_us: Latency,
 }
 
-/// Accepts connections on `port` and sleeps in between, until it is killed. `ready` is called once it listens.
+/// Accepts connections on `port`, and sleeps in between, until it is killed. Calls `ready` once it listens.
 ///
 /// # Errors
-/// [`PerfError`]: the device cannot be opened, or a connection not be accepted.
+/// [`PerfError`]: the device cannot be opened, or a connection cannot be accepted.
 pub fn run_sleeper(config: &Config, port: u16, ready: impl FnOnce()) -> Result<Infallible, PerfError> {
     let device = Device::open(config).doing("opening the device")?;
     let events = device.create_event_channel().doing("creating an event channel")?;
@@ -83,7 +84,7 @@ pub fn run_reader(config: &Config, server: SocketAddr) -> Result<Answers, PerfEr
 /// Connects `count` queue pairs to a [sleeper](run_sleeper), calls `ready`, and sleeps until it is killed.
 ///
 /// # Errors
-/// [`PerfError`]: the sleeper cannot be reached, or some connection not be made.
+/// [`PerfError`]: the sleeper cannot be reached, or a connection cannot be made.
 pub fn run_idlers(
     config: &Config,
     server: SocketAddr,

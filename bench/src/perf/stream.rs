@@ -1,10 +1,10 @@
-//! Bandwidth and message rate: a window of requests outstanding on every lane.
+//! Bandwidth and message rate: a window of requests is outstanding on every lane.
 //!
-//! Notes keep the ends in step where they must be. A server of Sends grants as many messages as it has receives
-//! posted, because a Send that meets no receive ends the connection. With `--verify` a client of Writes marks how many
-//! are complete, and the server grants the reuse of slots that it has checked; a client of Reads marks how many it has
-//! checked, and the server grants those that it has made anew. Without, a last mark tells a server of Writes that all
-//! have arrived.
+//! Notes keep the ends in step where necessary. A server of Sends grants as many messages as it has receives posted,
+//! because a Send without a receive ends the connection. With `--verify`, a client of Writes marks how many are
+//! complete, and the server grants the reuse of slots that it has checked; a client of Reads marks how many it has
+//! checked, and the server grants those that it has refilled. Without `--verify`, a last mark tells a server of
+//! Writes that all have arrived.
 
 use std::collections::VecDeque;
 
@@ -18,23 +18,23 @@ use super::{
     wire::{Control, Kind, Session, Tag},
 };
 
-/// Messages that one lane posts before the next has its turn.
+/// Messages that one lane posts in its turn.
 const TURN: u64 = 32;
 
-/// The client's view of a lane. All counts are of messages since the start.
+/// The client's state of a lane. All counts are of messages since the start.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// To be posted in all.
+    /// Messages to be posted in all.
     total: u64,
     posted: u64,
     completed: u64,
-    /// May be posted as far as the server is concerned.
+    /// Messages that the server allows to be posted.
     granted: u64,
-    /// The server was told of.
+    /// Messages that the client has marked for the server.
     marked: u64,
-    /// Posted since the last that was signalled.
+    /// Messages posted since the last signalled one.
     unsignalled: u64,
-    /// Waits for its turn.
+    /// Whether the lane waits for its turn.
     queued: bool,
 }
 
@@ -51,8 +51,8 @@ impl Flow {
     }
 }
 
-/// Messages between two signals: every 64th for the rate, a fair part of the window otherwise, every one where each
-/// must be looked at.
+/// Returns the number of messages between two signals: 64 for the rate, otherwise a part of the window, and 1 if each
+/// message must be checked.
 fn signal_interval(session: &Session) -> u64 {
     let window = u64::from(session.window);
     match session.mode {
@@ -75,7 +75,7 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Whether the server hears of messages by marks.
+    /// Returns whether the client marks messages for the server.
     fn marks(&self) -> bool {
         self.end.session.op == Op::Write
     }
@@ -89,7 +89,7 @@ impl Client<'_> {
         }
     }
 
-    /// Lets the next lane post. False if none has anything to post.
+    /// Lets the next lane post. Returns `false` if no lane has anything to post.
     fn turn(&mut self) -> Result<bool, PerfError> {
         let Some(lane) = self.turns.pop_front() else { return Ok(false) };
         let Some(mut flow) = self.flows.get(lane as usize).copied() else { return Ok(false) };
@@ -124,7 +124,7 @@ impl Client<'_> {
         Ok(true)
     }
 
-    /// Adds messages to a lane that has not posted its last.
+    /// Adds messages to a lane that has not posted its last one.
     fn extend(&mut self, more: u64) {
         let open = self.flows.iter().position(|flow| flow.posted < flow.total);
         if let Some(flow) = open.and_then(|lane| self.flows.get_mut(lane)) {
@@ -132,7 +132,7 @@ impl Client<'_> {
         }
     }
 
-    /// Time is up: each lane posts what closes it, at most one message.
+    /// Closes all lanes when the time is over: each posts at most one more message.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(lane) else { break };
@@ -145,7 +145,7 @@ impl Client<'_> {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes completions.
     fn reap(&mut self, wait: bool) -> Result<(), PerfError> {
         let what = "completions";
         let found = if wait { self.end.completions.wait(what)? } else { self.end.completions.poll(what)? };
@@ -171,7 +171,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// A signalled message completed, and with it all before it on its lane.
+    /// Counts a signalled message as complete, and all messages before it on its lane.
     fn completed_up_to(&mut self, tag: Tag) -> Result<(), PerfError> {
         let Some(flow) = self.flows.get_mut(tag.lane as usize) else { return Ok(()) };
         self.completed += tag.number + 1 - flow.completed;
@@ -194,7 +194,7 @@ impl Client<'_> {
     }
 }
 
-/// Messages that the client may post before the first grant.
+/// Returns how many messages the client may post before the first grant.
 fn first_grant(session: &Session) -> u64 {
     match session.op {
         Op::Send => session.credit.into(),
@@ -240,7 +240,7 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
             client.finish();
         }
     }
-    // What was answered is here; of the rest only the server knows when it has arrived.
+    // Operations with answers are complete here; only the server knows when the others have arrived.
     let done = client.completed;
     let outcome = counted.outcome(done, None);
     let answered = session.op.is_answered();
@@ -258,7 +258,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     let mut sum = 0;
     let mut expected = None;
     while expected != Some(sum) {
-        // The client measures as long as it likes. That it has died is told by its connections.
+        // The client may measure for any time; if it dies, its connections report that.
         end.completions.endless = expected.is_none();
         for place in end.completions.wait("the client")? {
             let wc = end.completions.get(place);
@@ -312,12 +312,12 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     end.send_control(&Control::Confirmed)
 }
 
-/// Server of verified Reads, before the start and as they are checked: makes messages.
+/// Fills slots of a server of verified Reads, before the start and again when they are checked.
 fn make(end: &End, lane: u32, mut numbers: std::ops::Range<u64>) -> Result<(), PerfError> {
     numbers.try_for_each(|number| end.fill(lane, number, number))
 }
 
-/// Server, before it says that it is ready: the bytes that the first Reads find.
+/// Fills the slots for the first Reads, before the server reports that it is ready.
 pub(super) fn prepare_reads(end: &End) -> Result<(), PerfError> {
     if end.session.op == Op::Read && end.session.verify {
         let slots = end.session.slots.into();

@@ -1,32 +1,32 @@
-//! What the two ends of a measurement tell each other: in private data while connecting, in Sends afterwards.
+//! The protocol between the two ends of a measurement: private data while connecting, Sends afterwards.
 //!
 //! The first connection carries control messages. It opens with the parameters of the measurement
-//! ([`Hello::Session`]); each further one is a lane ([`Hello::Lane`]), a queue pair that messages are measured on.
-//! All of it is JSON: it is small, off the measured path, and readable in a capture.
+//! ([`Hello::Session`]). Each further connection is a lane ([`Hello::Lane`]), a queue pair that messages are measured
+//! on. All messages are JSON: they are small, outside the measured path, and readable in a capture.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::options::{ATOMIC_LEN, Beside, Mode, Op, Wait};
 
-/// Changes whenever two ends of different versions would misunderstand each other.
+/// Protocol version; changed whenever ends of different versions would misunderstand each other.
 pub(super) const VERSION: u32 = 3;
 
-/// Room for any control message.
+/// Room for a control message, in bytes.
 pub(super) const CONTROL_LEN: usize = 512;
 
-/// Longest message that can be measured.
+/// The longest message that can be measured, in bytes.
 pub(super) const MAX_SIZE: u64 = 1 << 30;
 
-/// Most lanes of a measurement.
+/// The maximum number of lanes of a measurement.
 pub(super) const MAX_LANES: u32 = 16_384;
 
-/// Most threads of an end, each of which has a session.
+/// The maximum number of threads of an end, each of which has a session.
 pub(super) const MAX_THREADS: u32 = 64;
 
-/// Most requests outstanding per lane.
+/// The maximum number of requests outstanding per lane.
 pub(super) const MAX_WINDOW: u32 = 4096;
 
-/// Most completions outstanding at one end.
+/// The maximum number of completions outstanding at one end.
 const MAX_COMPLETIONS: u64 = 1 << 21;
 
 /// The parameters of a measurement, as both ends need them.
@@ -41,28 +41,29 @@ pub(super) struct Session {
     pub window: u32,
     /// Messages per lane that have memory of their own at each end.
     pub slots: u32,
-    /// Receives that the server keeps posted per lane, or messages that it can check later (see [`Note`]).
+    /// Receives that the server keeps posted per lane, or the number of messages that it can check late (see
+    /// [`Note`]).
     pub credit: u32,
     pub wait: Wait,
     pub verify: bool,
     /// Load beside the measured messages, on the lanes after theirs.
     #[serde(default)]
     pub beside: Option<Beside>,
-    /// Threads of the client, each of which opens a session like this one, at a port of its own.
+    /// Threads of the client. Each opens a session like this one, on a port of its own.
     #[serde(default = "one")]
     pub threads: u32,
-    /// Which of them has this session, from 0.
+    /// The index of the thread that has this session, from 0.
     #[serde(default)]
     pub thread: u32,
 }
 
-/// Threads of a client of an older version, which must learn that it is of another.
+/// Stands for the missing field of a client of an older version, which must get the answer that versions differ.
 fn one() -> u32 {
     1
 }
 
 impl Session {
-    /// Refuses what a server should not try. The message goes to the client.
+    /// Returns why a server must refuse the session, if it must. The reason is sent to the client.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let fits = |n: u32, max: u32| (1..=max).contains(&n);
         if self.size > MAX_SIZE {
@@ -92,12 +93,13 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the port of the thread's server, where that of the first is `first`; `None` if there is no such port.
+    /// Returns the port of the server's thread, if the first thread's port is `first`; `None` if there is no such
+    /// port.
     pub(super) fn port(&self, first: u16) -> Option<u16> {
         first.checked_add(u16::try_from(self.thread).ok()?)
     }
 
-    /// Completions of all lanes that can be outstanding at one end.
+    /// Returns how many completions of all lanes can be outstanding at one end.
     pub(super) fn completions(&self) -> u64 {
         u64::from(self.lanes) * (u64::from(self.window) + u64::from(self.credit) + 4 * u64::from(NOTES))
             + u64::from(self.streams()) * u64::from(Beside::WINDOW)
@@ -113,23 +115,23 @@ impl Session {
         self.lanes + self.streams()
     }
 
-    /// Whether messages go back and forth, one at a time.
+    /// Returns whether messages go back and forth, one at a time.
     pub(super) fn pingpong(&self) -> bool {
         self.mode == Mode::Lat && !self.op.is_answered()
     }
 
-    /// Whether a message is announced by a Send behind it: a Write of nothing changes no byte, and who sleeps on a
-    /// channel is woken by Sends only.
+    /// Returns whether a Send after each message announces it: an empty Write changes no byte, and only Sends wake an
+    /// end that sleeps on a channel.
     pub(super) fn doorbell(&self) -> bool {
         self.op == Op::Write && self.pingpong() && (self.size == 0 || self.wait == Wait::Event)
     }
 
-    /// Bytes from one message's memory to the next: whole cache lines.
+    /// Returns the distance between the memory of two messages, in bytes: whole cache lines.
     pub(super) fn stride(&self) -> u64 {
         self.size.max(1).next_multiple_of(64)
     }
 
-    /// Where slot `slot` of `lane` is in the region that holds all of them.
+    /// Returns the offset of slot `slot` of `lane` in the region of all slots.
     pub(super) fn offset(&self, lane: u32, slot: u64) -> u64 {
         if lane >= self.lanes {
             return self.slots_len() + u64::from(lane - self.lanes) * Beside::SIZE;
@@ -142,7 +144,7 @@ impl Session {
         u64::from(self.lanes) * u64::from(self.slots) * self.stride()
     }
 
-    /// Bytes of that region.
+    /// Returns the length of that region in bytes.
     pub(super) fn region_len(&self) -> u64 {
         self.slots_len() + u64::from(self.streams()) * Beside::SIZE
     }
@@ -160,7 +162,7 @@ pub(super) struct Target {
 pub(super) enum Hello {
     /// The control connection.
     Session { version: u32, session: Session },
-    /// A lane, and where the client's slots of it are.
+    /// A lane, with the location of the client's slots for it.
     Lane { index: u32, target: Target },
 }
 
@@ -168,9 +170,9 @@ pub(super) enum Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Welcome,
-    /// Where the server's slots of the lane are.
+    /// A lane, with the location of the server's slots for it.
     Lane(Target),
-    /// Why there is no session.
+    /// The reason why there is no session.
     Refused(String),
 }
 
@@ -179,34 +181,34 @@ pub(super) enum Answer {
 pub(super) enum Control {
     /// Client: all lanes are connected.
     Start,
-    /// Server: so are they here, and receives are posted.
+    /// Server: all lanes are connected here too, and receives are posted.
     Ready,
-    /// Client: it has sent so many messages over all lanes that the server notices.
+    /// Client: the number of messages that it sent over all lanes and that the server notices.
     Done { messages: u64 },
-    /// Server: all of them arrived and, with `--verify`, were right.
+    /// Server: all of them arrived and, with `--verify`, had the right contents.
     Confirmed,
-    /// Either end: why it gives up.
+    /// Either end: the reason for giving up.
     Failed(String),
 }
 
-/// Encodes; the types above always fit.
+/// Encodes a message; the types above always fit.
 pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Decodes what the other end sent; None if it is nothing of ours.
+/// Decodes a message of the other end; `None` if it is not one of this protocol.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// A count that flows on a lane beside its messages, as 8 bytes in a Send: from client to server "so many of my
-/// messages are ready for you" (a mark), from server to client "you may go on up to this number" (a grant).
+/// A count that flows on a lane beside its messages, as 8 bytes in a Send. From client to server it is a mark: this
+/// many of my messages are ready for you. From server to client it is a grant: you may go on up to this number.
 pub(super) type Note = u64;
 
-/// Notes of one lane that can be under way in one direction.
+/// Notes of one lane that can be in flight in one direction.
 pub(super) const NOTES: u32 = 8;
 
-/// What a work request was for, packed into its `wr_id`.
+/// The purpose of a work request, packed into its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag {
     pub kind: Kind,

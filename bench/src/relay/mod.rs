@@ -1,4 +1,4 @@
-//! A relay between two ports: forwards frames both ways, and does to each direction what its [`Impairment`] says.
+//! A relay between two ports: forwards frames both ways, and applies an [`Impairment`] to each direction.
 //!
 //! The impairment model is the simulator's, in real time.
 
@@ -19,50 +19,50 @@ mod report;
 
 pub use report::{DirectionReport, RelayReport};
 
-/// What to join, and how.
+/// The ports to join, and the impairments between them.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
     /// The two ports, A and B.
     pub ports: [PortSpec; 2],
-    /// What happens on the way from A to B, and back.
+    /// The impairments from A to B, and from B to A.
     pub impairments: [Impairment; 2],
 }
 
 /// Why a relay could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// DPDK's environment.
+    /// DPDK did not start.
     #[error(transparent)]
     Eal(#[from] EalError),
-    /// A port.
+    /// A port could not be opened.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The core.
+    /// The thread cannot run on the core.
     #[error(transparent)]
     Pin(#[from] PinError),
 }
 
-/// How often the ports are asked for their links, and the owner whether to go on.
+/// Interval in ns at which the ports are asked for their links, and the owner whether to go on.
 const LOOK_EVERY: u64 = 2_000_000;
-/// How long nothing must happen before the relay naps.
+/// Time in ns without frames after which the relay naps.
 const SPIN: u64 = 50_000;
 const SHORTEST_NAP: u64 = 50_000;
 const LONGEST_NAP: u64 = 1_000_000;
 
-/// A port, and what waits to be sent there.
+/// A port, and the frames waiting to be sent there.
 struct Side {
     port: Port,
     queue: TxQueue,
     up: bool,
 }
 
-/// What a direction has done, besides what its link counts.
+/// Counters of a direction, in addition to those of its link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     received_bytes: u64,
     sent: u64,
     sent_bytes: u64,
-    /// Frames for a port whose link is down, or that had no buffer for them.
+    /// Frames for a port whose link is down, or that found no buffer there.
     undeliverable: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Opens the ports. Neither waits for its peer. MTU, memory and hugepages come from `config`.
+    /// Opens the ports. Does not wait for their peers. MTU, memory and hugepages come from `config`.
     ///
     /// # Errors
     /// [`RelayError`], if EAL or a port refuses.
@@ -88,7 +88,7 @@ impl Relay {
             ..EalConfig::default()
         };
         let eal = Eal::start(&eal)?;
-        // What happens to frames happens to segments, which any port can carry.
+        // Without trains, because impairments apply to single segments, which any port can carry.
         let ports = PortOptions { mtu: config.port.mtu, trains: false, ..PortOptions::default() };
         let side = |spec: &PortSpec| -> Result<Side, PortError> {
             Ok(Side { port: Port::open(&eal, spec, &ports)?, queue: TxQueue::new(), up: false })
@@ -107,16 +107,16 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Asks both ports whether their peers are there. Frames for a port without one are dropped, as on a wire that
-    /// leads nowhere.
+    /// Asks both ports whether their peers are there. Frames for a port without a peer are dropped, as on a wire with
+    /// an open end.
     pub fn look(&mut self) {
         for side in &mut self.sides {
             side.up = side.port.link_up();
         }
     }
 
-    /// Takes what has arrived by `now` (in nanoseconds; never less than before), and sends what is due. True if there was
-    /// anything to do.
+    /// Takes the frames that have arrived by `now` (in nanoseconds, never decreasing), and sends those that are due.
+    /// Returns `true` if there was anything to do.
     pub fn pass(&mut self, now: u64) -> bool {
         let [a, b] = &mut self.sides;
         let [there, back] = &mut self.links;
@@ -125,8 +125,8 @@ impl Relay {
         forward(now, b, a, back, counted_back) || worked
     }
 
-    /// Relays, on the calling thread, until `go_on`, which is asked every few milliseconds, answers false. `bar`: show
-    /// progress, if stderr is a terminal.
+    /// Relays, on the calling thread, until `go_on`, which is called every few milliseconds, returns `false`. `bar`:
+    /// show progress, if stderr is a terminal.
     ///
     /// # Errors
     /// [`RelayError::Pin`] if the thread cannot run on the first core of `config`.
@@ -139,7 +139,7 @@ impl Relay {
         if let Some(&core) = config.engine.cores.first() {
             urnic_dataplane::pin_current_thread(core)?;
         }
-        // Best effort: without it naps are some 50 us longer.
+        // Best effort: without it naps are about 50 us longer.
         let _ = nix::sys::prctl::set_timerslack(1000);
         let bar = (bar && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -185,7 +185,7 @@ impl Relay {
     }
 }
 
-/// One direction.
+/// Forwards frames in one direction.
 fn forward(
     now: u64,
     from: &mut Side,
@@ -196,7 +196,7 @@ fn forward(
     let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let received = from.port.rx_burst(&mut frames);
     for mut frame in frames {
-        // Injected corruption is to be noticed: from here on checksums are real.
+        // Receivers must be able to detect injected corruption, so checksums are filled in before it.
         if frame.checksum_trusted() {
             fill_checksum(frame.data_mut());
         }

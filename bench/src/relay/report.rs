@@ -1,4 +1,4 @@
-//! What a relay has done, for people and for programs.
+//! Reports of a relay, for people and for programs.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
@@ -6,61 +6,61 @@ use urnic_sim::Link;
 
 use super::{Counted, Relay};
 
-/// What happened in one direction, in frames; its JSON form is a contract with scripts. Every frame that was received or
-/// duplicated is accounted for: sent, lost, overflowed, over the limit, undeliverable or held.
+/// The frames of one direction; its JSON form is a contract with scripts. Every frame that was received or duplicated
+/// is counted once as sent, lost, overflowed, over the limit, undeliverable or held.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionReport {
     /// The port that the frames come from.
     pub from: String,
     /// The port that they go to.
     pub to: String,
-    /// The impairment, as it can be given again.
+    /// The impairment, in the syntax of the command's options.
     pub fault: String,
-    /// Received from the one port.
+    /// Frames received from the one port.
     pub received: u64,
-    /// Their octets, without FCS.
+    /// Octets of the received frames, without FCS.
     pub received_bytes: u64,
-    /// Queued at the other port, copies included.
+    /// Frames queued at the other port, copies included.
     pub sent: u64,
-    /// Their octets, without FCS.
+    /// Octets of the sent frames, without FCS.
     pub sent_bytes: u64,
     /// Dropped at random.
     pub lost: u64,
     /// Sent twice.
     pub duplicated: u64,
-    /// Held back, so that others overtook them.
+    /// Held back, so that other frames overtook them.
     pub reordered: u64,
     /// Sent with a bit flipped.
     pub corrupted: u64,
-    /// Sent with two words exchanged, which the Internet checksum does not notice.
+    /// Sent with two words exchanged, which the Internet checksum does not detect.
     pub swapped: u64,
     /// Marked Congestion Experienced.
     pub marked: u64,
-    /// Dropped because the queue for the rate was full.
+    /// Dropped because the queue of the rate limit was full.
     pub overflowed: u64,
-    /// Dropped because as many frames or octets were held as may be.
+    /// Dropped because the maximum number of frames or octets was already held.
     pub over_limit: u64,
-    /// Dropped because the port they were for had no link, or no buffer.
+    /// Dropped because their destination port had no link, or no buffer.
     pub undeliverable: u64,
-    /// Dropped by the port they came from: no buffer, or longer than the MTU.
+    /// Dropped by the port that received them: no buffer, or longer than the MTU.
     pub rx_dropped: u64,
     /// Still held at the end.
     pub held: u64,
 }
 
-/// What a relay has done; its JSON form is a contract with scripts.
+/// The report of a relay; its JSON form is a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelayReport {
-    /// For how long it ran, in seconds.
+    /// How long it ran, in seconds.
     pub seconds: f64,
-    /// From A to B.
+    /// Frames from A to B.
     pub a_to_b: DirectionReport,
-    /// From B to A.
+    /// Frames from B to A.
     pub b_to_a: DirectionReport,
 }
 
 impl Relay {
-    /// What has happened so far.
+    /// Returns the report up to now.
     pub fn report(&self) -> RelayReport {
         let end = self.stopped.unwrap_or_else(|| self.clock.now());
         let [a, b] = &self.sides;
@@ -104,7 +104,7 @@ impl DirectionReport {
         }
     }
 
-    /// The counters with their names.
+    /// Returns the counters with their names.
     fn counters(&self) -> [(&'static str, u64); 15] {
         [
             ("received", self.received),
@@ -127,12 +127,12 @@ impl DirectionReport {
 }
 
 impl RelayReport {
-    /// The report as one line of JSON.
+    /// Returns the report as one line of JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("plain data with string keys serialises")
     }
 
-    /// The report as a table.
+    /// Returns the report as a table.
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);

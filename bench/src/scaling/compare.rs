@@ -1,4 +1,4 @@
-//! The process that has others measure, in turns, and compares what they say.
+//! The process that has other processes measure, in turns, and compares their results.
 
 use std::{
     env,
@@ -11,55 +11,56 @@ use serde::Serialize;
 use super::{Done, Load, Shape, Task};
 use crate::perf::PerfError;
 
-/// What is compared, and how often.
+/// The measurements to compare, and how often.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What the threads do.
+    /// The loads of the threads.
     pub loads: Vec<Load>,
     /// The cores, one for each thread or process.
     pub cores: Vec<usize>,
-    /// Rounds, in each of which everything is measured once.
+    /// Number of rounds; each round measures everything once.
     pub rounds: usize,
-    /// Length of one measurement, s.
+    /// Length of one measurement, in s.
     pub seconds: f64,
 }
 
-/// Part of what independent processes do that a device must do at least, where nothing crosses between its engines.
+/// The share of the independent processes' rate that a device must reach at least, if no traffic crosses between its
+/// engines.
 pub const OWN_GOAL: f64 = 0.95;
-/// The same where every thread uses every engine.
+/// The same if every thread uses every engine.
 pub const ALL_GOAL: f64 = 0.80;
 
-/// What has come of one load. Rates are million messages per second of processor time, summed over the threads: what they do
-/// while nobody else has their cores.
+/// The results for one load. Rates are million messages per second of processor time, summed over the threads, so
+/// time in which other programs had the cores does not count.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What the threads do.
+    /// The load of the threads.
     pub load: Load,
-    /// Part of its core that each thread had, at least, in all measurements.
+    /// The smallest share of its core that any thread had, over all measurements.
     pub least_share: f64,
-    /// Of the independent processes together, by round.
+    /// Rates of the independent processes together, by round.
     pub apart: Vec<f64>,
-    /// Of the device whose threads keep to their own engines.
+    /// Rates of the device whose threads use only their own engines.
     pub own: Vec<f64>,
-    /// Of the device whose threads use all engines.
+    /// Rates of the device whose threads use all engines.
     pub all: Vec<f64>,
-    /// Frames that engines of such devices have handed to each other in all rounds.
+    /// Frames that engines of the two kinds of device handed to each other, over all rounds.
     pub handed_over: [u64; 2],
 }
 
-/// The middle and the ends of a list.
+/// The median, minimum and maximum of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The median; the lower one of two.
+    /// The median; of an even number the lower one of the middle two.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub least: f64,
-    /// The most.
+    /// The maximum.
     pub most: f64,
 }
 
 impl Spread {
-    /// Of the values; NaN if there are none.
+    /// Returns those of the values; NaN if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -70,14 +71,15 @@ impl Spread {
 }
 
 impl Row {
-    /// Ratios to the independent processes of the same round: where threads keep to their engines, and where they use all.
+    /// Returns the ratios to the independent processes of the same round: for threads that use their own engines, and
+    /// for those that use all.
     pub fn ratios(&self) -> [Spread; 2] {
         [&self.own, &self.all]
             .map(|rates| Spread::of(rates.iter().zip(&self.apart).map(|(rate, apart)| rate / apart)))
     }
 }
 
-/// Measures everything in turns. `tell` hears of every round.
+/// Measures everything in turns. Calls `tell` with the number of every round.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -88,7 +90,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
     for round in 0..plan.rounds {
         tell(round);
         for row in &mut rows {
-            // Each comes first, second and third in turn.
+            // Each kind comes first, second and third in turn.
             for turn in 0..3 {
                 let task = |shape, cores: &[usize]| Task {
                     shape,
@@ -119,7 +121,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
     Ok(rows)
 }
 
-/// Has a process of its own do each of the tasks, all at the same time.
+/// Runs each task in a process of its own, all at the same time.
 fn measure(tasks: &[Task]) -> Result<Vec<Done>, PerfError> {
     let mut workers = tasks.iter().map(Worker::start).collect::<Result<Vec<_>, _>>()?;
     workers.iter_mut().try_for_each(Worker::await_ready)?;
@@ -182,7 +184,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It has ended, unless another one has failed.
+        // Harmless if it has ended already, which it has unless another one failed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

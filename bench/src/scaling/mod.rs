@@ -1,8 +1,9 @@
-//! How a device with several engines scales: two devices of one process joined by a ring, thread `i` on core `i` driving engine
-//! `i` of both, beside as many independent processes that do the same with one engine each, at the same time on the same cores.
+//! How a device with several engines scales. Two devices of one process are joined by a ring; thread `i` on core `i`
+//! drives engine `i` of both. They are compared with as many independent processes, which do the same with one engine
+//! each, at the same time on the same cores.
 //!
-//! Every measurement runs in processes of its own ([`worker`]), which say when they are ready and begin on a word from the one
-//! that compares them ([`compare`]).
+//! Every measurement runs in processes of its own ([`worker`]), which report when they are ready, and begin on a word
+//! from the process that compares them ([`compare`]).
 
 pub mod compare;
 mod station;
@@ -12,18 +13,19 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Which engines the queue pairs of a thread are at.
+/// The engines that a thread's queue pairs belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
-    /// Those of thread `i` are at engine `i`, with completion queues, a shared receive queue and a region that are the thread's.
+    /// Thread `i` has its queue pairs at engine `i`, with completion queues, a shared receive queue and a region of
+    /// its own.
     Own,
-    /// Each thread has one at every engine. The serving end has one completion queue, one shared receive queue and one region
-    /// for all.
+    /// Each thread has queue pairs at every engine. The serving end has one completion queue, one shared receive
+    /// queue and one region for all.
     All,
 }
 
-/// What the threads do.
+/// The load of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
@@ -38,10 +40,10 @@ pub enum Load {
 }
 
 impl Load {
-    /// All of them, in the order in which they are reported.
+    /// All loads, in the order in which they are reported.
     pub const ALL: [Self; 4] = [Self::Write8, Self::Send8, Self::Read4k, Self::Write64k];
 
-    /// Bytes of a message.
+    /// Returns the bytes of a message.
     fn size(self) -> usize {
         match self {
             Self::Write8 | Self::Send8 => 8,
@@ -50,7 +52,7 @@ impl Load {
         }
     }
 
-    /// Requests outstanding on each queue pair.
+    /// Returns the number of requests outstanding on each queue pair.
     fn window(self) -> u32 {
         match self {
             Self::Write8 | Self::Send8 => 128,
@@ -59,7 +61,7 @@ impl Load {
         }
     }
 
-    /// Requests of which the last one is signalled.
+    /// Returns the number of requests of which the last one is signalled.
     fn interval(self) -> u32 {
         self.window() / 4
     }
@@ -90,28 +92,29 @@ impl FromStr for Load {
     }
 }
 
-/// One process of a measurement.
+/// The task of one process of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// Where queue pairs are.
+    /// The engines of the queue pairs.
     pub shape: Shape,
-    /// What is done.
+    /// The load.
     pub load: Load,
-    /// The core of each thread, of which there are as many as engines.
+    /// The core of each thread; there are as many threads as engines.
     pub cores: Vec<usize>,
-    /// Queue pairs of each thread: as many in the processes that are compared, or their caches would hold other amounts.
+    /// Queue pairs of each thread. Processes that are compared have the same number, so that their caches hold the
+    /// same amount of data.
     pub ways: usize,
-    /// How long to measure, s.
+    /// Length of the measurement, in s.
     pub seconds: f64,
 }
 
-/// What a process has done.
+/// The result of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
-    /// Million messages per second, of each thread.
+    /// Million messages per second of each thread.
     pub mmsg_s: Vec<f64>,
-    /// The same per second of processor time: what a thread does while nobody else has its core.
+    /// The same per second of processor time, so time in which other programs had the core does not count.
     pub mmsg_cpu_s: Vec<f64>,
-    /// Frames that one engine handed over to another while it was measured.
+    /// Frames that one engine handed over to another during the measurement.
     pub handed_over: u64,
 }

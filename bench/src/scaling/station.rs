@@ -17,14 +17,14 @@ use crate::perf::PerfError;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 2);
-/// Thread `i` of the server listens at the port that is `i` after this.
+/// Base port: thread `i` of the server listens on this port plus `i`.
 const PORT: u16 = 18_600;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Receives in a shared receive queue, for each of the threads that share it.
+/// Receives in a shared receive queue, for each thread that uses it.
 const RECEIVES: u32 = 512;
-/// Local ports that are tried until one belongs to the wished engine.
+/// Attempts to find a local port that belongs to the desired engine.
 const TRIES: usize = 256;
-/// Completions that a poll takes at most.
+/// The maximum number of completions that a poll takes.
 const POLL: usize = 32;
 /// MiB of packet memory for each engine of either device.
 const MEMORY_MB: u32 = 160;
@@ -54,7 +54,7 @@ impl Ends {
         Ok(Self { server: open(SERVER)?, client: open(CLIENT)? })
     }
 
-    /// Frames that engines have handed to each other.
+    /// Returns how many frames engines have handed to each other.
     pub(super) fn handed_over(&self) -> Result<u64, PerfError> {
         let mut sum = 0;
         for end in [&self.server, &self.client] {
@@ -66,7 +66,7 @@ impl Ends {
     }
 }
 
-/// What queue pairs of the serving end use: a thread's, or that of all threads.
+/// Objects that queue pairs of the serving end use: those of one thread, or those of all threads.
 pub(super) struct Served {
     pd: Pd,
     cq: Cq,
@@ -76,7 +76,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// For so many threads, of which the first one is number `first`.
+    /// Makes the objects for `threads` threads, the first of which is number `first`.
     pub(super) fn new(server: &Device, task: &Task, first: usize, threads: usize) -> Result<Self, PerfError> {
         let pd = server.alloc_pd();
         let receives = RECEIVES * threads as u32;
@@ -105,7 +105,7 @@ impl Served {
         Ok(self.srq.post_recv(&RecvWr { wr_id: slot, sges: &[sge] })?)
     }
 
-    /// Drives the serving end; messages that have come make room for others.
+    /// Drives the serving end, and reposts a receive for each message that has arrived.
     #[inline]
     fn serve(&self) -> Result<(), PerfError> {
         let mut found = [Wc::default(); POLL];
@@ -125,7 +125,7 @@ fn succeeded(wc: &Wc) -> Result<(), PerfError> {
     Err(PerfError::Completion { qpn: wc.qpn, status: wc.status, detail: String::new() })
 }
 
-/// A queue pair of the client, what its requests name, and how far they are.
+/// A queue pair of the client, the parameters of its requests, and their progress.
 struct Way {
     qp: Qp,
     op: SendOp,
@@ -167,7 +167,7 @@ impl<'a> Station<'a> {
         let memory =
             pd.alloc_mr(task.ways * size, Access::LOCAL_WRITE).map_err(device("allocating memory"))?;
         let (mut accepted, mut ways) = (Vec::new(), Vec::new());
-        // As many in either shape, so that only where they are differs.
+        // Both shapes have the same number of queue pairs, so that only their engines differ.
         for place in 0..task.ways {
             let engine = if task.shape == Shape::Own { thread } else { place % engines };
             let mut found = None;
@@ -213,7 +213,7 @@ impl<'a> Station<'a> {
         })
     }
 
-    /// Posts what there is room for, drives both ends, and returns how many messages are complete.
+    /// Posts as many requests as there is room for, drives both ends, and returns how many messages have completed.
     #[inline]
     pub(super) fn turn(&mut self) -> Result<u64, PerfError> {
         let (window, interval) = (self.load.window(), self.load.interval());
@@ -230,13 +230,13 @@ impl<'a> Station<'a> {
         self.reap()
     }
 
-    /// Drives both ends, and returns whether all that was posted is complete.
+    /// Drives both ends, and returns whether all posted requests have completed.
     pub(super) fn drain(&mut self) -> Result<bool, PerfError> {
         self.reap()?;
         Ok(self.ways.iter().all(|way| way.outstanding == 0))
     }
 
-    /// Takes what has completed at both ends, and returns how many messages that is.
+    /// Takes completions at both ends, and returns how many messages have completed.
     #[inline]
     fn reap(&mut self) -> Result<u64, PerfError> {
         let interval = self.load.interval();
@@ -256,7 +256,7 @@ impl<'a> Station<'a> {
     }
 }
 
-/// Connections of an engine.
+/// Returns the number of connections of an engine.
 fn connections(end: &Device, engine: usize) -> Result<u32, PerfError> {
     let attributes = end.attributes().map_err(device("asking the device"))?;
     Ok(attributes.per_engine.get(engine).map_or(0, |engine| engine.connections))
@@ -280,7 +280,7 @@ fn create_qp(pd: &Pd, cq: &Cq, srq: Option<&Srq>) -> Result<Qp, PerfError> {
     qp.map_err(device("creating a queue pair"))
 }
 
-/// Accepts the connection that has been asked for, and waits until both ends know of it.
+/// Accepts the requested connection, and waits until it is established at both ends.
 fn establish(events: &[EventChannel; 2], passive: &Qp) -> Result<(), PerfError> {
     let deadline = Instant::now() + PATIENCE;
     let mut established = 0;
@@ -291,7 +291,7 @@ fn establish(events: &[EventChannel; 2], passive: &Qp) -> Result<(), PerfError> 
                     request.accept(passive, &ConnParam::default()).map_err(device("accepting"))?;
                 }
                 CmEvent::Established { .. } => established += 1,
-                // An earlier attempt, which led to another engine.
+                // Of an earlier attempt, which led to another engine.
                 CmEvent::Disconnected { .. } | CmEvent::ConnectError { .. } => {}
                 other => return Err(PerfError::Gone(format!("{other:?}"))),
             }

@@ -17,12 +17,12 @@ use super::{
 };
 use crate::perf::PerfError;
 
-/// How long the threads work before they are measured.
+/// Time for which the threads work before they are measured.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Turns between two looks at the clock.
+/// Turns between two readings of the clock.
 const CLOCK_EVERY: u32 = 16;
 
-/// Where the threads of a process meet, without a lock.
+/// Synchronises the threads of a process, without a lock.
 struct Meeting {
     threads: usize,
     ready: AtomicUsize,
@@ -33,7 +33,7 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Lets the others know of an error.
+    /// Notes an error, for the other threads.
     fn note<R>(&self, result: Result<R, PerfError>) -> Result<R, PerfError> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
@@ -46,7 +46,7 @@ impl Meeting {
     }
 }
 
-/// Connects what `task` says, writes `ready`, waits for a line, and measures.
+/// Makes the connections of `task`, writes `ready`, waits for a line, and measures.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -57,7 +57,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
         Shape::All => Some(Served::new(&ends.server, task, 0, threads)?),
         Shape::Own => None,
     };
-    // One thread at a time connects: each drives all engines meanwhile.
+    // Only one thread connects at a time, because it drives all engines meanwhile.
     let turn = Mutex::new(());
     let meeting = Meeting {
         threads,
@@ -90,7 +90,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
             meeting.check()?;
         }
         meeting.finished.fetch_add(1, Ordering::AcqRel);
-        // Others may need the engines that this thread drives.
+        // Other threads may need the engines that this thread drives.
         while meeting.finished.load(Ordering::Acquire) < meeting.threads {
             meeting.check()?;
             station.drain()?;
@@ -118,7 +118,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
         };
         let all: Vec<_> = running.into_iter().map(join).collect();
         let why = |error: &PerfError| !matches!(error, PerfError::OtherThread);
-        // Of several errors, one that came by itself.
+        // Of several errors, one that was not caused by another thread's.
         match all.iter().position(|one| one.as_ref().is_err_and(why)) {
             Some(first) => all.into_iter().skip(first).take(1).collect(),
             None => all.into_iter().collect(),
@@ -127,7 +127,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
     let rates = rates?;
     drop(shared);
     let handed_over = ends.handed_over()? - handed_over;
-    // They are each other's peers, and say goodbye together as the process ends.
+    // Not dropped: they are each other's peers, and are closed together when the process ends.
     mem::forget(ends);
     Ok(Done {
         mmsg_s: rates.iter().map(|rate| rate.mmsg_s).collect(),
@@ -136,7 +136,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
     })
 }
 
-/// What a thread has done.
+/// The rate of a thread.
 struct Rate {
     /// Million messages per second.
     mmsg_s: f64,

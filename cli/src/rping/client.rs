@@ -1,4 +1,4 @@
-//! The end that pings.
+//! The client, which sends pings.
 
 use std::time::Instant;
 
@@ -50,7 +50,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
             lane.send(info(buffer, args.size)).map_err(|why| why.failure("a Send to complete"))?;
             lane.receive(Some(PATIENCE)).map_err(|why| why.failure(what))?;
         }
-        // The histogram's bounds are wider than our patience.
+        // The histogram's upper bound exceeds the time limit of a ping.
         times.saturating_record(began.elapsed().as_nanos() as u64);
         if args.validate || args.verbose {
             sink.read_at(0, &mut back)?;
@@ -65,7 +65,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
         tracing::debug!("ping {pings} is back");
         pings += 1;
     }
-    // The server may have been faster.
+    // Fails if the server disconnected first.
     let _ = connection.disconnect();
     let report = Report {
         op: "rping",

@@ -10,14 +10,14 @@ use urnic::{
 use super::wire::{INFO_LEN, Info};
 use crate::failure::Failure;
 
-/// Why waiting ended without the completion.
+/// Why a wait ended without the completion.
 #[derive(Debug)]
 pub enum Interrupted {
     /// The connection ended.
     Gone(String),
-    /// Nothing happened for too long.
+    /// Nothing happened within the time limit.
     Silent,
-    /// Something that must not happen.
+    /// An error, or a violation of the protocol.
     Failed(String),
 }
 
@@ -38,9 +38,9 @@ pub struct Lane {
     pub qp: Qp,
     cq: Cq,
     channel: CompChannel,
-    /// Where requests arrive.
+    /// The buffer in which requests arrive.
     inbox: Mr,
-    /// Completions that nobody has waited for yet.
+    /// Completions that were taken but not yet waited for.
     sent: u32,
     read: u32,
     written: u32,
@@ -48,7 +48,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A queue pair with a receive posted.
+    /// Makes a queue pair with a receive posted.
     pub fn new(device: &Device, pd: &Pd) -> Result<Self, urnic::Error> {
         let channel = device.create_comp_channel()?;
         let cq = device.create_cq(16, Some(&channel))?;
@@ -102,13 +102,13 @@ impl Lane {
         self.until(patience, |lane| lane.received.take())
     }
 
-    /// Takes completions until `done` finds what it wants.
+    /// Takes completions until `done` returns a value.
     fn until<T>(
         &mut self,
         patience: Option<Duration>,
         mut done: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T, Interrupted> {
-        /// Polls before going to sleep: a peer on the same machine answers sooner than a thread wakes up.
+        /// Polls before sleeping, because a peer on the same machine answers sooner than a thread wakes up.
         const POLLS: u32 = 2000;
         let mut polls = 0;
         let mut armed = false;
@@ -125,7 +125,7 @@ impl Lane {
             } else if polls < POLLS {
                 polls += 1;
             } else if !armed {
-                // Polled once more after this, so that nothing is missed.
+                // The queue is polled once more after this, so that no completion is missed.
                 self.cq.arm(false);
                 armed = true;
             } else {
@@ -161,7 +161,7 @@ impl Lane {
                 self.received = Some(Info::decode(&bytes));
                 self.post_receive()?;
             }
-            // Nothing else is posted.
+            // No requests of other kinds are posted.
             _ => {}
         }
         Ok(())
@@ -169,7 +169,7 @@ impl Lane {
 }
 
 impl Interrupted {
-    /// As the reason why a command failed.
+    /// Converts it into the failure of a command.
     pub fn failure(self, waiting_for: &str) -> Failure {
         Failure::Failed(match self {
             Self::Gone(how) => format!("the connection ended while waiting for {waiting_for}: {how}"),

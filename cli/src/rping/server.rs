@@ -1,4 +1,4 @@
-//! The end that echoes.
+//! The server, which echoes.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{DEFAULT_PORT, Report};
 use crate::args::RpingArgs;
 use crate::failure::{Failure, print};
 
-/// How often a server that waits for clients looks whether one is done.
+/// Interval at which a server that waits for clients checks whether a client is done.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
@@ -33,7 +33,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     }
 }
 
-/// `-a` of a server can only name the node's own address.
+/// Checks `-a`, which for a server can only name one of the node's own addresses.
 fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     let Some(host) = &args.address else { return Ok(()) };
     let own = &config.ip.addresses;
@@ -48,7 +48,7 @@ fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
 
 type Done = (SocketAddr, Result<Report, Failure>);
 
-/// One client.
+/// Serves one client.
 fn serve_one(
     device: &Device,
     events: &EventChannel,
@@ -62,7 +62,7 @@ fn serve_one(
             Some(CmEvent::ConnectRequest(request)) if lanes.is_empty() => {
                 lanes.extend(accept(device, request)?);
             }
-            // A dropped request is rejected.
+            // The request is dropped, and so rejected.
             Some(event) => attend(event, &mut lanes, args, done)?,
             None => {}
         }
@@ -72,7 +72,7 @@ fn serve_one(
     }
 }
 
-/// Client after client, several at a time, until something kills the process.
+/// Serves any number of clients, several at a time, until the process is killed.
 fn serve_all(
     device: &Device,
     events: &EventChannel,
@@ -87,7 +87,7 @@ fn serve_all(
                 let peer = request.peer();
                 match accept(device, request) {
                     Ok(accepted) => lanes.extend(accepted),
-                    // That client's misfortune is not the others'.
+                    // A failure of one client must not affect the others.
                     Err(failure) => eprintln!("urnic: client {peer}: {failure}"),
                 }
             }
@@ -103,10 +103,10 @@ fn serve_all(
     }
 }
 
-/// What serves a connection.
+/// The objects that serve a connection.
 type Service = (Lane, urnic::Pd);
 
-/// Connections that are accepted and not established, by the numbers of their queue pairs.
+/// Accepted connections that are not yet established, by the numbers of their queue pairs.
 type Waiting = HashMap<u32, Service>;
 
 fn accept(device: &Device, request: ConnRequest) -> Result<Option<(u32, Service)>, Failure> {
@@ -127,20 +127,20 @@ fn attend(event: CmEvent, lanes: &mut Waiting, args: &RpingArgs, done: &Sender<D
             let (validate, verbose, done) = (args.validate, args.verbose, done.clone());
             let serve = move || {
                 let result = echo(lane, &pd, peer, validate, verbose);
-                // Nobody listens any more when the command ends.
+                // The receiver is gone when the command ends.
                 let _ = done.send((peer, result));
             };
             let thread = thread::Builder::new().name("rping".to_owned()).spawn(serve);
             thread.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
         }
         CmEvent::ConnectError { qpn, .. } => drop(lanes.remove(&qpn)),
-        // Whoever serves the connection sees its end by its completions.
+        // The thread that serves a connection learns of its end by completions.
         _ => {}
     }
     Ok(())
 }
 
-/// Echoes until the client goes.
+/// Echoes until the client disconnects.
 fn echo(
     mut lane: Lane,
     pd: &urnic::Pd,
@@ -186,7 +186,7 @@ fn echo(
         }
         lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;
         let sink = lane.receive(None).map_err(|why| why.failure("a request to write"))?;
-        // rping writes the text with the zero byte behind it.
+        // rping writes the text including its final zero byte.
         let echoed = (text.len() + 1).min(size) as u32;
         lane.write(sink, &buffer, echoed).map_err(|why| why.failure("a Write to complete"))?;
         lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;

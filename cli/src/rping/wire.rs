@@ -1,13 +1,13 @@
-//! What rping sends, and what its buffers hold.
+//! The messages of rping, and the contents of its buffers.
 
 use crate::args::PING_SIZES;
 
 /// Bytes of a request or go-ahead.
 pub const INFO_LEN: usize = 16;
-/// Largest ping.
+/// The largest ping, in bytes.
 pub const MAX_SIZE: u32 = PING_SIZES.1;
 
-/// Where a buffer is. On the wire: address, key, size, each big endian.
+/// The location of a buffer. On the wire: address, key, size, each big-endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     pub addr: u64,
@@ -36,8 +36,8 @@ impl Info {
     }
 }
 
-/// The text of ping `number`: its name, then characters from `A` to `z` that start one further with every ping, and a
-/// zero byte at the end.
+/// Makes the text of ping `number`: its name, then characters from `A` to `z` that start one character later with
+/// every ping, and a final zero byte.
 pub fn ping(number: u64, size: usize, buffer: &mut Vec<u8>) {
     const SPAN: u64 = (b'z' - b'A' + 1) as u64;
     buffer.clear();
@@ -48,7 +48,7 @@ pub fn ping(number: u64, size: usize, buffer: &mut Vec<u8>) {
     buffer.push(0);
 }
 
-/// The text at the start of a buffer: what is before its first zero byte.
+/// Returns the text at the start of a buffer, up to its first zero byte.
 pub fn text(buffer: &[u8]) -> &[u8] {
     buffer.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-/* A client that outlives its servers. It pings whoever listens at ADDRESS as `rping -c` does, until that dies; sees the
- * event and its work flushed, each request once; and connects again, for ever. Meanwhile another thread serves whoever comes
- * by as `rdma_server` does. A line tells of each connection, ping, end, and served client.
+/* A client that outlives its servers. It pings the server at ADDRESS as `rping -c` does, until the server dies;
+ * then it expects the event and its flushed requests, each once, and connects again, for ever. Meanwhile another
+ * thread serves clients as `rdma_server` does. It prints a line for each connection, ping, end, and served client.
  *
  *   survivor ADDRESS */
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@
 #define SIZE 64
 #define RECEIVES 8
 
-/* What rping's ends send each other. */
+/* The messages of rping's ends. */
 struct info { uint64_t buf; uint32_t rkey, size; };
 
 struct end {
@@ -36,11 +36,11 @@ struct end {
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
 	struct { struct info sent, got[RECEIVES]; char source[SIZE], sink[SIZE]; } memory;
-	/* Requests posted, those that are complete, and of those the flushed ones. */
+	/* Requests: posted, completed, and among these, flushed. */
 	unsigned posted, done, flushed;
 	/* Messages that have arrived. */
 	unsigned arrived;
-	/* The events that have come. */
+	/* Events that have arrived. */
 	bool seen[RDMA_CM_EVENT_TIMEWAIT_EXIT + 1];
 };
 
@@ -68,7 +68,7 @@ static void tell(struct end *e, const char *memory)
 	e->posted++;
 }
 
-/* Sleeps until an event or a completion comes, and takes what there is. */
+/* Sleeps until an event or a completion arrives, and takes all there are. */
 static void look(struct end *e)
 {
 	struct pollfd fds[2] = { { .fd = e->events->fd, .events = POLLIN }, { .events = POLLIN, .fd = e->channel ? e->channel->fd : -1 } };
@@ -110,7 +110,7 @@ static bool until(struct end *e, enum rdma_cm_event_type event)
 	return e->seen[event];
 }
 
-/* The peer has taken what it was told of. False: it is gone. */
+/* Waits until the peer has used the buffer that it was sent. Returns false if the peer is gone. */
 static bool answered(struct end *e, const char *memory)
 {
 	unsigned before = e->arrived;
@@ -134,7 +134,7 @@ static void end_of(struct end *e)
 	rdma_destroy_event_channel(e->events);
 }
 
-/* One connection, from its beginning to its end. */
+/* Runs one connection from its beginning to its end. */
 static void connection(const char *address)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(RPING_PORT) };
@@ -160,7 +160,7 @@ static void connection(const char *address)
 	CHECK(!rdma_connect(e.id, &param));
 	if (!until(&e, RDMA_CM_EVENT_ESTABLISHED)) {
 		end_of(&e);
-		usleep(10000); /* nobody there yet */
+		usleep(10000); /* no server yet */
 		return;
 	}
 	puts("connected");
@@ -172,7 +172,7 @@ static void connection(const char *address)
 		CHECK(!strcmp(e.memory.source, e.memory.sink));
 		printf("ping %u\n", n);
 	}
-	/* All that was posted comes back, each once, and the event of the end. */
+	/* All posted requests must complete, each once, and the event of the end must arrive. */
 	while (e.done < e.posted || !e.seen[RDMA_CM_EVENT_DISCONNECTED])
 		look(&e);
 	CHECK(e.done == e.posted && e.flushed >= RECEIVES - 1);
@@ -180,7 +180,7 @@ static void connection(const char *address)
 	puts("gone");
 }
 
-/* Serves `rdma_client`, one after the other. */
+/* Serves clients of `rdma_client`, one after the other. */
 static void *serve(void *arg)
 {
 	struct rdma_cm_id *listener = arg, *id;

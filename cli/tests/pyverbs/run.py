@@ -3,7 +3,7 @@
     run.py TESTS
 
 TESTS is the folder `tests` of rdma-core. Outcomes: ok, skipped, failed, hang. Each file of tests runs in a process of its
-own, because a device belongs to the process that opened it; what comes behind a test that hangs is not run.
+own, because a device belongs to the process that opened it; the tests after a test that hangs are not run.
 """
 
 import os
@@ -12,9 +12,9 @@ import signal
 import sys
 import unittest
 
-# Bounds a file of tests; the machine may be busy.
+# Time limit of a file of tests. A bound, because the machine may be busy.
 PATIENCE = 120
-# Tests of drivers for hardware, and of graphics cards' memory.
+# Tests of hardware drivers, and of graphics cards' memory.
 OTHERS = ("mlx5", "efa", "cuda")
 
 
@@ -42,8 +42,8 @@ def outcome(test):
 
 
 def serve(tests, writer):
-    """In a child: a line for each test."""
-    # What tests print is not for here.
+    """In a child: prints a line for each test."""
+    # The tests' own output is not part of the result.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for test in tests:
         word, reason = outcome(test)

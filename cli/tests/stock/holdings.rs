@@ -1,4 +1,4 @@
-//! What a process has of the kernel.
+//! The kernel's resources that a process has.
 
 use std::fs;
 use std::thread::sleep;
@@ -35,14 +35,15 @@ impl Holdings {
         }
     }
 
-    /// Returns what it may hold at rest once it has had a peer, if it held this before. The link then has threads of DPDK's, and
-    /// descriptors: for each of the eight queues that a vhost port looks at, or for each of the engines of a virtio_user port.
-    /// Those of an rping come on top.
+    /// Returns the limit of a process's resources at rest once it has had a peer, if it had these before. The link
+    /// then has threads of DPDK's, and descriptors: for each of the eight queues of a vhost port, or for each engine
+    /// of a virtio_user port. The descriptors of an rping are added.
     pub fn with_a_peer(self, engines: usize) -> Self {
         Self { threads: self.threads + 2, descriptors: self.descriptors + 16 + 5 * (engines - 1), ..self }
     }
 
-    /// Those of a process that is done with a peer, and has no more threads and descriptors than `before`.
+    /// Waits until a process that is done with a peer has no more threads and descriptors than `before`; returns its
+    /// resources.
     pub fn at_rest(pid: Pid, before: Self) -> Self {
         let start = Instant::now();
         loop {

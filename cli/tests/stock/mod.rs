@@ -1,4 +1,4 @@
-//! Stock programs under `urnic run`: what the tests on different links share.
+//! Stock programs under `urnic run`: code shared by the tests on different links.
 
 #![allow(dead_code)] // every test binary uses a part
 
@@ -17,16 +17,17 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a program may take. A bound, not a measurement: the machine may be busy.
+/// Time limit of a program. A bound, not a measurement, because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The right to run programs: two of them poll, and the machine may have two cores.
+/// Allows one pair of programs at a time, because two of them poll, and the machine may have only two cores.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `urnic`, with the libraries to preload beside it: those are no dependencies of the tests, so they are built here.
+/// Returns `urnic`, with the libraries to preload beside it. The libraries are built here because they are not
+/// dependencies of the tests.
 pub fn urnic() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -43,7 +44,7 @@ pub fn urnic() -> &'static Path {
     })
 }
 
-/// A program, below the command `timeout`; ended if the test fails before it ends.
+/// A program under the command `timeout`; ended if the test fails before it ends.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -51,7 +52,7 @@ impl Running {
         self.0.take().expect("runs").wait_with_output().expect("its output")
     }
 
-    /// Sends it a signal that `timeout` hands on: not SIGKILL.
+    /// Sends it a signal that `timeout` forwards, so not SIGKILL.
     pub fn signal(&self, signal: Signal) {
         if let Some(child) = &self.0 {
             let _ = kill(Pid::from_raw(child.id() as i32), signal);
@@ -60,11 +61,11 @@ impl Running {
 }
 
 impl Running {
-    /// The program itself, once it is there; none if it has ended.
+    /// Returns the process id of the program itself, once it has started; `None` if it has ended.
     pub fn program(&self) -> Option<Pid> {
         let pid = self.0.as_ref().expect("runs").id();
         let start = Instant::now();
-        // `timeout` has a child, or is a child of ours that has ended.
+        // `timeout` has a child, or has itself ended.
         while start.elapsed() < PATIENCE {
             let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
             if let Some(child) = children.expect("a child of ours").split_whitespace().next() {
@@ -79,7 +80,8 @@ impl Running {
         None
     }
 
-    /// Ends the program by SIGKILL. Nothing else may have ended it before: neither it itself nor a crash.
+    /// Kills the program by SIGKILL. It must still be running: neither an exit of its own nor a crash may have ended
+    /// it.
     #[track_caller]
     pub fn kill(self) {
         let _ = self.program().map(|program| kill(program, Signal::SIGKILL));
@@ -101,17 +103,18 @@ impl Drop for Running {
 /// A program that listens.
 pub struct Server {
     running: Running,
-    /// Reads its standard error, lest it waits for a reader.
+    /// Reads its standard error, because the program would block on a full pipe.
     errors: JoinHandle<String>,
 }
 
-/// Whether a program, or `timeout` that reports it, was ended by this signal and by nothing else.
+/// Returns whether this signal alone ended a program, or the program under the `timeout` that reports it.
 pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
 }
 
-/// Asserts that an rping whose peer is gone has ended by itself, as it does: by 0, or by -1 if its main thread had just
-/// overwritten the state in which its other thread notes the disconnection (rping 44, `rping_test_client`).
+/// Checks that an rping whose peer is gone has ended by itself, as it does: with status 0, or with -1 if its main
+/// thread had just overwritten the state in which its other thread notes the disconnection (rping 44,
+/// `rping_test_client`).
 #[track_caller]
 pub fn rping_was_told(status: ExitStatus, said: &str) {
     assert!(matches!(status.code(), Some(0 | 255)), "{status}: {said}");
@@ -128,7 +131,7 @@ impl Server {
         self.running.kill();
     }
 
-    /// Ends by SIGTERM a server that does not end by itself, and answers what it printed. It must have run until then: a
+    /// Ends a server that does not end by itself, by SIGTERM, and returns its output. It must have run until then: a
     /// crash, or an exit of its own, fails the test.
     #[track_caller]
     pub fn stop(self) -> String {
@@ -138,7 +141,7 @@ impl Server {
         printed
     }
 
-    /// How it ends, and what it printed.
+    /// Waits for its end, and returns its status and output.
     pub fn output(self) -> (ExitStatus, String) {
         let output = self.running.output();
         let printed = text(&output) + &self.errors.join().expect("its errors");
@@ -163,29 +166,30 @@ impl Talking {
         self.running.kill();
     }
 
-    /// Waits until it has printed as many lines from now on. False: it ends before.
+    /// Waits until it has printed `lines` further lines. Returns `false` if it ends before.
     pub fn goes_on(&self, lines: usize) -> bool {
         while self.lines.try_recv().is_ok() {}
         (0..lines).all(|_| self.lines.recv_timeout(PATIENCE).is_ok())
     }
 
-    /// Waits until it has printed a line that begins so. False: it ends before.
+    /// Waits until it has printed a line that begins with `what`. Returns `false` if it ends before.
     pub fn says(&self, what: &str) -> bool {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).any(|line| line.starts_with(what))
     }
 
-    /// Waits for the next line that begins so. None: it ends before, or says nothing for long.
+    /// Waits for the next line that begins with `begins`. Returns `None` if the program ends before, or prints
+    /// nothing for long.
     pub fn line(&self, begins: &str) -> Option<String> {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).find(|line| line.starts_with(begins))
     }
 
-    /// How it ends, and what it said on standard error.
+    /// Waits for its end, and returns its output on standard error.
     pub fn output(self) -> Output {
         self.running.output()
     }
 
-    /// Ends by SIGTERM a program that does not end by itself, and answers what it said on standard error. It must have run
-    /// until then.
+    /// Ends a program that does not end by itself, by SIGTERM, and returns its output on standard error. It must have
+    /// run until then.
     #[track_caller]
     pub fn stop(self) -> String {
         self.running.signal(Signal::SIGTERM);
@@ -196,28 +200,29 @@ impl Talking {
     }
 }
 
-/// One end of a link: what a program runs with.
+/// One end of a link: the settings of a program.
 #[derive(Default)]
 pub struct Node {
     pub ip: String,
     pub port: String,
     /// The network namespace to run in.
     pub namespace: Option<String>,
-    /// To run on hugepages, where there are some. Without them a program starts sooner.
+    /// Whether to use hugepages, if there are any. Without them a program starts sooner.
     pub hugepages: bool,
-    /// What it logs.
+    /// The value of `URNIC_LOG`.
     pub log: Option<&'static str>,
-    /// How much longer than [`PATIENCE`] programs may take.
+    /// Time that programs may take in addition to [`PATIENCE`].
     pub lasts: Duration,
-    /// Engines of its device; `None`: what [`engines_asked`] says.
+    /// Engines of its device; `None`: as [`engines_asked`] returns.
     pub engines: Option<usize>,
-    /// Copies of `urnic` and its libraries, to be run from there as `nobody`: without capabilities, and with nothing in the
-    /// environment but a path, what to log, and how many engines if they are several.
+    /// A folder with copies of `urnic` and its libraries, to be run from there as `nobody`: without capabilities, and
+    /// with nothing in the environment but a path, the log setting, and the number of engines if there are several.
     pub nobodys: Option<PathBuf>,
 }
 
-/// Returns how many engines the next program has that does not care: one, or those that `URNIC_TEST_ENGINES` asks for.
-/// Of several numbers there, such as `4,2`, programs take the next in the order in which they start: servers 4, clients 2.
+/// Returns the number of engines of the next program for which the test sets none: one, or the number in
+/// `URNIC_TEST_ENGINES`. Of several numbers there, such as `4,2`, programs take the next one in the order in which
+/// they start: servers 4, clients 2.
 fn engines_asked() -> usize {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let Ok(asked) = std::env::var("URNIC_TEST_ENGINES") else { return 1 };
@@ -227,7 +232,7 @@ fn engines_asked() -> usize {
 }
 
 impl Node {
-    /// Starts a program, which may have options for `urnic run` before it: `--rsockets -- iperf -s`.
+    /// Starts a program; options for `urnic run` may precede it: `--rsockets -- iperf -s`.
     pub fn run(&self, program: &str, logs: bool) -> Running {
         self.run_for(PATIENCE + self.lasts, program, logs)
     }
@@ -266,7 +271,7 @@ impl Node {
         spawn(command)
     }
 
-    /// As an ordinary user with no settings at all.
+    /// Runs as an ordinary user without any settings.
     fn run_as_nobody(&self, folder: &Path, patience: Duration, program: &str, logs: bool) -> Running {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.namespace.as_deref().expect("a namespace")]);
@@ -285,7 +290,8 @@ impl Node {
         spawn(command)
     }
 
-    /// Starts a program that listens for the kernel's TCP at this port before it listens for RDMA; answers when it does.
+    /// Starts a program that listens on this port of the kernel's TCP before it listens for RDMA; returns when it
+    /// does.
     pub fn serve_tcp(&self, program: &str, port: u16) -> Server {
         let mut running = self.run_for(2 * (PATIENCE + self.lasts), program, true);
         let mut errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
@@ -294,7 +300,7 @@ impl Node {
             let _ = errors.read_to_end(&mut said);
             String::from_utf8_lossy(&said).into_owned()
         });
-        // In /proc/net/tcp: the local address, any peer, state 10.
+        // A line of /proc/net/tcp: the local address, any peer, state 10 (listening).
         let listening = format!(":{port:04X} ");
         let start = Instant::now();
         let listens = || {
@@ -314,11 +320,11 @@ impl Node {
         Server { running, errors }
     }
 
-    /// Starts a program; answers when it listens. It may take twice as long as others, so that of a client that hangs it is
-    /// the client that is ended.
+    /// Starts a program; returns when it listens. Its time limit is twice that of others, so that if a client hangs,
+    /// the client is ended first.
     pub fn serve(&self, program: &str) -> Server {
         let mut running = self.run_for(2 * (PATIENCE + self.lasts), program, true);
-        // Debug logs tell when it listens.
+        // Debug logs show when it listens.
         let errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
         let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
         let mut log: Vec<String> = Vec::new();
@@ -329,13 +335,13 @@ impl Node {
         Server { running, errors }
     }
 
-    /// Starts a program that prints lines on and on; answers when it has printed the first.
+    /// Starts a program that prints lines continuously; returns when it has printed the first.
     pub fn talk(&self, program: &str) -> Talking {
         let mut running = self.run(program, false);
         let lines = running.0.as_mut().and_then(|child| child.stdout.take()).expect("piped");
         let (told, lines_seen) = mpsc::channel();
         thread::spawn(move || {
-            // To the end, lest it waits for a reader.
+            // Reads to the end, because the program would block on a full pipe.
             for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
                 let _ = told.send(String::from_utf8_lossy(&line).into_owned());
             }
@@ -347,7 +353,7 @@ impl Node {
         talking
     }
 
-    /// Runs a program, which has to succeed. Answers what it printed.
+    /// Runs a program, which must succeed. Returns its output.
     pub fn succeeds(&self, program: &str) -> String {
         let output = self.run(program, false).output();
         let printed = text(&output);
@@ -365,8 +371,8 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Starts a server on the left, and runs the client on the right when it listens. Both have to succeed. Answers what
-/// both printed.
+/// Starts a server on the left, and runs the client on the right when the server listens. Both must succeed. Returns
+/// the output of both.
 pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, String) {
     let serving = left.serve(server);
     let client = right.succeeds(client);
@@ -375,12 +381,13 @@ pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, S
     (printed, client)
 }
 
-/// Runs a program of perftest on both ends, with the same arguments.
+/// Runs a program of perftest at both ends, with the same arguments.
 ///
-/// The ends connect, tell each other what they will do, and connect anew. The server answers the client's words before it
-/// listens for the second time (perftest 4.5, `create_rdma_cm_connection`: the handshake comes before
-/// `rdma_cm_server_connection`). A client that is faster is refused, and tries again with what `rdma_cm_destroy_cma` has
-/// freed. What becomes of it then is perftest's own doing, and only then it gets another chance.
+/// The ends connect, negotiate what they will do, and connect again. The server answers the client before it listens
+/// for the second time (perftest 4.5, `create_rdma_cm_connection`: the handshake comes before
+/// `rdma_cm_server_connection`). A client that is faster is refused, and tries again with memory that
+/// `rdma_cm_destroy_cma` has freed. A failure after that is perftest's own, and only after such a failure the
+/// programs get another chance.
 pub fn perftest(left: &Node, right: &Node, arguments: &str) {
     const CHANCES: usize = 10;
     let client = format!("{arguments} {}", left.ip);
@@ -404,32 +411,32 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
         Some(printed)
     };
     let printed = (0..CHANCES).rev().find_map(attempt).expect("the last one answers");
-    // In cycles (`-C`), the deviation is none.
+    // In cycles (`-C`), the deviation is NaN.
     let is_number = |word: &str| word.parse::<f64>().is_ok_and(|n| n >= 0.0 || n.is_nan());
     let is_result =
         |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
     assert!(printed.lines().any(is_result), "{arguments}: no result in {printed}");
 }
 
-/// Whether a client of perftest was refused, as it says itself, after it had asked for its second connection before the
-/// server listened for the second time. The logs of both ends tell the times, of one clock.
+/// Returns whether a client of perftest reports a refusal, and asked for its second connection before the server
+/// listened for the second time. The logs of both ends contain the times, of the same clock.
 pub fn came_too_early(client: &str, server: &str) -> bool {
     let second = |log: &str, what: &str| {
         let mut lines = log.lines().filter(|line| line.contains(what));
         lines.nth(1).and_then(|line| line.split_whitespace().next()).map(str::to_owned)
     };
     let Some(asked) = second(client, "connecting to ") else { return false };
-    // `serve` has taken the server's first such line.
+    // `serve` has consumed the server's first such line.
     let mut listens = server.lines().filter(|line| line.contains("listening at "));
     let listened = listens.next().and_then(|line| line.split_whitespace().next());
     client.contains("Event: RDMA_CM_EVENT_REJECTED") && listened.is_none_or(|listened| *asked < *listened)
 }
 
-/// Each verb of fio's, with data that is verified where its receiver sees it come. `pair` runs a server and a client, whose
-/// server is at `address`.
+/// Runs each verb of fio, with data that is verified where its receiver learns of its arrival. `pair` runs a server
+/// and a client, whose server is at `address`.
 pub fn fio_jobs(address: &str, size: &str, mut pair: impl FnMut(&str, &str) -> (String, String)) {
-    // Nothing holds up who sends: the receiving side needs a receive for each of the 64 messages. It is the only one that
-    // sees data come, and so verifies it.
+    // The sender is never held up, so the receiving side needs a receive for each of the 64 messages. Only with Sends
+    // does the receiver learn of the arrival of data, and can verify it.
     let verified =
         ("--verify=crc32c --do_verify=0 --verify_state_save=0", "--verify=crc32c --verify_state_save=0");
     for (verb, receives, (written, read)) in

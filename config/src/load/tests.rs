@@ -32,13 +32,13 @@ fn nothing_set_gives_the_defaults() {
     assert_eq!(parse(""), Ok(Config::default()));
 }
 
-/// The documented file says what the defaults are.
+/// The documented file states the defaults.
 #[test]
 fn the_documented_file_equals_the_defaults() {
     assert_eq!(parse(DOCUMENTED).unwrap(), Config::default());
 }
 
-/// The documented file names every key and its variable once, and its examples can be used.
+/// The documented file names every key and its variable once, and its examples are valid.
 #[test]
 fn the_documented_file_is_complete() {
     // Examples are lines that begin with # and no blank.
@@ -67,7 +67,7 @@ fn the_documented_file_is_complete() {
     assert_eq!(documented, KEYS.len());
 }
 
-/// Without a number, or with `auto`, an engine on each core.
+/// Without a number, or with `auto`, there is one engine for each core.
 #[test]
 fn engines_are_counted_or_follow_the_cores() {
     let count = |text: &str| parse(&format!("[engine]\n{text}")).map(|c| c.engine.count());
@@ -87,7 +87,7 @@ fn engines_are_counted_or_follow_the_cores() {
     assert_eq!(Config::load(&sources).unwrap().engine.count(), 1, "the option has the last word");
 }
 
-/// MPA-2, 29: CRCs are on unless somebody says otherwise, and who looks up how is told what then protects the data.
+/// MPA-2, 29: CRCs are on by default, and the documentation of the key says what protects the data without them.
 #[test]
 fn the_documentation_says_what_crcs_are_for() {
     assert!(Config::default().mpa.crc);
@@ -96,7 +96,7 @@ fn the_documentation_says_what_crcs_are_for() {
     assert!(comment.contains("Internet checksum") && comment.contains("as safe"), "{comment}");
 }
 
-/// Names of variables are unique, sections exist, and a variable sets what its key sets.
+/// Names of variables are unique, sections exist, and a variable sets the same field as its key.
 #[test]
 fn keys_are_consistent() {
     for (i, key) in KEYS.iter().enumerate() {
@@ -204,7 +204,7 @@ fn later_layers_win() {
     assert_eq!(Config::load(&sources).unwrap().port.mtu, 1000);
 }
 
-/// Every mistake in a file is reported with its line, its key, what is wrong and what to write.
+/// Every mistake in a route is reported with the reason.
 #[test]
 fn static_routes() {
     let parse = |text: &str| Config::parse(Path::new("urnic.toml"), text);
@@ -334,7 +334,7 @@ fn mistakes_elsewhere() {
         "option --mtu: port.mtu: \"big\" is not a whole number; write the largest IP packet in bytes, a number from \
          576 to 9000"
     );
-    // A variable of the same prefix that resembles no setting belongs to somebody else.
+    // A variable of the same prefix that resembles no setting belongs to another program.
     let sources =
         Sources { env: env(&[("URNIC_MY_OWN_THING", "1"), ("URNIC_LOG", "debug")]), ..Sources::default() };
     assert_eq!(Config::load(&sources), Ok(Config::default()));
@@ -390,7 +390,7 @@ fn words_stand_for_one_value_each() {
 }
 
 proptest::proptest! {
-    /// Whatever the text, there is a configuration or a message, no panic.
+    /// Any text results in a configuration or an error message, never in a panic.
     #[test]
     fn any_text_is_handled(text in "(\\[(port|ip|tcp|engine)\\]\n|(mtu|ip|cores|rto_min|port) = |\"[^\"]{0,20}\"\n|[0-9]{1,25}\n|\\PC{0,5}){0,12}") {
         if let Err(error) = parse(&text) {

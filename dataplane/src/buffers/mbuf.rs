@@ -7,19 +7,20 @@ use dpdk_sys as sys;
 
 use super::pool;
 
-/// A frame that nobody else refers to: received from a port, or copied together. Dropping it returns its memory.
+/// A frame with a single owner: received from a port, or copied together from parts. Dropping it returns its memory
+/// to its pool.
 ///
-/// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is
-/// `Send`: an engine moves between threads as a whole, under its lock, and says so itself.
+/// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is `Send`.
+/// An engine moves between threads as a whole, under its lock, and declares that itself.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
 impl Mbuf {
-    /// Takes ownership.
+    /// Takes ownership of `m`.
     ///
     /// # Safety
-    /// `m` is a single-segment direct mbuf with reference count one, and nobody else uses it.
+    /// `m` is a single-segment direct mbuf with reference count one, and no other code uses it.
     pub(crate) unsafe fn from_raw(m: NonNull<sys::rte_mbuf>) -> Self {
         Self(m)
     }
@@ -35,17 +36,17 @@ impl Mbuf {
         unsafe { self.0.as_ref() }
     }
 
-    /// The frame, from its Ethernet header on, without FCS.
+    /// Returns the frame from its Ethernet header on, without FCS.
     #[inline]
     pub fn data(&self) -> &[u8] {
         let m = self.raw();
-        // SAFETY: data_off and data_len describe initialised bytes of this mbuf's buffer, which nobody else writes.
+        // SAFETY: data_off and data_len describe initialised bytes of this mbuf's buffer, which no other code writes.
         unsafe {
             std::slice::from_raw_parts(m.buf_addr.cast::<u8>().add(m.data_off.into()), m.data_len.into())
         }
     }
 
-    /// The frame, to be changed.
+    /// Returns the frame for writing, as [`data`](Self::data).
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         let m = self.raw();
@@ -55,31 +56,30 @@ impl Mbuf {
         }
     }
 
-    /// Bytes of the frame.
+    /// Returns the length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.raw().data_len.into()
     }
 
-    /// Whether the frame has no bytes.
+    /// Returns whether the frame has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the whole buffer.
+    /// Returns the length of the whole buffer in bytes, headroom included.
     #[inline]
     pub fn buffer_len(&self) -> usize {
         self.raw().buf_len.into()
     }
 
-    /// Bytes of buffer after the frame.
+    /// Returns the number of free bytes after the frame in its buffer.
     pub fn tailroom(&self) -> usize {
         let m = self.raw();
         usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
     }
 
-    /// Grows the frame by `n` bytes and returns them, with whatever was in the buffer before; `None` if they do not
-    /// fit.
+    /// Grows the frame by `n` bytes and returns these, with the buffer's old contents; `None` if they do not fit.
     #[inline]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
@@ -97,39 +97,39 @@ impl Mbuf {
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         let len = len.min(self.len());
-        // SAFETY: the mbuf is ours alone; len is at most what it was.
+        // SAFETY: the mbuf is ours alone; len is at most the old length.
         let m = unsafe { self.0.as_mut() };
         m.data_len = len as u16;
         m.pkt_len = len as u32;
     }
 
-    /// Whether the link vouches for the TCP checksum: the frame came through memory only, and the sender left the
+    /// Returns whether the TCP checksum needs no check: the frame crossed memory only and its sender left the
     /// checksum unfilled, or the port has verified it.
     #[inline]
     pub fn checksum_trusted(&self) -> bool {
         matches!(self.checksum_flags(), sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD | sys::RTE_MBUF_F_RX_L4_CKSUM_NONE)
     }
 
-    /// What the port says of it.
+    /// Returns the port's verdict on the frame's checksum, as mbuf flags.
     #[inline]
     pub(crate) fn checksum_flags(&self) -> u64 {
         self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK
     }
 
-    /// Vouches for the TCP checksum: for frames to ourselves, whose field may be unfilled.
+    /// Marks the TCP checksum as good: for frames to ourselves, whose checksum field may be unfilled.
     pub fn trust_checksum(&mut self) {
         // SAFETY: the mbuf is ours alone.
         let flags = unsafe { &mut self.0.as_mut().ol_flags };
         *flags = *flags & !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK | sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD;
     }
 
-    /// Drops what the port says about checksums.
+    /// Discards the port's verdict on checksums.
     pub(crate) fn distrust_checksum(&mut self) {
         // SAFETY: the mbuf is ours alone.
         unsafe { self.0.as_mut() }.ol_flags &= !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
     }
 
-    /// Asks the processor to fetch the whole frame, or as much of a large one as it can have under way.
+    /// Asks the processor to fetch the whole frame; of a large frame, as much as it can fetch at once.
     #[inline]
     pub fn prefetch_all(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -147,7 +147,7 @@ impl Mbuf {
         }
     }
 
-    /// Asks the processor to fetch the headers.
+    /// Asks the processor to fetch the frame's headers.
     #[inline]
     pub fn prefetch(&self) {
         // SAFETY: the mbuf is ours while `self` lives.
@@ -155,7 +155,7 @@ impl Mbuf {
     }
 }
 
-/// Fetches the first two cache lines of an mbuf's data.
+/// Asks the processor to fetch the first two cache lines of an mbuf's data.
 ///
 /// # Safety
 /// `m` is a live mbuf.
@@ -174,17 +174,17 @@ pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
     let _ = m;
 }
 
-/// Fetches the cache lines that the headers and the first octets of a frame to be written will lie in, and takes them away
-/// from whoever read the last frame there: on a memory link that is another core, and the frame to come could not be seen
-/// before it has let go of them.
+/// Asks the processor to fetch, for writing, the cache lines that will hold the headers and the first octets of a
+/// frame. On a memory link these lines are in the cache of the core that read the last frame there; unless that core
+/// gives them up early, the peer sees the new frame late.
 ///
 /// # Safety
 /// `m` is a live mbuf.
 #[inline]
 pub(crate) unsafe fn prefetch_for_writing(m: NonNull<sys::rte_mbuf>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller passes a live mbuf; a prefetch never faults, and where the processor knows none for writing, the
-    // instruction does nothing.
+    // SAFETY: the caller passes a live mbuf; a prefetch never faults, and on a processor without prefetch for writing
+    // the instruction does nothing.
     unsafe {
         let m = m.as_ref();
         let data = m.buf_addr.cast::<u8>().wrapping_add(m.data_off.into());

@@ -1,4 +1,4 @@
-//! What frames lie in: the pools, single buffers of them, and payload that is shared by several.
+//! The memory that frames lie in: pools, single buffers from them, and payload shared by several frames.
 
 mod mbuf;
 mod payload;
@@ -12,5 +12,5 @@ pub use payload::{TxBuf, TxPayload};
 pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
 pub(crate) use pool::{Lease, Users};
 
-/// What an mbuf's memory is, as opposed to what its frame needs.
+/// Flags that describe an mbuf's memory, as opposed to its frame.
 pub(crate) const ATTACHED: u64 = sys::RTE_MBUF_F_EXTERNAL | sys::RTE_MBUF_F_INDIRECT;

@@ -1,13 +1,13 @@
-//! Bytes to send, shared between the stack, which may have to send them again, and the port's queues.
+//! Payload bytes to send, shared between the stack, which may have to send them again, and the port's queues.
 //!
-//! A [`TxBuf`] is written, then frozen into a [`TxPayload`]. Its first transmission puts the headers in front of it, in
-//! the same mbuf, so that the frame is linear. While any queue may still refer to that frame, a further transmission
-//! takes an mbuf for its headers and an indirect mbuf for the range of the payload: the reference count of the mbuf
-//! tells which, as the headers in front of a payload are never touched while someone else may read them.
+//! A [`TxBuf`] is written, then frozen into a [`TxPayload`]. The first transmission puts the headers in front of the
+//! payload, in the same mbuf, so that the frame is linear. Headers in front of a payload must not be overwritten
+//! while a queue may still read them. So while the mbuf's reference count shows another user, a further transmission
+//! takes one mbuf for its headers and an indirect mbuf for the range of the payload.
 //!
-//! Memory of someone else can be shown in the middle of a payload instead of being copied ([`TxBuf::lend`]). Such a
-//! payload is a chain of mbufs, which it keeps together for as long as it lives: DPDK takes a frame's chain apart only
-//! where nobody else refers to its mbufs.
+//! Memory that belongs to a lender can become part of a payload without a copy ([`TxBuf::lend`]). Such a payload is a
+//! chain of mbufs. The payload keeps the chain together for as long as it lives: DPDK unlinks a frame's chain only
+//! when its mbufs have no other users.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -21,9 +21,9 @@ use super::{ATTACHED, Mbuf, Pool, pool};
 #[derive(Debug)]
 pub struct TxBuf {
     head: NonNull<sys::rte_mbuf>,
-    /// The mbuf that is written to: `head`, or the end of its chain.
+    /// The mbuf that is written to: `head`, or the last of its chain.
     last: NonNull<sys::rte_mbuf>,
-    /// Bytes of all of them.
+    /// Bytes of the whole chain.
     len: u32,
 }
 
@@ -34,29 +34,29 @@ impl TxBuf {
         Self { head, last: head, len }
     }
 
-    /// Bytes written or shown so far.
+    /// Returns the number of bytes written or lent so far.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether nothing is written yet.
+    /// Returns whether nothing is written yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes that can still be written in one piece.
+    /// Returns how many bytes can still be written in one piece.
     #[inline]
     pub fn tailroom(&self) -> usize {
         // SAFETY: alive and ours.
         let m = unsafe { self.last.as_ref() };
         if m.ol_flags & ATTACHED != 0 {
-            return 0; // memory of someone else
+            return 0; // lent memory
         }
         usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
     }
 
-    /// Grows the buffer by `n` bytes to be overwritten; `None` if they do not fit.
+    /// Grows the buffer by `n` bytes and returns these, to be overwritten; `None` if they do not fit.
     #[inline]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
@@ -72,23 +72,23 @@ impl TxBuf {
         }
     }
 
-    /// Appends `len` bytes at `data` without copying them: an mbuf of `pool` shows them, and another one is for what is
-    /// written next. `false`, and nothing has changed, if the pool has no two mbufs, or `len` is zero or more than
-    /// 65,535.
+    /// Appends `len` bytes at `data` without copying them. Takes two mbufs of `pool`: one refers to the lent bytes,
+    /// and one receives the bytes that are written next. Returns `false` and changes nothing if the pool has fewer
+    /// than two mbufs, or if `len` is zero or more than 65,535.
     ///
     /// # Safety
-    /// The bytes stay readable until nothing refers to what becomes of this buffer, neither a payload nor a frame, or
-    /// [`TxPayload::make_own`] has been called on each payload and the frames are gone; they are memory that the port can
-    /// send ([`Capabilities::external_tx`](crate::Capabilities)). What is sent is what they hold when the port reads
-    /// them.
+    /// The bytes must be memory that the port can send ([`Capabilities::external_tx`](crate::Capabilities)). They
+    /// must stay readable until no payload and no frame made from this buffer is left, or until
+    /// [`TxPayload::make_own`] has been called on each payload and the frames are gone. A frame carries the bytes as
+    /// they are when the port reads them.
     #[inline]
     pub unsafe fn lend(&mut self, pool: &mut Pool, data: NonNull<u8>, len: usize) -> bool {
         let Ok(size @ 1..) = u16::try_from(len) else { return false };
         let Some(rest) = pool.mbuf() else { return false };
         let Some(mut shown) = pool.take() else { return false };
         let rest = rest.into_raw();
-        // SAFETY: fresh mbufs. What rte_pktmbuf_attach_extbuf does; addresses are virtual ones (--iova-mode=va). The chain's
-        // end is ours.
+        // SAFETY: both mbufs are fresh, and the end of the chain is ours. This does what rte_pktmbuf_attach_extbuf
+        // does; addresses are virtual ones (--iova-mode=va).
         unsafe {
             let m = shown.as_mut();
             m.buf_addr = data.as_ptr().cast();
@@ -106,7 +106,7 @@ impl TxBuf {
         true
     }
 
-    /// Takes back what was appended behind the first `len` bytes.
+    /// Keeps the first `len` bytes and drops those appended after them.
     pub fn truncate(&mut self, len: usize) {
         let mut keep = (len as u32).min(self.len);
         self.len = keep;
@@ -127,7 +127,7 @@ impl TxBuf {
         self.last = m;
     }
 
-    /// Ends the writing.
+    /// Makes the payload immutable.
     #[inline]
     pub fn freeze(self) -> TxPayload {
         let m = self.head;
@@ -146,15 +146,17 @@ impl Drop for TxBuf {
     }
 }
 
-/// Immutable bytes, shared by reference count. A clone costs a reference.
+/// Immutable bytes, shared by reference count. A clone takes a reference and copies nothing.
 #[derive(Debug)]
 pub struct TxPayload {
     m: NonNull<sys::rte_mbuf>,
     /// Bytes of all mbufs.
     len: u32,
-    /// Where the payload starts in the first buffer. That mbuf's own offset and length describe its latest frame.
+    /// Where the payload starts in the first buffer. The first mbuf's own offset and length describe its latest
+    /// frame.
     off: u16,
-    /// Bytes in the first buffer; if these are not all, the mbufs that follow are the payload's, too.
+    /// Bytes in the first buffer; if the payload has more, they are in the mbufs that follow, which are the payload's
+    /// too.
     first: u16,
 }
 
@@ -167,7 +169,7 @@ struct Place {
 }
 
 impl Place {
-    /// The address of its first byte.
+    /// Returns the address of its first byte.
     fn start(&self) -> *const u8 {
         // SAFETY: the mbuf is alive; the offset is within its buffer.
         unsafe { self.m.as_ref().buf_addr.cast::<u8>().add(self.off.into()) }
@@ -188,8 +190,8 @@ impl Iterator for Places {
     fn next(&mut self) -> Option<Place> {
         let place = self.next.take()?;
         if self.left > 0 {
-            // SAFETY: alive, as is what follows it while bytes are left; of mbufs behind the first nobody changes what is
-            // read here.
+            // SAFETY: the mbuf is alive, and so is its successor while bytes are left; after the first mbuf, the
+            // fields that are read here never change.
             self.next = NonNull::new(unsafe { place.m.as_ref().next }).map(|m| {
                 // SAFETY: as above.
                 let (off, len) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
@@ -208,8 +210,8 @@ impl TxPayload {
         Places { next: Some(place), left: self.len - u32::from(self.first) }
     }
 
-    /// Calls `f` with the address and length of each piece of `range`; nothing if it is out of bounds. Pieces that were
-    /// lent may change while they are read.
+    /// Calls `f` with the address and length of each piece of `range`; does nothing if the range is out of bounds.
+    /// The lender may change lent pieces while `f` reads them.
     pub fn pieces(&self, range: Range<usize>, mut f: impl FnMut(*const u8, usize)) {
         if range.end > self.len() {
             return;
@@ -225,7 +227,8 @@ impl TxPayload {
         }
     }
 
-    /// Copies `range` behind what is in `out`. `None`, and `out` is as it was, if it is out of bounds.
+    /// Appends the bytes of `range` to `out`. Returns `None` and leaves `out` unchanged if the range is out of
+    /// bounds.
     pub fn append_to(&self, range: Range<usize>, out: &mut Vec<u8>) -> Option<()> {
         let len = range.end.checked_sub(range.start).filter(|_| range.end <= self.len())?;
         out.reserve(len);
@@ -239,31 +242,31 @@ impl TxPayload {
         Some(())
     }
 
-    /// How many bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is more than one mbuf.
+    /// Returns whether the payload takes more than one mbuf.
     #[inline]
     fn is_chain(&self) -> bool {
         u32::from(self.first) != self.len
     }
 
-    /// Whether nobody else refers to its mbufs: no clone, no queue of a port, no frame. What others did with them
-    /// before has then happened.
+    /// Returns whether the payload's mbufs have no other user: no clone, no queue of a port, no frame. If so, every
+    /// access by former users has happened before.
     #[inline]
     pub fn is_unshared(&self) -> bool {
         is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m)))
     }
 
-    /// Another reference to the mbufs, to be given to a frame or a clone; and how many they are.
+    /// Takes another reference to each mbuf, for a frame or a clone. Returns the first mbuf and the number of mbufs.
     #[inline]
     fn retain(&self) -> (NonNull<sys::rte_mbuf>, u16) {
         let add = |m| {
@@ -283,9 +286,10 @@ impl TxPayload {
         (self.m, mbufs)
     }
 
-    /// A frame of `headers` and the first `len` bytes of this payload, written in front of the payload: one segment, or
-    /// as many as the payload has, all of which is sent then. `None` while anyone else refers to the mbufs, or if there is
-    /// no room for the headers or fewer bytes.
+    /// Makes a frame of `headers` and the first `len` bytes of this payload, with the headers written in front of the
+    /// payload. The frame has one segment, or all of the payload's if the payload is a chain. Returns `None` while
+    /// the mbufs have another user, or if the headers do not fit in front, or if `len` is more than the payload has,
+    /// or less than all of a chain.
     #[inline]
     pub(crate) fn prepend(&self, headers: &[u8], len: usize) -> Option<NonNull<sys::rte_mbuf>> {
         let chain = self.is_chain();
@@ -294,8 +298,9 @@ impl TxPayload {
             return None;
         }
         let (mut m, segments) = self.retain();
-        // SAFETY: nobody but us refers to the first mbuf, so its fields and its headroom are ours to write; both ranges are
-        // within the buffer. Nobody reads what lies before `off`. The chain behind it is as it was when it was frozen.
+        // SAFETY: we are the only user of the first mbuf, so its fields and its headroom are ours to write; both
+        // ranges are within the buffer. No one reads what lies before `off`. The rest of the chain is as it was when
+        // it was frozen.
         unsafe {
             let mbuf = m.as_mut();
             mbuf.data_off = self.off - headers.len() as u16;
@@ -312,15 +317,15 @@ impl TxPayload {
         Some(m)
     }
 
-    /// Whether a frame that starts with all of this payload, in place, can go on with other segments: the mbufs of a
-    /// chain stay as they are.
+    /// Returns whether a frame that starts with all of this payload, in place, may continue with other segments. A
+    /// chain may not, because its mbufs must keep their links.
     pub(crate) fn can_be_continued(&self) -> bool {
         !self.is_chain()
     }
 
-    /// Gives `f` the segments that show `range` of this payload: the mbuf itself while nobody else refers to it and it is
-    /// the only one, else indirect ones. `None` if the range is beyond the payload or the pool is empty; what `f` got
-    /// stays with it.
+    /// Calls `f` with the segments that hold `range` of this payload: the mbuf itself if it is the only one and has
+    /// no other user, else indirect mbufs. Returns `None` if the range ends after the payload or the pool is empty;
+    /// `f` keeps the segments that it got before.
     #[inline]
     pub(crate) fn segments(
         &self,
@@ -341,12 +346,12 @@ impl TxPayload {
                     self.retain().0
                 } else {
                     let indirect = pool.take()?;
-                    // SAFETY: a fresh mbuf; attaching takes a reference of what it shows, the mbuf or what was lent to
-                    // it, and copies its address and flags.
+                    // SAFETY: a fresh mbuf; attaching takes a reference to the memory that it will refer to (the
+                    // mbuf's or lent), and copies its address and flags.
                     unsafe { sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr()) };
                     indirect
                 };
-                // SAFETY: nobody else refers to `m`; the range lies within the buffer.
+                // SAFETY: `m` has no other user; the range lies within the buffer.
                 unsafe {
                     let mbuf = m.as_mut();
                     mbuf.data_off = place.off + (from - at) as u16;
@@ -363,19 +368,20 @@ impl TxPayload {
         Some(())
     }
 
-    /// Whether it shows memory of someone else that lies within `range`, by address.
+    /// Returns whether the payload has lent memory within `range`, by address.
     pub fn shows(&self, range: &Range<usize>) -> bool {
         self.is_chain()
             && self.places().any(|place| {
                 let at = place.start() as usize;
-                // SAFETY: alive; nobody changes these flags while the payload lives.
+                // SAFETY: alive; these flags do not change while the payload lives.
                 let lent = unsafe { place.m.as_ref().ol_flags & ATTACHED != 0 };
                 lent && at < range.end && range.start < at + usize::from(place.len)
             })
     }
 
-    /// Copies what was lent, so that the lender may have it back: this payload refers to it no longer. Frames that were
-    /// made before still do. False, and nothing has changed, if the pool is empty or its mbufs are too small.
+    /// Copies the lent bytes, so that the lender may take its memory back: this payload no longer refers to it.
+    /// Frames made earlier still do. Returns `false` and changes nothing if the pool is empty or its mbufs are too
+    /// small.
     pub fn make_own(&mut self, pool: &mut Pool) -> bool {
         if !self.is_chain() {
             return true;
@@ -406,14 +412,14 @@ impl Drop for TxPayload {
     #[inline]
     fn drop(&mut self) {
         if !self.is_chain() {
-            // The next segment, if any, belongs to a frame that a queue has or had: only this segment is released.
+            // The next segment, if any, belongs to a frame that is or was in a queue: only this segment is released.
             // SAFETY: our reference, not used afterwards.
             unsafe { sys::rte_pktmbuf_free_seg(self.m.as_ptr()) };
             return;
         }
-        // Each is read before it is released.
+        // Each mbuf's link is read before the mbuf is released.
         for mut place in self.places() {
-            // SAFETY: our reference, not used afterwards; if it is the last one, nobody else knows the mbuf.
+            // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
             unsafe {
                 if is_alone(place.m) && place.m.as_ref().ol_flags & ATTACHED == 0 {
                     place.m.as_mut().next = ptr::null_mut();
@@ -427,7 +433,7 @@ impl Drop for TxPayload {
     }
 }
 
-/// Whether there is one reference to the mbuf. What others did with it before has then happened.
+/// Returns whether the mbuf has one reference. If so, every access by former users has happened before.
 #[inline]
 fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
     let alone = refcnt(m).load(Ordering::Relaxed) == 1;

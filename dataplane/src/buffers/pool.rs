@@ -14,7 +14,7 @@ use crate::eal::{self, Eal};
 
 mod lifo;
 
-/// Bytes free before the data of a fresh mbuf, for headers.
+/// Headroom, in bytes, before the data of a fresh mbuf.
 pub const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
 
 /// How the threads that use a pool relate.
@@ -41,8 +41,8 @@ pub struct PoolError {
 
 /// A fixed number of mbufs, used by one engine.
 ///
-/// Threads that EAL does not know get no cache from a mempool, and an engine is driven by such threads in turn: so the
-/// mempool has no cache, but a stack that only the engine uses.
+/// Mempools cache mbufs only for threads that EAL knows, and EAL knows none of the threads that drive an engine. So
+/// the mempool has no cache, but keeps its mbufs on a stack that only the engine uses.
 #[derive(Debug)]
 pub struct Pool {
     mempool: NonNull<sys::rte_mempool>,
@@ -52,14 +52,14 @@ pub struct Pool {
     leases: Arc<()>,
 }
 
-/// A promise that a mempool stays, even if the pool's owner goes: for a driver that is going to take mbufs from it.
+/// Keeps a mempool alive even after the pool's owner is gone, for a driver that is going to take mbufs from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     mempool: NonNull<sys::rte_mempool>,
     _kept: Arc<()>,
 }
 
-// SAFETY: only an address; the mempool is used by one thread at a time, as its users have arranged.
+// SAFETY: only an address; the users of the mempool see to it that one thread at a time uses it.
 unsafe impl Send for Lease {}
 // SAFETY: as above; nothing here changes.
 unsafe impl Sync for Lease {}
@@ -70,8 +70,8 @@ impl Lease {
     }
 }
 
-/// What mbufs that show memory of someone else have in common: what DPDK calls when nobody refers to that memory any more,
-/// which is nothing, as lenders are told otherwise. Its count is not kept.
+/// Data shared by all mbufs that refer to lent memory: the function that DPDK calls when the last reference is gone.
+/// It does nothing, because lenders learn of that in another way. The reference count is not kept.
 struct Lent(UnsafeCell<sys::rte_mbuf_ext_shared_info>);
 
 // SAFETY: only the count changes, by DPDK's atomic instructions.
@@ -83,30 +83,30 @@ static LENT: Lent = Lent(UnsafeCell::new(sys::rte_mbuf_ext_shared_info {
     refcnt: 1,
 }));
 
-/// That of all mbufs.
+/// Returns the shared data of all mbufs that refer to lent memory.
 #[inline]
 pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
     LENT.0.get()
 }
 
-/// Memory that was lent is not referred to any more.
+/// Called when lent memory has no reference left.
 unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
-/// A mempool whose owner is gone while frames of it were still alive.
+/// A mempool whose owner was dropped while frames of it were still alive.
 struct Retired {
     mempool: NonNull<sys::rte_mempool>,
     capacity: usize,
     leases: Arc<()>,
 }
 
-// SAFETY: only counted and freed, under the lock of RETIRED, once nobody else refers to it.
+// SAFETY: only counted and freed, under the lock of RETIRED, once it has no other user.
 unsafe impl Send for Retired {}
 
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// Makes a pool of `frames` mbufs with `room` bytes after the headroom each, in memory of NUMA node `node`, or of any where
-    /// EAL has none there.
+    /// Makes a pool of `frames` mbufs, each with `room` bytes after the headroom, in memory of NUMA node `node`, or
+    /// of any node if EAL has none there.
     pub(crate) fn new(
         eal: &Arc<Eal>,
         frames: u32,
@@ -163,12 +163,12 @@ impl Pool {
         }
     }
 
-    /// Mbufs in all.
+    /// Returns the number of all mbufs, taken or not.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Mbufs that can be taken now.
+    /// Returns how many mbufs can be taken now.
     #[inline]
     pub fn available(&self) -> usize {
         let pool = self.mempool.as_ptr();
@@ -176,7 +176,7 @@ impl Pool {
         unsafe { lifo::available(pool).unwrap_or_else(|| sys::rte_mempool_avail_count(pool) as usize) }
     }
 
-    /// Bytes of data that an mbuf holds after its headroom.
+    /// Returns how many bytes of data an mbuf can hold after its headroom.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -229,7 +229,7 @@ impl Pool {
 /// Returns an mbuf to its pool.
 ///
 /// # Safety
-/// `m` is a single-segment direct mbuf that nobody else refers to, and is not used any more.
+/// `m` is a single-segment direct mbuf without other users, and the caller no longer uses it.
 #[inline]
 pub(crate) unsafe fn give_back(m: NonNull<sys::rte_mbuf>) {
     // SAFETY: as the caller promises; such an mbuf is in the state in which pools keep them.
@@ -249,8 +249,8 @@ impl Drop for Pool {
     }
 }
 
-/// Frees the retired mempools that are not leased and to which every frame has come back. On the control thread, as it may change what memory
-/// the virtio drivers share with their peers.
+/// Frees the retired mempools that have no lease and to which every frame has come back. Runs on the control thread,
+/// because freeing may change the memory that the virtio drivers share with their peers.
 fn reap() {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     retired.retain(|r| {
@@ -266,7 +266,7 @@ fn reap() {
     });
 }
 
-/// Pools that wait for frames to come back. For tests of leaks.
+/// Returns the number of pools that wait for frames to come back. For tests of leaks.
 #[doc(hidden)]
 pub fn retired_pools() -> usize {
     RETIRED.lock().unwrap_or_else(PoisonError::into_inner).len()

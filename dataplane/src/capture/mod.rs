@@ -1,5 +1,5 @@
-//! Records frames in a pcapng file, off the path of the engines: each copies frames into a bounded ring of its own, and a
-//! thread writes the file. A frame that finds the ring full is counted and not recorded.
+//! Records frames in a pcapng file, off the path of the engines: each engine copies frames into a bounded ring of its
+//! own, and a thread writes the file. A frame that finds the ring full is counted but not recorded.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -19,11 +19,11 @@ mod pcapng;
 #[cfg(test)]
 mod tests;
 
-/// Octets of all rings.
+/// Octets of all rings together.
 const RING: usize = 32 << 20;
-/// Octets in front of each frame in the ring.
+/// Octets of the record in front of each frame in the ring.
 const HEADER: usize = 16;
-/// How long the writer sleeps when the ring is empty.
+/// How long the writer sleeps when all rings are empty.
 const NAP: Duration = Duration::from_millis(2);
 
 /// Which way a frame went.
@@ -43,7 +43,7 @@ pub struct CaptureError {
     source: io::Error,
 }
 
-/// What recording has cost.
+/// How many frames a capture recorded and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
     /// Frames recorded.
@@ -52,11 +52,11 @@ pub struct CaptureStats {
     pub dropped: u64,
 }
 
-/// A capture that is being written, as one engine feeds it. When all are dropped the file is completed, which says if frames
-/// are missing in it.
+/// One engine's handle to a capture that is being written. When all handles are dropped the file is completed, and
+/// ends with the number of frames that it lacks.
 #[derive(Debug)]
 pub struct Capture {
-    /// Dropped before `file`, which waits until nobody fills a ring.
+    /// Dropped before `file`, because `file` waits until no ring is filled any longer.
     ring: Producer<u8>,
     clock: Clock,
     /// Time of day at the clock's origin, ns.
@@ -73,7 +73,7 @@ struct Written {
     writer: Option<JoinHandle<Summary>>,
 }
 
-/// What has come of a file.
+/// The outcome of writing a file.
 #[derive(Debug, Default)]
 struct Summary {
     written: u64,
@@ -81,10 +81,10 @@ struct Summary {
     failure: Option<io::Error>,
 }
 
-/// What the ring holds in front of a frame.
+/// The record in front of a frame in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
-    /// Time of day, ns.
+    /// Time of day, in ns.
     time: u64,
     len: u32,
     direction: Direction,
@@ -113,11 +113,11 @@ impl Record {
 }
 
 impl Capture {
-    /// Creates the file, or empties the one that is there, and starts the thread that writes it. `interface` names the
-    /// port in the file. Returns a capture for each of so many engines.
+    /// Creates the file, or empties an existing one, and starts the thread that writes it. `interface` names the port
+    /// in the file. Returns one handle for each of `engines` engines.
     ///
     /// # Errors
-    /// If the file cannot be written, or the thread not be started.
+    /// If the file cannot be written, or the thread cannot be started.
     pub fn start(
         path: &Path,
         interface: &str,
@@ -158,8 +158,8 @@ impl Capture {
         Ok(rings.into_iter().map(capture).collect())
     }
 
-    /// Records a frame, given in pieces. `fill`: its TCP or UDP checksum may be unfilled, as the link vouches for it; the
-    /// recorded copy gets a real one.
+    /// Records a frame, passed in pieces. `fill`: the frame's TCP or UDP checksum may be unfilled, because the link
+    /// does not need it; the recorded copy gets a real one.
     pub fn record(&mut self, direction: Direction, fill: bool, pieces: &[&[u8]]) {
         let ring = &mut self.ring;
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -170,7 +170,7 @@ impl Capture {
         }
         let time = self.origin.saturating_add(self.clock.now());
         let record = Record { time, len: record_len, direction, fill_checksum: fill };
-        // There is room for all of it, which nobody else takes.
+        // The room was checked above, and no one else fills this ring.
         let _ = ring.push_entire_slice(&record.encode());
         for piece in pieces {
             let _ = ring.push_entire_slice(piece);
@@ -178,7 +178,7 @@ impl Capture {
         self.recorded += 1;
     }
 
-    /// What of this engine's frames has been recorded so far.
+    /// Returns how many of this engine's frames have been recorded and dropped so far.
     pub fn stats(&self) -> CaptureStats {
         CaptureStats { recorded: self.recorded, dropped: self.dropped.load(Ordering::Relaxed) }
     }
@@ -186,7 +186,7 @@ impl Capture {
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // The writer ends when it has emptied rings that nobody fills any more.
+        // The writer ends once the rings are empty and have no producers.
         let path = self.path.display();
         let summary = match self.writer.take().map(JoinHandle::join) {
             Some(Ok(summary)) => summary,
@@ -208,7 +208,7 @@ impl Drop for Written {
     }
 }
 
-/// The file with its first blocks.
+/// Creates the file and writes its first blocks.
 fn begin(path: &Path, interface: &str) -> io::Result<BufWriter<File>> {
     let mut file = BufWriter::with_capacity(1 << 18, File::create(path)?);
     pcapng::section(&mut file)?;
@@ -217,16 +217,16 @@ fn begin(path: &Path, interface: &str) -> io::Result<BufWriter<File>> {
     Ok(file)
 }
 
-/// What one engine has recorded.
+/// The frames that one engine has recorded.
 struct Stream {
     frames: Consumer<u8>,
-    /// Of a frame that is not all there.
+    /// The record of a frame that is not yet complete in the ring.
     header: Option<Record>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Stream {
-    /// What is known of the next frame, if all of it is there.
+    /// Returns the record of the next frame, if all of the frame is in the ring.
     fn next(&mut self) -> Option<Record> {
         if self.header.is_none() {
             let mut bytes = [0; HEADER];
@@ -236,7 +236,7 @@ impl Stream {
         self.header.filter(|record| self.frames.slots() >= record.len as usize)
     }
 
-    /// Takes the frame of which [`next`](Self::next) has told, with its octets in `buffer`.
+    /// Takes the frame that [`next`](Self::next) announced, and puts its octets into `buffer`.
     fn take(&mut self, buffer: &mut Vec<u8>) -> Option<Record> {
         let record = self.next()?;
         buffer.resize(record.len as usize, 0);
@@ -261,21 +261,21 @@ struct Writer {
 
 impl Writer {
     fn spawn(self) -> io::Result<JoinHandle<Summary>> {
-        // Signals are the program's.
+        // Signals are for the program's own threads.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let thread = thread::Builder::new().name("urnic-capture".into()).spawn(move || self.run());
         before.thread_set_mask()?;
         thread
     }
 
-    /// Writes until the rings are empty and nobody fills them. After a failure frames are only counted.
+    /// Writes until the rings are empty and have no producers. After a failure, frames are only counted.
     fn run(mut self) -> Summary {
         let first = self.last;
         let mut buffer = Vec::new();
         let mut failure = None;
         let mut flushed = true;
         loop {
-            // Before the last look into the rings, so that nothing is left in them.
+            // Asked before the rings are read a last time, so that nothing is left in them.
             let last_look = self.streams.iter().all(|stream| stream.frames.is_abandoned());
             if let Some((record, from)) = self.next(&mut buffer) {
                 flushed = false;
@@ -288,7 +288,7 @@ impl Writer {
             } else if last_look {
                 break;
             } else {
-                // What has happened is to be seen in the file while more is awaited.
+                // While the writer waits for more frames, readers of the file should see those recorded so far.
                 if !flushed && failure.is_none() {
                     failure = self.file.flush().err();
                     flushed = true;
@@ -305,8 +305,9 @@ impl Writer {
         Summary { written: self.written, dropped, failure }
     }
 
-    /// The earliest of the frames that are there, with its octets in `buffer`, and whose it is. Engines do not wait for each
-    /// other: one that is slow to record may be behind the rest in the file.
+    /// Takes the earliest of the frames that are in the rings, with its octets in `buffer`, and returns it with the
+    /// number of its engine. The writer does not wait for slow engines: frames that one records late are out of order
+    /// in the file.
     fn next(&mut self, buffer: &mut Vec<u8>) -> Option<(Record, usize)> {
         let waiting = self.streams.iter_mut().enumerate();
         let waiting = waiting.filter_map(|(i, stream)| Some((stream.next()?.time, i)));

@@ -17,7 +17,7 @@ impl Options {
         Self(Vec::new())
     }
 
-    /// Longer values than 65,535 octets are cut.
+    /// Appends an option; a value longer than 65,535 octets is cut.
     fn with(mut self, code: u16, value: &[u8]) -> Self {
         let value = value.get(..usize::from(u16::MAX)).unwrap_or(value);
         self.0.extend(code.to_le_bytes());
@@ -33,7 +33,7 @@ impl Options {
     }
 }
 
-/// A block of pieces whose lengths are multiples of four, together.
+/// Writes a block of `pieces`, whose total length is a multiple of four.
 fn block(out: &mut impl Write, kind: u32, pieces: &[&[u8]]) -> io::Result<()> {
     let len: usize = pieces.iter().map(|piece| piece.len()).sum();
     let len =
@@ -44,7 +44,7 @@ fn block(out: &mut impl Write, kind: u32, pieces: &[&[u8]]) -> io::Result<()> {
     out.write_all(&len)
 }
 
-/// A time as blocks have it: the upper half first.
+/// Encodes a time as blocks contain it: the upper half first.
 fn halves(time: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&((time >> 32) as u32).to_le_bytes());
@@ -52,7 +52,7 @@ fn halves(time: u64) -> [u8; 8] {
     bytes
 }
 
-/// Section Header Block.
+/// Writes a Section Header Block.
 pub(super) fn section(out: &mut impl Write) -> io::Result<()> {
     const BYTE_ORDER: [u8; 4] = 0x1a2b_3c4d_u32.to_le_bytes();
     const VERSION_1_0: [u8; 4] = [1, 0, 0, 0];
@@ -63,7 +63,7 @@ pub(super) fn section(out: &mut impl Write) -> io::Result<()> {
     block(out, SECTION_HEADER, &[&BYTE_ORDER, &VERSION_1_0, &LENGTH_UNKNOWN, &options.end()])
 }
 
-/// Interface Description Block: Ethernet, frames of any length, time in nanoseconds.
+/// Writes an Interface Description Block: Ethernet, frames of any length, time in nanoseconds.
 pub(super) fn interface(out: &mut impl Write, name: &str) -> io::Result<()> {
     const LINKTYPE_ETHERNET: [u8; 4] = [1, 0, 0, 0];
     const NO_LIMIT: [u8; 4] = [0; 4];
@@ -73,7 +73,7 @@ pub(super) fn interface(out: &mut impl Write, name: &str) -> io::Result<()> {
     block(out, INTERFACE_DESCRIPTION, &[&LINKTYPE_ETHERNET, &NO_LIMIT, &options.end()])
 }
 
-/// Enhanced Packet Block.
+/// Writes an Enhanced Packet Block.
 pub(super) fn packet(out: &mut impl Write, time: u64, way: Direction, frame: &[u8]) -> io::Result<()> {
     // epb_flags, 4 octets, then the end of options. The direction is in the lowest two bits.
     let mut options = [2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -87,7 +87,8 @@ pub(super) fn packet(out: &mut impl Write, time: u64, way: Direction, frame: &[u
     block(out, ENHANCED_PACKET, &[&[0; 4], &halves(time), &len, &len, frame, padding, &options])
 }
 
-/// Interface Statistics Block: the time of the capture from `start` to `end`, frames seen, and those of them missing.
+/// Writes an Interface Statistics Block: the times when the capture started and ended, frames seen, and frames
+/// dropped.
 pub(super) fn statistics(
     out: &mut impl Write,
     start: u64,

@@ -1,7 +1,7 @@
 use super::*;
 use std::fs;
 
-/// The blocks of a file: type and body.
+/// Returns the blocks of a file: type and body.
 fn blocks(path: &Path) -> Vec<(u32, Vec<u8>)> {
     let bytes = fs::read(path).expect("the capture");
     let mut rest = bytes.as_slice();
@@ -24,7 +24,7 @@ fn time(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) << 32 | u64::from(word(bytes, at + 4))
 }
 
-/// The value of an option, among those that start at `at`.
+/// Returns the value of option `wanted` among the options that start at `at`.
 fn option(body: &[u8], mut at: usize, wanted: u16) -> Vec<u8> {
     loop {
         let (code, len) = (word(body, at) & 0xffff, (word(body, at) >> 16) as usize);
@@ -40,7 +40,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64
 }
 
-/// That of the only engine.
+/// Returns the handle of the only engine.
 fn one(started: Result<Vec<Capture>, CaptureError>) -> Capture {
     started.expect("starts").pop().expect("one")
 }
@@ -100,7 +100,7 @@ fn the_file_has_every_frame_and_the_statistics() {
         assert_eq!(&body[20..20 + frame.len()], frame.as_slice());
         let flags = option(body, 20 + frame.len().next_multiple_of(4), 2);
         assert_eq!(word(&flags, 0), if i % 2 == 0 { 1 } else { 2 });
-        // The kernel's clock and the time of day were read one after the other.
+        // The monotonic clock and the time of day were not read at the same moment.
         let t = time(body, 4);
         assert!(t + 1_000_000 >= last && t <= after + 1_000_000, "{last} {t} {after}");
         last = t;
@@ -112,7 +112,7 @@ fn the_file_has_every_frame_and_the_statistics() {
     assert_eq!(time(&option(body, 12, 3), 0), last);
 }
 
-/// What finds no room is missing, and the file says how much.
+/// A frame that finds no room is missing, and the file says how many are.
 #[test]
 fn a_full_ring_drops_and_counts() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -131,7 +131,7 @@ fn a_full_ring_drops_and_counts() {
     assert_eq!(option(&blocks[3].1, 12, 5), 10u64.to_le_bytes());
 }
 
-/// The recorded copy has the checksum that the link made superfluous, whole pieces or not.
+/// The recorded copy has the checksum that the link did not need, however the frame is cut into pieces.
 #[test]
 fn unfilled_checksums_are_filled() {
     let dir = tempfile::tempdir().expect("a folder");

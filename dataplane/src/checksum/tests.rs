@@ -1,6 +1,6 @@
 use super::*;
 
-/// A frame with a segment of `len` octets, and two octets of padding behind the packet.
+/// Returns a frame with a segment of `len` octets, and two octets of padding after the packet.
 fn frame(protocol: u8, len: usize) -> Vec<u8> {
     let mut f = vec![0x5a; ETHERNET + 20 + len + 2];
     f[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -10,7 +10,7 @@ fn frame(protocol: u8, len: usize) -> Vec<u8> {
     f
 }
 
-/// The receiver's test: everything summed, with the pseudo-header, gives all ones.
+/// The receiver's check: the sum of everything, with the pseudo-header, is all ones.
 fn is_right(f: &[u8], len: usize) -> bool {
     let all = sum(&f[26..34]) + u64::from(f[23]) + len as u64 + sum(&f[34..34 + len]);
     fold(all) == 0xffff
@@ -34,7 +34,7 @@ fn fills_tcp_and_udp() {
     }
 }
 
-/// A packet from RFC 1071's family, computed by hand: the checksum is absolute, not only self-consistent.
+/// A packet after the manner of RFC 1071, computed by hand: the checksum is right, not only self-consistent.
 #[test]
 fn agrees_with_a_known_packet() {
     let mut f = frame(UDP, 8);

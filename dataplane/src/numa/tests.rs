@@ -4,7 +4,7 @@ fn port(text: &str) -> PortSpec {
     text.parse().expect("a port")
 }
 
-/// Two nodes of four cores each, as of two processors with hyper-threads.
+/// Returns two nodes of four cores each, as of two processors with hyper-threads.
 fn two_nodes() -> Machine {
     Machine { nodes: [(0, vec![0, 1, 4, 5]), (1, vec![2, 3, 6, 7])].into() }
 }
@@ -36,7 +36,7 @@ fn nothing_is_far_where_nothing_is_known() {
 #[test]
 fn engines_without_a_core_run_near_the_port() {
     assert_eq!(two_nodes().near(Some(1), &[0, 1, 2, 3]), [2, 3]);
-    // A process that may use none of them.
+    // A process that may use no core of the node.
     assert_eq!(two_nodes().near(Some(1), &[0, 1]), [0, 1]);
     assert_eq!(two_nodes().near(None, &[0, 1, 2]), [0, 1, 2]);
 }
@@ -74,7 +74,7 @@ fn linux_describes_the_machine() {
     ] {
         assert_eq!(machine.node_of_at(sys.path(), &port(text)), node, "{text}");
     }
-    // All of one node is near.
+    // A machine with one node: all cores are near.
     let one = Machine { nodes: [(1, vec![0, 1])].into() };
     assert_eq!(one.node_of_at(sys.path(), &port("pci:0000:81:00.0")), None);
 }

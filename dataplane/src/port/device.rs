@@ -1,4 +1,4 @@
-//! The device of a port in EAL, from the wait for its first peer to its end.
+//! A port's device in EAL, from the wait for its first peer to its removal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,25 +17,26 @@ use crate::eal::{self, Eal, Task};
 use crate::rx_event::RxEvent;
 use crate::{Rss, log};
 
-/// How often a memif client tries to reach its server.
+/// Interval at which a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// How long a device that could not be made is left alone.
+/// Time until the next attempt after a device could not be made.
 const PLUG_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long a NIC may take to make its link when a port is opened.
+/// Time that a NIC has to bring its link up when a port is opened.
 const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 enum State {
-    /// Waits for the first peer; there is no device yet.
+    /// Waiting for the first peer; there is no device yet.
     Waiting(Door),
-    /// EAL's thread makes it. Nobody waits for that: EAL's memory may be locked by a thread that waits for whoever
-    /// polls this port, as one of the program's does that registers memory in a callback of EAL's.
+    /// EAL's thread makes the device. The port must not wait for that: the lock of EAL's memory may be held by a
+    /// thread that itself waits for the thread that polls this port. For example, a program may register memory in
+    /// one of EAL's callbacks.
     Making(Task<Result<Made, PortError>>),
     /// The device exists.
     Plugged(Made),
-    /// There is no device; a `vhost` port has none until its peer listens.
+    /// There is no device: a `vhost` port has none until its peer listens.
     Absent,
 }
 
@@ -46,14 +47,14 @@ pub(super) struct Device {
     link: Option<ring::End>,
     retry_at: Instant,
     netdev: Option<Netdev>,
-    /// The driver's own sockets, until its queues take them.
+    /// The driver's packet sockets, until the port's queues take them.
     packet_rings: Vec<PacketRing>,
     told_of_queues: bool,
     _listening: Option<socket::Listening>,
 }
 
 impl Device {
-    /// Makes the device, or the place where its peer will be awaited, with a queue each way for each of the pools `rx`.
+    /// Makes the device, or starts waiting for its peer, with one queue each way for each of the pools `rx`.
     pub(super) fn open(
         eal: &Arc<Eal>,
         spec: &PortSpec,
@@ -129,7 +130,7 @@ impl Device {
                 }
                 device.start()?;
             }
-            // Where nobody listens yet, the driver would look for its peer once a second.
+            // While no peer listens, the driver would look for one only once a second.
             PortSpec::Vhost { path, server: false } if !socket::is_served(path) => {}
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
@@ -143,7 +144,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Plugs the device in, while the port is being opened. Its port id.
+    /// Plugs the device in while the port is being opened. Returns its port id.
     fn plug(&mut self) -> Result<u16, PortError> {
         let id = self.recipe.plug()?;
         self.plugged(id);
@@ -154,7 +155,7 @@ impl Device {
         self.state = State::Plugged(Made { id, started: None });
     }
 
-    /// Starts what was plugged in.
+    /// Starts the device that was plugged in.
     fn start(&mut self) -> Result<(), PortError> {
         if let State::Plugged(made) = &mut self.state {
             made.started = Some(self.recipe.start(made.id)?);
@@ -162,7 +163,7 @@ impl Device {
         Ok(())
     }
 
-    /// The port id, if there is a device to poll.
+    /// Returns the port id, if there is a device to poll.
     #[inline]
     pub(super) fn polled(&self) -> Option<u16> {
         match &self.state {
@@ -178,42 +179,43 @@ impl Device {
         }
     }
 
-    /// The queues of a ring, one after the other; none of other devices.
+    /// Returns the queues of a ring in their order; empty for other devices.
     pub(super) fn ring_queues(&self) -> Vec<ring::Queue> {
         self.link.as_ref().map(ring::End::queues).unwrap_or_default()
     }
 
-    /// Whether the driver sends frames of several segments.
+    /// Returns whether the driver sends frames of several segments.
     pub(super) fn chains(&self) -> bool {
         self.started().is_none_or(|started| started.chains)
     }
 
-    /// What a NIC does about checksums, if any of it is left to it.
+    /// Returns the checksum work that is left to the NIC, if any.
     pub(super) fn nic(&self) -> Option<Offload> {
         self.started()?.nic
     }
 
-    /// What tells of frames at each of its queues; empty where the driver cannot. `None` before it is started.
+    /// Returns the receive event of each queue; empty if the driver cannot signal frames. `None` before the device is
+    /// started.
     pub(super) fn rx_events(&self) -> Option<&[Arc<RxEvent>]> {
         self.started().map(|started| &started.rx_events[..])
     }
 
-    /// How many queues it has each way.
+    /// Returns the number of queues each way.
     pub(super) fn queues(&self) -> u16 {
         self.started().map_or(self.recipe.rx.len() as u16, |started| started.queues)
     }
 
-    /// The hash by which its NIC spreads connections over the queues, where that is known.
+    /// Returns the hash by which the NIC spreads connections over the queues; `None` if it is unknown.
     pub(super) fn rss(&self) -> Option<Rss> {
         self.started()?.rss
     }
 
-    /// The sockets of the `af_packet` driver, one for each queue.
+    /// Takes the packet sockets of the `af_packet` driver, one for each queue.
     pub(super) fn take_packet_rings(&mut self) -> Vec<PacketRing> {
         std::mem::take(&mut self.packet_rings)
     }
 
-    /// Whether the peer is there; furthers a connection that is not.
+    /// Returns whether the peer is there; if it is not, takes the next step towards a connection.
     pub(super) fn link_up(&mut self) -> bool {
         if let Some(link) = &self.link {
             return link.is_whole();
@@ -249,7 +251,7 @@ impl Device {
         up
     }
 
-    /// Whether the peer takes frames of several TCP segments, as was agreed when it came.
+    /// Returns whether the peer takes frames of several TCP segments, as negotiated when it connected.
     pub(super) fn sends_trains(&self) -> bool {
         let Some(id) = self.polled() else { return false };
         match self.recipe.spec {
@@ -264,12 +266,12 @@ impl Device {
                 // SAFETY: the device exists; `features` is ours.
                 let status = unsafe {
                     match sys::rte_eth_vhost_get_vid_from_port_id(id) {
-                        // Without a peer, or before it has enabled a queue.
+                        // No peer, or it has not yet enabled a queue.
                         vid if vid < 0 => return false,
                         vid => sys::rte_vhost_get_negotiated_features(vid, &raw mut features),
                     }
                 };
-                // Of both families: trains are sent in either.
+                // For both families, because such frames may be of either.
                 const BOTH: u64 = sys::VIRTIO_NET_F_GUEST_TSO4 | sys::VIRTIO_NET_F_GUEST_TSO6;
                 status == 0 && features & BOTH == BOTH
             }
@@ -277,7 +279,8 @@ impl Device {
         }
     }
 
-    /// How many queues the peer that is there has, where it may be another number than ours; no more than the driver has.
+    /// Returns the number of queues of the present peer, limited to those of the driver, if the peer may have a
+    /// different number than we. `None` if it may not, or if there is no peer.
     pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
         // SAFETY: the device exists. Without a peer the number is refused.
@@ -287,12 +290,12 @@ impl Device {
                 vid => sys::rte_vhost_get_vring_num(vid),
             }
         };
-        // One each way.
+        // One vring for each direction.
         let queues = vrings / 2;
         let most = self.started()?.driver_queues;
         if queues > most && !std::mem::replace(&mut self.told_of_queues, true) {
             tracing::warn!(
-                "{}: the peer has {queues} queues, and this end looks at {most} of them, so frames of its other engines are \
+                "{}: the peer has {queues} queues, but this end polls only {most}, so frames of its other engines are \
                  lost: set engine.engines to the same number at both ends",
                 self.recipe.spec
             );
@@ -300,7 +303,7 @@ impl Device {
         Some(queues.min(most)).filter(|queues| *queues > 0)
     }
 
-    /// Has EAL's thread do it.
+    /// Has EAL's thread run `job`.
     fn begin(&mut self, job: impl FnOnce(&Recipe) -> Result<Made, PortError> + Send + 'static) {
         let recipe = Arc::clone(&self.recipe);
         self.state = State::Making(recipe.eal.begin({
@@ -309,7 +312,7 @@ impl Device {
         }));
     }
 
-    /// Takes what EAL's thread has made. Where that failed, another peer is waited for.
+    /// Takes the device that EAL's thread has made. If that failed, waits for another peer.
     fn made(&mut self, result: Result<Made, PortError>) {
         self.retry_at = Instant::now() + RETRY;
         let error = match result {
@@ -335,14 +338,14 @@ impl Device {
         }
     }
 
-    /// Lets the driver take over from the door.
+    /// Closes the door and lets the driver take its place.
     fn admit(&mut self) {
         if let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) {
             self.begin(|recipe| door.hand_over(|| recipe.make()));
         }
     }
 
-    /// Makes the device of a `vhost` port once somebody listens for it: the driver connects at once.
+    /// Makes the device of a `vhost` port once a peer listens: the driver connects at once.
     fn join(&mut self) {
         if let PortSpec::Vhost { path, server: false } = &self.recipe.spec
             && Instant::now() >= self.retry_at
@@ -352,7 +355,7 @@ impl Device {
         }
     }
 
-    /// (Re)starts a memif client, which connects only then, now and again.
+    /// (Re)starts a memif client, at most once in [`RETRY`], because it connects only when it is started.
     fn start_client(&mut self) {
         if Instant::now() < self.retry_at {
             return;
@@ -367,8 +370,8 @@ impl Device {
         }
     }
 
-    /// Waits for the link of a NIC, which takes it a while to make: what is sent before, such as the probes for an
-    /// address conflict, is lost.
+    /// Waits for a NIC to bring its link up. Frames that are sent before, such as the probes for an address conflict,
+    /// would be lost.
     fn await_link(&mut self) {
         let began = Instant::now();
         while !self.link_up() {

@@ -1,8 +1,9 @@
-//! Where a `virtio_user` port waits for its first peer.
+//! Waits for the first peer of a `virtio_user` port.
 //!
-//! The driver's server mode blocks in `accept` when the device is plugged in, and opening a port must not. So we listen
-//! on the path ourselves at first. When a peer has come, the driver is let in instead: it binds the path anew, our
-//! connection is closed, and the peer, which reconnects at once when it loses one, arrives at the driver.
+//! In server mode, the driver blocks in `accept` when its device is plugged in, but opening a port must not block. So
+//! at first we listen on the path ourselves. When a peer has connected, the driver takes over: it binds the path
+//! anew, and we close our connection. The peer reconnects at once when it loses a connection, and so arrives at the
+//! driver.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,10 +15,10 @@ use std::time::Duration;
 use nix::sys::socket::{MsgFlags, recv};
 use std::os::fd::AsRawFd;
 
-/// How long the driver may wait for a peer that was there a moment ago; a vhost port retries every second.
+/// How long the driver may wait for a peer that was connected a moment ago; a vhost port retries every second.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A socket on which we wait. Removes its path when dropped.
+/// A listening socket at which the port waits. Removes its path when dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     listener: UnixListener,
@@ -33,7 +34,7 @@ impl Door {
         Ok(Self { listener, visitor: None, path: path.to_owned() })
     }
 
-    /// Whether a peer has come and stays: at the second look it must still be there.
+    /// Returns whether a peer has connected and stays: it must still be connected at the next call.
     pub(super) fn has_visitor(&mut self) -> bool {
         if let Some(visitor) = &self.visitor {
             let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -45,7 +46,7 @@ impl Door {
         false
     }
 
-    /// Runs `plug`, which makes the driver bind the path and wait there, and sends the visitor to it.
+    /// Runs `plug`, which makes the driver bind the path and wait there, and sends the peer to it.
     pub(super) fn hand_over<T>(self, plug: impl FnOnce() -> T) -> T {
         let path = self.path.clone();
         let _ = fs::remove_file(&path);
@@ -57,11 +58,11 @@ impl Door {
                         return;
                     }
                 }
-                // Between the driver's bind and its listen; a peer that is too early tries again later.
+                // Gives the driver time to listen after its bind. A peer that still comes too early is refused, and retries.
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    // The peer is gone: nobody else will end the driver's wait.
+                    // The peer is gone: nothing else will end the driver's wait.
                     drop(UnixStream::connect(&path));
                 }
             });
@@ -71,7 +72,7 @@ impl Door {
         })
     }
 
-    /// Closes the listener, but leaves the path, which is another's by now.
+    /// Closes the listener, but does not remove the path, which the driver uses by now.
     fn into_connection(mut self) -> Option<UnixStream> {
         self.path = PathBuf::new();
         self.visitor.take()

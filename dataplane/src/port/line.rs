@@ -1,10 +1,10 @@
-//! The queues of a port: what each has for itself, and what they have in common.
+//! The queues of a port: the state of each queue, and the state they share.
 //!
-//! The first queue's handle looks after the device: its peer, its link, its memory. The others learn from words that it
-//! leaves. A device with several queues is started once and stays started until the last handle has gone, so a number that a
-//! handle has learned stays right, whatever the others do. The drivers change under a burst what the peer's coming and going
-//! changes: `vhost` waits, for each queue, until its burst is over; `virtio_user` keeps split rings, which are all that we
-//! use, as they are.
+//! The first queue's handle looks after the device: its peer, its link, its memory. The others learn its state from
+//! shared atomics. A device with several queues is started once and stays started until the last handle is dropped,
+//! so a port id that a handle has learned stays valid. When the peer comes or goes, the drivers change the state that
+//! bursts use: `vhost` waits, for each queue, until its burst is over; `virtio_user` does not change split rings, the
+//! only kind that we use.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,23 +20,23 @@ use crate::rx_event::RxEvent;
 #[derive(Clone, Debug)]
 struct Ready {
     id: u16,
-    /// What tells of frames at each queue; empty where the driver cannot.
+    /// The receive event of each queue; empty if the driver cannot signal frames.
     rx_events: Vec<Arc<RxEvent>>,
 }
 
-/// What the queues of a port have in common.
+/// The state that the queues of a port share.
 #[derive(Debug)]
 struct Common {
-    /// Only the first queue's handle takes it after the port was opened, so nobody ever waits for it.
+    /// Only the first queue's handle takes this lock once the port is open, so no handle ever waits for it.
     device: Mutex<Device>,
     ready: OnceLock<Ready>,
     up: AtomicBool,
     sends_trains: AtomicBool,
-    /// Queues of the peer; zero while they are not known, or as many as ours.
+    /// Queues of the peer; zero while their number is unknown or equal to ours.
     peer_queues: AtomicU16,
 }
 
-/// A queue of a device, in either direction.
+/// One queue of a device, for both directions.
 #[derive(Debug)]
 pub(super) struct Line {
     /// The device, once it is known to be started.
@@ -44,14 +44,15 @@ pub(super) struct Line {
     queue: u16,
     /// Queues of the port.
     queues: u16,
-    /// The queue from which frames are taken next: another one than `queue` at times if the peer has more than we.
+    /// The queue that the next burst receives from: it differs from `queue` at times if the peer has more queues than
+    /// we.
     turn: u16,
-    /// Queues of the peer beyond this are nobody's; zero where there are none but our own.
+    /// The number of the peer's queues if the peer has more than we; else zero, and there are only our own.
     beyond: u16,
-    /// The peer has this queue.
+    /// Whether the peer has this queue.
     is_served: bool,
     armed: bool,
-    /// What a ring has instead of a driver; frames come from the other device's pool.
+    /// The rings, used in place of a driver; received frames come from the other device's pool.
     ring: Option<ring::Queue>,
     /// The `af_packet` driver's socket.
     packet_ring: Option<PacketRing>,
@@ -59,7 +60,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns the queues of a device that has so many, the one that looks after it first.
+    /// Returns the `queues` queues of a device, the one that looks after the device first.
     pub(super) fn all_of(mut device: Device, queues: u16) -> Vec<Self> {
         let mut rings = device.ring_queues().into_iter();
         let mut packet_rings = device.take_packet_rings().into_iter();
@@ -90,19 +91,19 @@ impl Line {
         (0..queues).map(line).collect()
     }
 
-    /// The device, if there is one to poll.
+    /// Returns the device's port id, if there is a device to poll.
     #[inline]
     pub(super) fn polled(&self) -> Option<u16> {
         self.id
     }
 
-    /// The number of the queue.
+    /// Returns the number of the queue.
     #[inline]
     pub(super) fn queue(&self) -> u16 {
         self.queue
     }
 
-    /// The number of the queue at which to look for frames now.
+    /// Returns the number of the queue that the next burst must receive from.
     #[inline]
     pub(super) fn receiving(&mut self) -> u16 {
         let turn = self.turn;
@@ -112,13 +113,13 @@ impl Line {
         turn
     }
 
-    /// Whether the peer has this queue: it looks for no frames elsewhere.
+    /// Returns whether the peer has this queue: a peer does not look for frames at queues that it does not have.
     #[inline]
     pub(super) fn is_served(&self) -> bool {
         self.is_served
     }
 
-    /// Learns how many queues the peer has.
+    /// Reads the number of the peer's queues.
     fn meet(&mut self) {
         let peers = self.common.peer_queues.load(Ordering::Relaxed);
         self.is_served = peers == 0 || self.queue < peers;
@@ -126,13 +127,13 @@ impl Line {
         self.turn = self.queue;
     }
 
-    /// The rings of this queue, if there are: frames come from the other device's pool then.
+    /// Returns the rings of this queue, if it has any: received frames then come from the other device's pool.
     #[inline]
     pub(super) fn ring(&mut self) -> Option<&mut ring::Queue> {
         self.ring.as_mut()
     }
 
-    /// Frames received and sent by way of rings.
+    /// Returns the numbers of frames received and sent through rings.
     pub(super) fn ring_frames(&self) -> (u64, u64) {
         self.ring.as_ref().map_or((0, 0), |ring| (ring.received, ring.sent))
     }
@@ -141,7 +142,7 @@ impl Line {
         self.queue == 0
     }
 
-    /// Asks the device, and learns whether it can be polled now.
+    /// Calls `ask` with the device, and updates whether the device can be polled.
     fn with_device<T>(&mut self, ask: impl FnOnce(&mut Device) -> T) -> T {
         let mut device = self.common.device.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = ask(&mut device);
@@ -152,7 +153,7 @@ impl Line {
         answer
     }
 
-    /// Whether the peer is there; the first queue furthers a connection that is not.
+    /// Returns whether the peer is there; if it is not, the first queue takes the next step towards a connection.
     pub(super) fn link_up(&mut self) -> bool {
         if let Some(ring) = &self.packet_ring {
             ring.kick();
@@ -172,8 +173,8 @@ impl Line {
         up
     }
 
-    /// Whether the peer that is there takes frames of several TCP segments: as the device says, or has said when the first
-    /// queue was asked.
+    /// Returns whether the present peer takes frames of several TCP segments. The first queue asks the device; the
+    /// others use the answer that the first queue last got.
     pub(super) fn sends_trains(&self) -> bool {
         if !self.looks_after_device() {
             return self.common.sends_trains.load(Ordering::Relaxed);
@@ -184,14 +185,15 @@ impl Line {
         sends
     }
 
-    /// Frames that the kernel had for the driver and dropped.
+    /// Returns how many frames the kernel dropped before the driver took them.
     pub(super) fn kernel_drops(&self) -> u64 {
         self.packet_ring.as_ref().map_or(0, PacketRing::drops)
     }
 
-    /// See [`super::Port::arm`].
+    /// Arms the queue: see [`super::Port::arm`].
     pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        // Nothing arrives at a queue that the peer has not; frames that others hand over wake by themselves.
+        // No frame arrives at a queue that the peer does not have; frames from other queues wake the engine by other
+        // means.
         let id = self.polled().filter(|_| self.is_served)?;
         let event = self.common.ready.get()?.rx_events.get(usize::from(self.queue))?.clone();
         for queue in self.polls() {
@@ -203,13 +205,13 @@ impl Line {
                 return None;
             }
         }
-        // What the driver has written for the peer to see comes before our next look at what the peer has written.
+        // The driver's writes for the peer must come before our next read of the peer's writes.
         fence(Ordering::SeqCst);
         self.armed = true;
         Some(event)
     }
 
-    /// The queues at which this handle looks for frames.
+    /// Returns the queues that this handle receives from.
     fn polls(&self) -> impl Iterator<Item = u16> + use<> {
         (self.queue..self.beyond.max(self.queue + 1)).step_by(self.queues.into())
     }
@@ -219,7 +221,7 @@ impl Line {
         self.armed
     }
 
-    /// The driver need not tell of frames: somebody looks for them.
+    /// Tells the driver that it need not signal frames, because the handle is polled.
     #[cold]
     pub(super) fn disarm(&mut self) {
         self.armed = false;

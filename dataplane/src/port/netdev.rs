@@ -1,7 +1,8 @@
-//! The kernel's side of a port on a network interface: is it there and usable, has it a carrier, does it take every
-//! frame in as it is.
+//! The kernel's side of a port on a network interface: whether the interface exists and is usable, whether it has a
+//! carrier, and whether it delivers every frame unchanged.
 //!
-//! DPDK's drivers find out little of this, set the interface promiscuous for good, and log instead of saying.
+//! DPDK's drivers check little of this, leave the interface promiscuous for good, and log problems instead of
+//! reporting them.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -15,36 +16,37 @@ use urnic_config::PortSpec;
 use super::PortError;
 use super::packet_ring::PacketRing;
 
-/// Interfaces that ports of this process are on: two packet sockets of one process would share the frames.
+/// Interfaces that ports of this process use: two packet sockets of one process would each get some of the frames.
 static TAKEN: Mutex<Option<HashSet<(&'static str, i32)>>> = Mutex::new(None);
 
-/// Capabilities of `capabilities(7)`, by their bits.
+/// Bits of capabilities, see `capabilities(7)`.
 const CAP_NET_ADMIN: u8 = 12;
 const CAP_NET_RAW: u8 = 13;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_BPF: u8 = 39;
 
-/// The largest MTU of an interface of which XDP gets every packet: one fits a page with what the kernel keeps beside it.
+/// The largest MTU of an interface at which XDP gets every packet: packet and the kernel's own data share a page.
 const XDP_MTU_MAX: i32 = 3498;
 
-/// A network interface that a port uses; promiscuous meanwhile.
+/// A network interface that a port uses; promiscuous while this lives.
 #[derive(Debug)]
 pub(super) struct Netdev {
     /// A packet socket that receives nothing, but keeps the interface promiscuous while it is open.
     socket: OwnedFd,
     name: String,
     taken: (&'static str, i32),
-    /// Queues that a port on it can have.
+    /// Queues that a port on the interface can have.
     queues: u16,
 }
 
 impl Netdev {
-    /// Whether a port of this kind works on an interface that exists already.
+    /// Returns whether a port of this kind uses an existing interface.
     pub(super) fn is_used_by(spec: &PortSpec) -> bool {
         matches!(spec, PortSpec::AfPacket { .. } | PortSpec::AfXdp { .. })
     }
 
-    /// Looks whether the port can be opened on its interface with packets of `mtu` bytes, and prepares it for `wanted` queues.
+    /// Checks that the port can be opened on its interface with packets of `mtu` bytes, and prepares the interface
+    /// for up to `wanted` queues. Returns `None` for ports that use no existing interface.
     pub(super) fn open(spec: &PortSpec, mtu: u16, wanted: u16) -> Result<Option<Self>, PortError> {
         permitted(spec)?;
         let Some(name) = spec.interface().filter(|_| Self::is_used_by(spec)) else { return Ok(None) };
@@ -97,27 +99,27 @@ impl Netdev {
         Ok(Some(netdev))
     }
 
-    /// Returns how many queues each way a port on it can have, no more than were wanted.
+    /// Returns how many queues each way a port on the interface can have, at most the number wanted.
     pub(super) fn queues(&self) -> u16 {
         self.queues
     }
 
-    /// Whether the interface is up and has a carrier.
+    /// Returns whether the interface is up and has a carrier.
     pub(super) fn is_running(&self) -> bool {
         const GET_LINK: u32 = 0x0a;
-        // The flags follow the carrier with a delay.
+        // The flags follow the carrier with a delay, so ask for the carrier first.
         match self.ethtool([GET_LINK, 0]) {
             Ok([_, link]) => link != 0,
             Err(_) => self.flags().is_ok_and(|flags| flags & libc::IFF_RUNNING != 0),
         }
     }
 
-    /// Finds the `af_packet` driver's sockets, one for each queue, which are not among those of `before` and may each have
-    /// `in_flight` bytes of frames on the way.
+    /// Finds the `af_packet` driver's sockets, one for each queue, which are not among those of `before`. Each gets
+    /// room for `in_flight` bytes of frames in flight.
     pub(super) fn driver_sockets(&self, before: &[RawFd], in_flight: usize) -> Vec<PacketRing> {
         let found = PacketRing::find_all(self.taken.1, before, in_flight);
         if found.is_empty() {
-            tracing::debug!("{}: the driver's socket is not to be found", self.name);
+            tracing::debug!("{}: cannot find the driver's packet socket", self.name);
         }
         found
     }
@@ -128,7 +130,7 @@ impl Netdev {
         Ok(unsafe { request.ifr_ifru.ifru_flags }.into())
     }
 
-    /// One of the requests that fill in an `ifreq`.
+    /// Makes a request that fills in an `ifreq`.
     fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
         let mut request = request_for(&self.name);
         ioctl(&self.socket, what, &mut request)?;
@@ -153,7 +155,7 @@ impl Netdev {
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Frames that the kernel has merged on reception (GRO, LRO) do not fit a packet socket: asks it to leave that.
+    /// Asks the kernel not to merge frames on reception (GRO, LRO), because merged frames do not fit a packet socket.
     fn keep_frames_whole(&self) {
         const GET_GRO: u32 = 0x2b;
         const SET_GRO: u32 = 0x2c;
@@ -182,7 +184,8 @@ impl Netdev {
         }
     }
 
-    /// Returns how many queues the driver can have, of `wanted` from `queue` on, by what the kernel says of the interface.
+    /// Returns how many queues the driver can use from `queue` on, at most `wanted`, as the kernel describes the
+    /// interface.
     fn usable_queues(&self, spec: &PortSpec, queue: u16, wanted: u16) -> Result<u16, PortError> {
         const GET_CHANNELS: u32 = 0x3c;
         // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
@@ -193,7 +196,7 @@ impl Netdev {
             let reason = format!("it has {queues} queues, and none has the number {queue}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
         };
-        // The driver counts combined queues only, and takes an interface without them for one with a single queue.
+        // The driver counts only combined queues, and treats an interface without any as one with a single queue.
         let most = if channels[4] == 0 { 1 } else { ours };
         let usable = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
         if queues > u32::from(usable) {
@@ -202,14 +205,14 @@ impl Netdev {
                 _ => format!("only {usable} from queue {queue} on are ours"),
             };
             tracing::warn!(
-                "{spec}: {name} spreads what it receives over {queues} queues, and {which}: run `ethtool -L {name} combined \
+                "{spec}: {name} spreads received frames over {queues} queues, but {which}: run `ethtool -L {name} combined \
                  {usable}`, or steer our address there"
             );
         }
         Ok(usable)
     }
 
-    /// A request of ethtool whose structure is made of 32-bit words, the command first.
+    /// Makes an ethtool request whose structure consists of 32-bit words, the command first.
     fn ethtool<const N: usize>(&self, mut words: [u32; N]) -> io::Result<[u32; N]> {
         let mut request = request_for(&self.name);
         request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
@@ -226,7 +229,7 @@ impl Drop for Netdev {
     }
 }
 
-/// What a port needs of the system, in words.
+/// Returns the capabilities that a port needs, in words.
 fn needs(spec: &PortSpec) -> &'static str {
     match spec {
         PortSpec::AfPacket { .. } => "CAP_NET_RAW",
@@ -236,7 +239,7 @@ fn needs(spec: &PortSpec) -> &'static str {
     }
 }
 
-/// Looks for the capabilities without which the port cannot be opened.
+/// Checks that the process has the capabilities without which the port cannot be opened.
 fn permitted(spec: &PortSpec) -> Result<(), PortError> {
     let all: &[&[u8]] = match spec {
         PortSpec::AfPacket { .. } => &[&[CAP_NET_RAW]],
@@ -253,20 +256,20 @@ fn permitted(spec: &PortSpec) -> Result<(), PortError> {
     Err(PortError::NoPermission { port: spec.to_string(), needs: needs(spec) })
 }
 
-/// A packet socket that is bound to no protocol and so receives nothing.
+/// Opens a packet socket that is bound to no protocol and so receives nothing.
 fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: a system call without pointers.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that has just been opened, and is nobody else's.
+    // SAFETY: a descriptor that has just been opened, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A request about an interface; names that are too long are cut, and are no interface's.
+/// Makes a request about an interface; a name that is too long is cut, and so matches no interface.
 fn request_for(name: &str) -> libc::ifreq {
-    // SAFETY: integers, and a union of such; a null pointer among them is not followed.
+    // SAFETY: integers, and a union of integers and a null pointer that is not followed.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
         *to = from as libc::c_char;
@@ -275,7 +278,7 @@ fn request_for(name: &str) -> libc::ifreq {
 }
 
 fn ioctl(socket: &OwnedFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: the requests used here take an `ifreq`, and one that points at data, data of the right size.
+    // SAFETY: the requests used here take an `ifreq`; if it contains a pointer, the data there has the right size.
     match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut *request) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -289,7 +292,7 @@ fn index(socket: &OwnedFd, name: &str) -> io::Result<i32> {
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
 }
 
-/// The names of the interfaces that there are, for a message.
+/// Lists the names of the existing interfaces, for a message.
 fn interfaces() -> String {
     let found = nix::net::if_::if_nameindex();
     let name = |name: &std::ffi::CStr| CString::from(name).into_string().unwrap_or_default();

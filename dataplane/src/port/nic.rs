@@ -1,13 +1,13 @@
 //! TCP checksums that NICs compute and verify.
 //!
-//! Sent: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are (`rte_mbuf_core.h`,
-//! `RTE_MBUF_F_TX_TCP_CKSUM`). Drivers look at each burst before they take it, as DPDK has applications ask them to
-//! (`rte_eth_tx_prepare`, `rte_ethdev.h`): some write a pseudo-header's sum of their own there, and all refuse what their NIC
-//! cannot do. What is refused goes in one piece, with its checksum computed here. The header checksum of IPv4 is never left
-//! to the NIC.
+//! Sending: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are
+//! (`rte_mbuf_core.h`, `RTE_MBUF_F_TX_TCP_CKSUM`). Drivers check each burst before they take it, as DPDK has
+//! applications ask them to (`rte_eth_tx_prepare`, `rte_ethdev.h`): some write their own sum of the pseudo-header,
+//! and all refuse frames that their NIC cannot handle. A refused frame is sent as one segment, with its checksum
+//! computed here. The header checksum of IPv4 is never left to the NIC.
 //!
-//! Received: a NIC's word that a checksum is right is taken for whole TCP segments; a bad word is not final, and no word is
-//! none: then the stack computes.
+//! Receiving: if the NIC reports the checksum of a whole TCP segment as right, it is trusted. If the NIC reports a
+//! wrong checksum or none, the stack verifies it.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -24,18 +24,19 @@ mod tests;
 
 const TCP: u8 = 6;
 
-/// What drivers mean that others do not, by the names that DPDK has for them.
+/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. What drivers report
+/// differs, by DPDK's names for them:
 ///
-/// * `net_virtio`: a frame that came through memory only, whose checksum nobody has filled in, is
-///   `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not correct in the packet data, but the integrity of the data is verified". Of NICs with
-///   a cable that would be odd, and is not believed.
-/// * `net_e1000_em` says which checksums are bad, never which are good.
-/// * `net_vmxnet3` in QEMU says nothing, though it offers to.
+/// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`,
+///   "not correct in the packet data, but the integrity of the data is verified". From NICs with a cable that report
+///   would make no sense, and is not trusted.
+/// * `net_e1000_em` reports bad checksums, never good ones.
+/// * `net_vmxnet3` in QEMU reports nothing, although it claims the capability.
 fn vouches_for_unfilled(driver: &CStr) -> bool {
     driver == c"net_virtio"
 }
 
-/// A port's NIC, what it does about checksums, and how often it has.
+/// A port's NIC: which of its reports are trusted, and counters of its checksum work.
 #[derive(Debug)]
 pub(super) struct Nic {
     vouches_for_unfilled: bool,
@@ -47,7 +48,7 @@ impl Nic {
         Self { vouches_for_unfilled: vouches_for_unfilled(driver), counts: NicChecksums::default() }
     }
 
-    /// Takes away what the NIC says of a received frame unless it is to be believed.
+    /// Removes the NIC's verdict from a received frame unless the verdict can be trusted.
     #[inline(never)]
     pub(super) fn judge(&mut self, frame: &mut Mbuf) {
         if !self.believes(frame.checksum_flags(), frame.data()) {
@@ -70,12 +71,12 @@ impl Nic {
         believed
     }
 
-    /// Offers frames to the driver, after it has prepared them; answers how many it has taken, from the front. What it
-    /// refuses goes as a copy of our own, from `pool`.
+    /// Has the driver prepare and send frames. Returns how many it took, from the front. A frame that the driver
+    /// refuses is sent as a linear copy in an mbuf of `pool`.
     ///
     /// # Safety
-    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue `queue` only we use. What
-    /// is taken is ours no more.
+    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue `queue` only we
+    /// use. Frames that were taken are no longer ours.
     #[inline(never)]
     pub(super) unsafe fn send(
         &mut self,
@@ -84,7 +85,7 @@ impl Nic {
         n: u16,
         pool: &mut Pool,
     ) -> u16 {
-        // SAFETY: as the caller promises; a refused frame is used no more.
+        // SAFETY: as the caller promises; a refused frame is not used afterwards.
         unsafe {
             self.offer((ops, queue), frames, n, |refused| {
                 let own = in_software(refused, pool);
@@ -94,10 +95,10 @@ impl Nic {
         }
     }
 
-    /// As `send`; `instead` turns a frame that the driver refuses into another, if it can.
+    /// As [`send`](Self::send); `instead` turns a frame that the driver refuses into another one, or returns `None`.
     ///
     /// # Safety
-    /// As of `send`.
+    /// As for `send`.
     #[inline]
     unsafe fn offer(
         &mut self,
@@ -113,7 +114,7 @@ impl Nic {
             let mut taken = 0;
             while taken < n {
                 let (at, rest) = (frames.add(taken.into()), n - taken);
-                // Drivers that have nothing to prepare have no such function.
+                // Drivers without anything to prepare have no such function.
                 let ready = (*ops).tx_pkt_prepare.map_or(rest, |prepare| prepare(queue, at, rest));
                 let left = left_to_nic(at, ready);
                 let sent = if ready > 0 { burst(queue, at, ready) } else { 0 };
@@ -133,7 +134,7 @@ impl Nic {
                             break;
                         }
                     }
-                    // Like a drop on the wire: TCP sends it again.
+                    // Like a loss on the wire: TCP retransmits.
                     None => self.counts.tx_unsent += 1,
                 }
             }
@@ -142,8 +143,8 @@ impl Nic {
     }
 }
 
-/// Whether a frame is a TCP segment of which a NIC can have seen everything, in an IPv4 packet whose header is right: its
-/// word is about TCP only. RFC 1122 §3.2.1.2.
+/// Returns whether a frame is a TCP segment that a NIC can have seen as a whole, in an IPv4 packet with a right
+/// header checksum, because the NIC's verdict covers only TCP. RFC 1122 §3.2.1.2.
 fn is_whole_segment(frame: &[u8]) -> bool {
     let Some(l) = Layers::of(frame).filter(|l| l.protocol == TCP && l.payload + l.len <= frame.len()) else {
         return false;
@@ -151,17 +152,18 @@ fn is_whole_segment(frame: &[u8]) -> bool {
     l.v6 || frame.get(l.ip..l.payload).is_some_and(is_complete)
 }
 
-/// How many of `n` frames leave their checksum to the NIC.
+/// Returns how many of `n` frames leave their checksum to the NIC.
 ///
 /// # Safety
-/// They are live.
+/// The frames are live.
 unsafe fn left_to_nic(frames: *const *mut sys::rte_mbuf, n: u16) -> u64 {
     // SAFETY: as the caller promises.
     let is_left = |&i: &usize| unsafe { (**frames.add(i)).ol_flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 };
     (0..usize::from(n)).filter(is_left).count() as u64
 }
 
-/// A frame in one piece that asks nothing of a NIC.
+/// Copies a frame into one segment with a full checksum, which asks nothing of a NIC. `None` if the pool is empty or
+/// the frame does not fit.
 ///
 /// # Safety
 /// `m` is a live frame.
@@ -181,10 +183,11 @@ unsafe fn in_software(m: *const sys::rte_mbuf, pool: &mut Pool) -> Option<Mbuf> 
 /// Copies the segments of a frame one after the other, as far as there is room.
 ///
 /// # Safety
-/// They are live, and `out` is none of them.
+/// The segments are live, and `out` overlaps none of them.
 unsafe fn gather(mut m: Option<NonNull<sys::rte_mbuf>>, mut out: &mut [u8]) {
     while let Some(segment) = m {
-        // SAFETY: as the caller promises; a segment's data lies in its buffer, and may be memory that a program writes to.
+        // SAFETY: as the caller promises; a segment's data lies in its buffer, which may be memory that a program
+        // writes to.
         unsafe {
             let segment = segment.as_ref();
             let n = usize::from(segment.data_len).min(out.len());

@@ -1,8 +1,9 @@
-//! The packet sockets of DPDK's `af_packet` driver, one for each queue, of which the driver makes too little.
+//! Adjusts the packet sockets of DPDK's `af_packet` driver, one for each queue.
 //!
-//! Its send buffer is too small for its ring: then the kernel leaves frames in the ring until the next are sent, and the
-//! driver says that all are gone. It also receives what other programs send on the interface, and does not tell how
-//! many frames found no place. The driver keeps the socket to itself, so we look for it among our descriptors.
+//! The driver's send buffer is too small for its ring: when it is full, the kernel leaves frames in the ring until
+//! the next ones are sent, but the driver reports them as sent. The driver also receives frames that other programs
+//! send on the interface, and does not report how many frames found no room. It does not expose its sockets, so we
+//! find them among our descriptors.
 
 use std::fs;
 use std::mem;
@@ -17,27 +18,28 @@ pub(super) struct PacketRing {
     drops: AtomicU64,
 }
 
-/// The packet sockets with rings that this process has now.
+/// Returns the packet sockets with rings that this process has now.
 pub(super) fn sockets() -> Vec<RawFd> {
     let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers.filter(|&fd| bound_to(fd).is_some()).collect()
 }
 
-/// The interface whose every frame a packet socket receives; none for other descriptors.
+/// Returns the interface whose every frame a packet socket receives; `None` for other descriptors.
 fn bound_to(fd: RawFd) -> Option<i32> {
     // SAFETY: integers only.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
     let mut len = mem::size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address has the length stated; a descriptor that is none, or not a socket, is refused.
+    // SAFETY: the address has the length stated; any other descriptor is refused.
     let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
     let is_packet = status == 0 && i32::from(address.sll_family) == libc::AF_PACKET;
     (is_packet && address.sll_protocol == (libc::ETH_P_ALL as u16).to_be()).then_some(address.sll_ifindex)
 }
 
 impl PacketRing {
-    /// Finds the sockets on the interface with the number `index`, not among those of `before`, and sets each up for a ring
-    /// of `in_flight` bytes of frames. They come in the order of their numbers, which is mostly that of their queues.
+    /// Finds the sockets on the interface with index `index` that are not among those of `before`, and sets each up
+    /// for a ring of `in_flight` bytes of frames. Returns them by ascending descriptor, which usually is the order of
+    /// their queues.
     pub(super) fn find_all(index: i32, before: &[RawFd], in_flight: usize) -> Vec<Self> {
         let is_ours = |fd: &RawFd| !before.contains(fd) && bound_to(*fd) == Some(index);
         let mut found: Vec<RawFd> = sockets().into_iter().filter(is_ours).collect();
@@ -46,16 +48,16 @@ impl PacketRing {
     }
 
     fn of(fd: RawFd, in_flight: usize) -> Option<Self> {
-        // SAFETY: the driver keeps it open until its device, which has just been plugged in, is taken out.
+        // SAFETY: the driver keeps it open until its device, which was just plugged in, is removed.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()?;
         let ring = Self { socket, drops: AtomicU64::new(0) };
         const PACKET_IGNORE_OUTGOING: i32 = 23;
         if !ring.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) {
             tracing::debug!("the kernel does not filter what others send on the interface");
         }
-        // The kernel counts each frame with what it keeps beside it.
+        // The kernel counts each frame together with the data that it keeps about it.
         let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);
-        // Without the right to have so much: as much as allowed; the rest waits for `kick`.
+        // Without the privilege for so much: as much as allowed; `kick` sends the rest later.
         if !ring.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes) {
             ring.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
         }
@@ -68,13 +70,13 @@ impl PacketRing {
         unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) == 0 }
     }
 
-    /// Sends what is left in the ring.
+    /// Has the kernel send the frames that are left in the ring.
     pub(super) fn kick(&self) {
-        // SAFETY: nothing is passed; the kernel looks into the ring.
+        // SAFETY: nothing is passed; the kernel reads the ring.
         unsafe { libc::sendto(self.socket.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
     }
 
-    /// Frames that found the ring full, since it was made.
+    /// Returns how many frames were dropped because the ring was full, since the socket was made.
     pub(super) fn drops(&self) -> u64 {
         #[repr(C)]
         #[derive(Default)]
@@ -85,7 +87,7 @@ impl PacketRing {
         let mut statistics = Statistics::default();
         let mut len = mem::size_of_val(&statistics) as libc::socklen_t;
         let (fd, at) = (self.socket.as_raw_fd(), (&raw mut statistics).cast());
-        // SAFETY: the option fills in two integers, of the length stated. The kernel then counts from zero again.
+        // SAFETY: the option fills in two integers, of the length stated. Reading resets the kernel's counts.
         unsafe { libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &raw mut len) };
         self.drops.fetch_add(statistics.drops.into(), Ordering::Relaxed) + u64::from(statistics.drops)
     }

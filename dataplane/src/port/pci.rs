@@ -1,4 +1,4 @@
-//! NICs on the PCI bus: is it there, and is it ours to drive?
+//! NICs on the PCI bus: checks that one exists, and that DPDK may drive it.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use urnic_config::PortSpec;
 
 use super::PortError;
 
-/// Kernel drivers that give a NIC to user space, or share it with DPDK.
+/// Kernel drivers that hand a NIC to user space, or share it with DPDK.
 const FOR_USER_SPACE: [&str; 5] = ["vfio-pci", "uio_pci_generic", "igb_uio", "mlx5_core", "mlx4_core"];
 
-/// Looks whether DPDK may drive the NIC.
+/// Checks that DPDK may drive the NIC.
 pub(super) fn check(spec: &PortSpec, address: &str) -> Result<(), PortError> {
     let unusable = |reason: String| Err(PortError::Interface { port: spec.to_string(), reason });
     let device = Path::new("/sys/bus/pci/devices").join(address);

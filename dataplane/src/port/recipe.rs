@@ -1,4 +1,4 @@
-//! How a port's device in EAL is made: plugged in, configured, started, and taken out again.
+//! How a port's device in EAL is plugged in, configured, started, and removed.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
@@ -14,38 +14,38 @@ use crate::eal::{self, Eal};
 use crate::rx_event::RxEvent;
 use crate::{Capabilities, Rss, RxChecksum, TxChecksum, log};
 
-/// Bytes of an IP packet that any Ethernet carries.
+/// The MTU that every Ethernet carries, in bytes.
 const ETHERNET_MTU: u16 = 1500;
 
-/// Segments that the longest chain has: headers, and the pieces of payload that TCP puts into a segment.
+/// Segments of the longest chain: the headers, and the pieces of payload that TCP may put into one segment.
 const LONGEST_CHAIN: u16 = 9;
 
-/// What the driver of a NIC does about checksums.
+/// The checksum work that a NIC's driver does.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offload {
     pub tx: TxChecksum,
     pub rx: RxChecksum,
-    /// Its name.
+    /// The driver's name.
     pub driver: &'static CStr,
 }
 
-/// What a driver said when its device was started.
+/// What a driver reported when its device was started.
 #[derive(Clone, Debug)]
 pub(super) struct Started {
-    /// It sends frames of several segments.
+    /// Whether it sends frames of several segments.
     pub chains: bool,
     pub nic: Option<Offload>,
-    /// What tells of frames at each queue while that is armed; empty where the driver cannot.
+    /// The receive event of each queue, for use while the queue is armed; empty if the driver cannot signal frames.
     pub rx_events: Vec<Arc<RxEvent>>,
-    /// Queues each way that the driver has: more than have handles where the peer may have more than we.
+    /// Queues each way that the driver has: more than there are handles if the peer may have more than we.
     pub driver_queues: u16,
-    /// Those that have handles; fewer than were wanted where the driver has no more, or cannot spread frames over them.
+    /// Queues with handles: fewer than wanted if the driver has no more, or cannot spread frames over them.
     pub queues: u16,
-    /// The hash by which its NIC spreads connections over them, where that is known.
+    /// The hash by which the NIC spreads connections over the queues; `None` if it is unknown.
     pub rss: Option<Rss>,
 }
 
-/// A device in EAL. A memif client is not started before its server is there.
+/// A device in EAL.
 #[derive(Debug)]
 pub(super) struct Made {
     /// DPDK's port id.
@@ -53,7 +53,7 @@ pub(super) struct Made {
     pub started: Option<Started>,
 }
 
-/// All that the making of a device asks for.
+/// All that making a device requires.
 #[derive(Debug)]
 pub(super) struct Recipe {
     pub name: CString,
@@ -71,7 +71,7 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    /// Plugs the virtual device in and starts it. On failure it is taken out again.
+    /// Plugs the device in and starts it. On failure the device is removed again.
     pub(super) fn make(&self) -> Result<Made, PortError> {
         let id = self.plug()?;
         match self.start(id) {
@@ -83,7 +83,8 @@ impl Recipe {
         }
     }
 
-    /// Starts device `id`, a memif client, (again): it connects only then. It fails until the server listens.
+    /// Starts device `id`, a memif client, or restarts it, because it connects only when it is started. That fails
+    /// until the server listens.
     pub(super) fn start_again(&self, id: u16, was_started: bool) -> Made {
         if was_started {
             // SAFETY: the device exists; its owner has stopped polling it.
@@ -102,14 +103,14 @@ impl Recipe {
         }
     }
 
-    /// Plugs the virtual device in. Its port id.
+    /// Plugs the device in. Returns its port id.
     pub(super) fn plug(&self) -> Result<u16, PortError> {
         let (bus, name, args) = (vdev::bus(&self.spec), &self.name, &self.args);
         let mut id = 0;
         let status = self.eal.control(|| {
             // SAFETY: EAL runs; NUL-terminated strings, and a place of ours.
             unsafe {
-                // A NIC that EAL was started for is there already.
+                // A NIC that EAL was started with already exists.
                 if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) == 0 {
                     return 0;
                 }
@@ -125,7 +126,7 @@ impl Recipe {
         Ok(id)
     }
 
-    /// Asks the driver whether NIC `id` carries packets of our MTU.
+    /// Checks that NIC `id` carries packets of our MTU.
     pub(super) fn carries_mtu(&self, id: u16) -> Result<(), PortError> {
         let mut info = sys::rte_eth_dev_info::default();
         // SAFETY: the device exists; `info` is ours.
@@ -133,14 +134,14 @@ impl Recipe {
         if status != 0 {
             return Err(self.error("reading the device's properties", status));
         }
-        // Drivers that do not say leave zero.
+        // Drivers that do not report a maximum leave zero.
         if info.max_mtu != 0 && self.mtu > info.max_mtu {
             return Err(PortError::Mtu { port: self.spec.to_string(), mtu: self.mtu, carries: info.max_mtu });
         }
         Ok(())
     }
 
-    /// Makes a device of the rings of an in-process link. Its port id.
+    /// Makes a device of the rings of an in-process link. Returns its port id.
     pub(super) fn make_ring(&self, link: &ring::End) -> Result<u16, PortError> {
         let name = &self.name;
         self.eal
@@ -157,14 +158,15 @@ impl Recipe {
         let watched = self.is_watched();
         const ANY: u32 = u32::MAX;
         let node = self.node.unwrap_or(ANY);
-        // Of the drivers for links in user space, only these can.
+        // Of the drivers for links in user space, only these have interrupts.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
-        // Other ports send and receive single segments.
+        // Ports of other kinds send and receive single segments.
         let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let caps = Capabilities::of(&self.spec);
-        // The kernel's interfaces are made promiscuous by us, for as long as the port is open.
+        // Kernel interfaces are excluded: `Netdev` makes them promiscuous for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
-        // A NIC discards frames beyond the MTU that it is told of; drivers of virtual devices mostly refuse to be told.
+        // A NIC discards frames longer than the MTU that it is set to; most drivers of virtual devices refuse to set
+        // one.
         let jumbo =
             if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
         let start = move || {
@@ -173,7 +175,7 @@ impl Recipe {
             let mut conf = sys::rte_eth_conf::default();
             let (mut key, mut rss) = (rss::Key::new(), None);
             // SAFETY: the device exists and is ours; all pointers are to live locals, which DPDK copies, and to
-            // mempools, which are leased as long as the device is there.
+            // mempools, which are leased for as long as the device exists.
             let queues = unsafe {
                 ok("reading the device's properties", sys::rte_eth_dev_info_get(id, &raw mut info))?;
                 if caps.rx_checksum != RxChecksum::Software {
@@ -232,7 +234,7 @@ impl Recipe {
                 }
                 queues
             };
-            // Drivers that do not say how many segments a frame may have leave zero.
+            // Drivers that do not report how many segments a frame may have leave zero.
             let most = info.tx_desc_lim.nb_mtu_seg_max;
             let chains = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0
                 && (most == 0 || most >= LONGEST_CHAIN);
@@ -257,7 +259,7 @@ impl Recipe {
         };
         let (chains, nic, queues, rss) = result.map_err(|(step, status)| self.error(step, status))?;
         Ok(Started {
-            // The drivers of memory links chain whatever they say, and were tested.
+            // The drivers of memory links send chains whatever they report; this was tested.
             chains: chains || self.spec.is_memory_link(),
             nic: matches!(self.spec, PortSpec::Pci { offload: true, .. }).then_some(nic),
             rx_events: if interrupts { rx_events(id, self.rx.len() as u16, queues) } else { Vec::new() },
@@ -267,13 +269,13 @@ impl Recipe {
         })
     }
 
-    /// Whether DPDK's interrupt thread follows the connection to the peer. Without it, `virtio_user` would register
-    /// its interrupt handler when its first peer goes, and close without taking it back.
+    /// Returns whether DPDK's interrupt thread follows the connection to the peer. If it did not, `virtio_user` would
+    /// register its interrupt handler when its first peer disconnects, and not unregister it on close.
     fn is_watched(&self) -> bool {
         matches!(self.spec, PortSpec::VirtioUser { .. })
     }
 
-    /// Stops device `id` and takes it out of EAL.
+    /// Stops device `id` and removes it from EAL.
     pub(super) fn remove(&self, id: u16) {
         let (bus, name) = (vdev::bus(&self.spec), &self.name);
         let watched = self.is_watched();
@@ -284,7 +286,7 @@ impl Recipe {
             );
             return;
         }
-        // SAFETY: the device exists and is ours; nobody polls it any more.
+        // SAFETY: the device exists and is ours; it is no longer polled.
         let status = self.eal.control(|| unsafe {
             if !watched {
                 sys::rte_eth_dev_stop(id);
@@ -298,14 +300,15 @@ impl Recipe {
     }
 }
 
-/// Stops and closes a device whose driver moves its interrupt handler from socket to socket, by an alarm, whenever the
-/// peer comes or goes: on the thread that runs all this, and while no such move is pending. That is when the link has
-/// not changed between two alarms.
+/// Stops and closes a device whose driver moves its interrupt handler from socket to socket, by an alarm, whenever
+/// the peer comes or goes. The close must run on the interrupt thread, where the alarms run, and while no such move
+/// is pending; none is if the link has not changed between two alarms.
 fn close_between_interrupts(id: u16) -> bool {
     const TRIES: usize = 100;
     let link_status = move || {
         let mut link = sys::rte_eth_link::default();
-        // SAFETY: the device exists; `link` is ours. For a watched device this only reads what the handler noted.
+        // SAFETY: the device exists; `link` is ours. For a watched device this only reads the state that the handler
+        // recorded.
         unsafe { sys::rte_eth_link_get_nowait(id, &raw mut link) };
         link.link_status()
     };
@@ -314,7 +317,7 @@ fn close_between_interrupts(id: u16) -> bool {
         let step = Eal::on_interrupt_thread(move || {
             let now = link_status();
             if now == before {
-                // SAFETY: the device exists; its owner has stopped polling it and waits for us.
+                // SAFETY: the device exists; its owner no longer polls it, and waits for us.
                 unsafe {
                     sys::rte_eth_dev_stop(id);
                     sys::rte_eth_dev_close(id);
@@ -331,8 +334,8 @@ fn close_between_interrupts(id: u16) -> bool {
     false
 }
 
-/// What tells of frames at the receive queues of a started device which each of `handles` polls; empty if its driver has no
-/// interrupts.
+/// Returns one receive event for each of `handles`, covering the queues of the started device that the handle polls;
+/// empty if the driver has no interrupts.
 fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
     let of_handle = |handle: u16| {
         let polls = (handle..queues).step_by(handles.into());
@@ -351,6 +354,6 @@ fn rx_event<'a>(id: u16, queue: u16) -> Option<BorrowedFd<'a>> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the driver keeps it open as long as the device is started, and that is longer than its uses here.
+    // SAFETY: the driver keeps it open while the device is started, which is longer than it is used here.
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -1,4 +1,4 @@
-//! Links between two devices of one process: a pair of rings by name.
+//! Links between two devices of one process: pairs of rings, found by name.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -10,17 +10,17 @@ use dpdk_sys as sys;
 
 use crate::{Mbuf, Pool};
 
-/// Frames that a ring holds, one less than this.
+/// Slots of a ring; it holds one frame less.
 pub(super) const SLOTS: u16 = 1024;
 
-/// The rings of a link, one for each queue; those of `rings[i]` carry what side `i` sends.
+/// The rings of a link, one for each queue and direction; those of `rings[i]` carry the frames that side `i` sends.
 #[derive(Debug)]
 struct Link {
     rings: [Vec<NonNull<sys::rte_ring>>; 2],
     open: [bool; 2],
 }
 
-// SAFETY: rings are made for use from two threads; all else is under the lock of LINKS.
+// SAFETY: rings are made for use from two threads; all else is guarded by the lock of LINKS.
 unsafe impl Send for Link {}
 
 static LINKS: Mutex<Option<HashMap<String, Link>>> = Mutex::new(None);
@@ -45,7 +45,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         for ring in self.rings.iter().flatten() {
             let mut m = ptr::null_mut();
-            // SAFETY: neither side is open, so nobody else uses the rings; what is in them are frames.
+            // SAFETY: neither side is open, so the rings have no other user; they contain frames.
             unsafe {
                 while sys::rte_ring_dequeue(ring.as_ptr(), &raw mut m) == 0 {
                     sys::rte_pktmbuf_free(m.cast());
@@ -64,23 +64,23 @@ fn new_ring() -> Option<NonNull<sys::rte_ring>> {
     NonNull::new(unsafe { sys::rte_ring_create(name.as_ptr(), SLOTS.into(), -1, flags) })
 }
 
-/// One side of a link; leaves it on drop, and the last to leave frees the rings.
+/// One side of a link; leaves the link on drop, and the last to leave frees the rings.
 #[derive(Debug)]
 pub(super) struct End {
     name: String,
     side: usize,
-    /// What we receive from, and what we send to.
+    /// The rings that we receive from, and those that we send to.
     rings: [Vec<NonNull<sys::rte_ring>>; 2],
 }
 
-/// Why a side of a link cannot be had.
+/// Why a side of a link cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// Both sides are open.
+    /// Both sides are taken.
     Taken,
-    /// The other side has so many queues.
+    /// The other side has this number of queues, not ours.
     Queues(u16),
-    /// There is no memory for the rings.
+    /// EAL has no memory for the rings.
     Memory,
 }
 
@@ -90,7 +90,7 @@ unsafe impl Send for End {}
 unsafe impl Sync for End {}
 
 impl End {
-    /// Takes the free side of the link `name`, with as many queues as the other side has.
+    /// Takes the free side of the link `name`; it must have as many queues as the other side.
     pub(super) fn join(name: &str, queues: u16) -> Result<Self, Refusal> {
         with_links(|links| {
             if !links.contains_key(name) {
@@ -109,13 +109,13 @@ impl End {
         })
     }
 
-    /// Whether both sides are open.
+    /// Returns whether both sides are open.
     pub(super) fn is_whole(&self) -> bool {
         with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
     }
 
-    /// Makes an Ethernet device of this end: its port id, or negative. `name` is that of the device; the driver puts
-    /// `net_ring_` in front of what it is given.
+    /// Makes an Ethernet device of this end. Returns its port id, or a negative number. `name` is that of the device;
+    /// the driver itself adds the prefix `net_ring_`.
     pub(super) fn make_device(&self, name: &CStr) -> i32 {
         let name = name.to_bytes_with_nul();
         let name = name.strip_prefix(b"net_ring_").and_then(|n| CStr::from_bytes_with_nul(n).ok());
@@ -123,7 +123,8 @@ impl End {
         let [mut rx, mut tx] =
             self.rings.each_ref().map(|rings| rings.iter().map(|ring| ring.as_ptr()).collect::<Vec<_>>());
         let (receives, sends) = (rx.len() as u32, tx.len() as u32);
-        // SAFETY: EAL runs; so many rings each way, all alive until this end is dropped. DPDK copies their addresses.
+        // SAFETY: EAL runs; `receives` and `sends` rings, all alive until this end is dropped. DPDK copies their
+        // addresses.
         unsafe {
             sys::rte_eth_from_rings(name.as_ptr(), rx.as_mut_ptr(), receives, tx.as_mut_ptr(), sends, 0)
         }
@@ -144,8 +145,8 @@ impl Drop for End {
     }
 }
 
-/// One queue of an end: the ring that it receives from and the one that it sends to, without the driver in between, which keeps
-/// the counters of neighbouring queues on one cache line and writes them with every look.
+/// One queue of an end: the ring that it receives from and the ring that it sends to. DPDK's driver is bypassed,
+/// because it keeps the counters of neighbouring queues on one cache line and writes them in every poll.
 #[derive(Debug)]
 pub(super) struct Queue {
     rx: NonNull<sys::rte_ring>,
@@ -157,7 +158,7 @@ pub(super) struct Queue {
 }
 
 impl End {
-    /// Returns the queues, which must not be used when this end is dropped.
+    /// Returns the queues. They must not be used after this end is dropped.
     pub(super) fn queues(&self) -> Vec<Queue> {
         let [rx, tx] = &self.rings;
         rx.iter().zip(tx).map(|(&rx, &tx)| Queue { rx, tx, received: 0, sent: 0 }).collect()
@@ -165,10 +166,10 @@ impl End {
 }
 
 impl Queue {
-    /// Takes up to `most` frames.
+    /// Receives up to `most` frames; returns how many.
     ///
     /// # Safety
-    /// The end is open, nobody else receives from this queue, and `frames` has room for `most`.
+    /// The end is open, only the caller receives from this queue, and `frames` has room for `most`.
     #[inline]
     pub(super) unsafe fn receive(&mut self, frames: *mut *mut sys::rte_mbuf, most: u16) -> u16 {
         // SAFETY: as the caller promises.
@@ -181,10 +182,10 @@ impl Queue {
         n as u16
     }
 
-    /// Gives the other end as many of `n` frames as there is room for; returns how many.
+    /// Sends as many of `n` frames as there is room for; returns how many.
     ///
     /// # Safety
-    /// The end is open, nobody else sends to this queue, and `frames` has `n` frames that are the caller's.
+    /// The end is open, only the caller sends to this queue, and `frames` has `n` frames that are the caller's.
     #[inline]
     pub(super) unsafe fn send(&mut self, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
         // SAFETY: as the caller promises.
@@ -201,15 +202,15 @@ impl Queue {
     }
 }
 
-// SAFETY: rings are made for one thread at each end at a time, and a queue is used by the holder of its handle only.
+// SAFETY: rings are made for one thread at a time at each end, and only the holder of the handle uses a queue.
 unsafe impl Send for Queue {}
 // SAFETY: shared access only reads the counts.
 unsafe impl Sync for Queue {}
 
-/// A linear copy of a frame, in an mbuf of `pool`; `None` if it does not fit or the pool is empty.
+/// Copies a frame into one mbuf of `pool`; `None` if it does not fit or the pool is empty.
 ///
 /// # Safety
-/// `m` is a whole frame that nobody changes.
+/// `m` is a whole frame that does not change meanwhile.
 pub(super) unsafe fn copy(m: NonNull<sys::rte_mbuf>, pool: &mut Pool) -> Option<Mbuf> {
     let mut copy = pool.mbuf()?;
     let mut segment = m.as_ptr().cast_const();

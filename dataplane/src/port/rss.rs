@@ -1,9 +1,10 @@
-//! How a NIC spreads TCP connections over its queues: Toeplitz's hash of both addresses and ports (RSS), with a key and a
-//! table of ours where the driver takes them. Then the queue of a connection is known before its first frame.
+//! How a NIC spreads TCP connections over its queues: by the Toeplitz hash of both addresses and ports (RSS), with
+//! our own key and table if the driver takes them. Then the queue of a connection is known before its first frame.
 //!
-//! The key repeats 16 bits, so that both directions of a connection have one hash (Woo and Park, "Scalable TCP Session
-//! Monitoring with Symmetric Receive-Side Scaling"). Entry `n` of the table leads to queue `n` modulo the number of queues.
-//! What the driver has taken is read back; where it is anything else, or cannot be read, nothing is known of the hash.
+//! The key repeats 16 bits, so that both directions of a connection have the same hash (Woo and Park, "Scalable TCP
+//! Session Monitoring with Symmetric Receive-Side Scaling"). Entry `n` of the table leads to queue `n` modulo the
+//! number of queues. Key and table are read back from the driver; if they differ from ours or cannot be read, the
+//! hash counts as unknown.
 
 use std::ffi::c_int;
 
@@ -11,20 +12,20 @@ use dpdk_sys as sys;
 
 use crate::caps::Rss;
 
-/// What is hashed: both ends of a TCP connection, of either family (`rte_ethdev.h`, `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and
-/// `RTE_ETH_RSS_NONFRAG_IPV6_TCP`).
+/// The inputs of the hash: both ends of a TCP connection, of either family (`rte_ethdev.h`,
+/// `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and `RTE_ETH_RSS_NONFRAG_IPV6_TCP`).
 const TCP: u64 = 1 << 4 | 1 << 10;
 
-/// The bits that the key repeats: those of Woo and Park. Neighbouring ports get neighbouring queues.
+/// The 16 bits that the key repeats: those of Woo and Park. Neighbouring ports get neighbouring queues.
 const KEY: u16 = 0x6d5a;
 
-/// Octets of the longest key.
+/// Octets of the longest key that a driver takes.
 const LONGEST_KEY: usize = 64;
 
-/// Entries of a part of the table (RTE_ETH_RETA_GROUP_SIZE).
+/// Entries of one part of the table (RTE_ETH_RETA_GROUP_SIZE).
 const PART: usize = 64;
 
-/// The key, as long as a driver may want it; lives while a device is configured.
+/// The key, as long as any driver takes; it must live while a device is configured.
 #[derive(Debug)]
 pub(super) struct Key {
     octets: [u8; LONGEST_KEY],
@@ -36,7 +37,8 @@ impl Key {
         Self { octets: std::array::from_fn(|n| if n % 2 == 0 { high } else { low }) }
     }
 
-    /// Returns what to ask of a driver with these properties; it points at the key. `None` if the driver spreads no TCP.
+    /// Returns the configuration for a driver with these properties, which points to the key. `None` if the driver
+    /// cannot spread TCP connections.
     pub(super) fn request(&mut self, info: &sys::rte_eth_dev_info) -> Option<sys::rte_eth_rss_conf> {
         let types = TCP & info.flow_type_rss_offloads;
         if types == 0 {
@@ -51,7 +53,8 @@ impl Key {
     }
 }
 
-/// Sets the table of started device `id`, and reads table and key back. Returns them if they are ours; for both families.
+/// Sets the table of started device `id`, and reads table and key back. Returns the hash if both are ours, for both
+/// families; else `None`.
 ///
 /// # Safety
 /// The device is started, has `queues` queues, and was configured with a [`Key`]; `info` is its own.
@@ -75,7 +78,7 @@ pub(super) unsafe fn settle(id: u16, info: &sys::rte_eth_dev_info, queues: u16) 
         ..Default::default()
     };
     let ok = |status: c_int| (status == 0).then_some(());
-    // SAFETY: as the caller promises; the tables have as many parts as the entries stated take, the key its length.
+    // SAFETY: as the caller promises; the tables have as many parts as `entries` needs, and the key has its length.
     unsafe {
         ok(sys::rte_eth_dev_rss_reta_update(id, wanted.as_mut_ptr(), entries))?;
         ok(sys::rte_eth_dev_rss_reta_query(id, found.as_mut_ptr(), entries))?;

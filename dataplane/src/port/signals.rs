@@ -1,12 +1,12 @@
 //! Keeps the `tap` driver from sending this process a real-time signal for every burst that arrives.
 //!
-//! It takes the first signal without a handler. Without one it polls, which is what we do anyway: faster, and the
-//! program's system calls are not interrupted.
+//! The driver takes the first signal without a handler. If none is free it polls, as we do anyway: that is faster,
+//! and does not interrupt the program's system calls.
 
 use std::mem;
 use std::ptr;
 
-/// Runs `plug` while every real-time signal that nobody handles is ignored, so that none looks free.
+/// Runs `plug` while all real-time signals without a handler are ignored, so that the driver finds none free.
 pub(super) fn reserved<T>(plug: impl FnOnce() -> T) -> T {
     let reserved: Vec<_> =
         (libc::SIGRTMIN() + 1..libc::SIGRTMAX()).filter(|&signal| reserve(signal)).collect();
@@ -17,7 +17,7 @@ pub(super) fn reserved<T>(plug: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ignores a signal that has its default action. Whether it had.
+/// Ignores a signal that has its default action. Returns whether it had.
 fn reserve(signal: i32) -> bool {
     // SAFETY: a structure of integers, filled in by the call; nothing is changed.
     let action = unsafe {
@@ -31,7 +31,7 @@ fn reserve(signal: i32) -> bool {
 }
 
 fn dispose(signal: i32, handler: libc::sighandler_t) -> bool {
-    // SAFETY: a structure of integers; the handlers passed are the two that are no functions.
+    // SAFETY: a structure of integers; the handlers passed are SIG_DFL and SIG_IGN, which are not functions.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = handler;

@@ -1,8 +1,8 @@
-//! Calls that may write to a socket whose peer is dead.
+//! Blocks SIGPIPE around calls that may write to a socket whose peer is dead.
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
-/// Runs `call` with SIGPIPE blocked in this thread, and takes back one that it raised.
+/// Runs `call` with SIGPIPE blocked in this thread, and discards a SIGPIPE that it raised.
 pub(super) fn blocked<T>(call: impl FnOnce() -> T) -> T {
     let mut pipe = SigSet::empty();
     pipe.add(Signal::SIGPIPE);
@@ -10,7 +10,7 @@ pub(super) fn blocked<T>(call: impl FnOnce() -> T) -> T {
     let was_pending = pending();
     let result = call();
     if !was_pending && pending() {
-        // Pending, so this takes it at once.
+        // The signal is pending, so this returns at once.
         let _ = pipe.wait();
     }
     let _ = before.thread_set_mask();

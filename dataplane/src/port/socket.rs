@@ -1,4 +1,4 @@
-//! The socket through which two processes set a link up: is its path free?
+//! Checks the path of the socket through which two processes set a link up.
 
 use std::collections::HashSet;
 use std::fs;
@@ -14,10 +14,10 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
 
-/// memif sockets that this process listens on: several interfaces may share one.
+/// memif sockets that this process listens on: several interfaces may share one socket.
 static MEMIF: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
 
-/// Held while a port listens.
+/// Keeps a socket listed in [`MEMIF`] while a port listens on it.
 #[derive(Debug)]
 pub(super) struct Listening(PathBuf);
 
@@ -29,14 +29,14 @@ impl Drop for Listening {
     }
 }
 
-/// Makes the path free for a port that is going to listen on it: removes a socket on which nobody listens. For a port
-/// that cannot wait for its peer, checks that it is there.
+/// Frees the path for a port that is going to listen on it: removes a socket on which no process listens. For a port
+/// that cannot wait for its peer, checks that the peer listens.
 pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
     match spec {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
             free(path, spec).map(|()| None)
         }
-        // The driver takes a path without a socket for something else altogether.
+        // If there is no socket at the path, the driver takes the path for something else.
         PortSpec::VirtioUser { path, server: false, .. } if !is_served(path) => {
             Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() })
         }
@@ -72,20 +72,20 @@ fn free(path: &Path, spec: &PortSpec) -> Result<(), PortError> {
         return Err(bad("a file that is not a socket is in the way".into()));
     }
     match probe(path) {
-        // Nobody listens: left behind by a process that was killed.
+        // No process listens: the socket of a process that was killed.
         Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(|e| bad(e.to_string())),
         Err(e @ (Errno::EACCES | Errno::EPERM)) => Err(bad(e.desc().into())),
         _ => Err(PortError::SocketInUse { port: spec.to_string(), path: path.into() }),
     }
 }
 
-/// Whether somebody has the socket open.
+/// Returns whether a process has the socket open.
 pub(super) fn is_served(path: &Path) -> bool {
     probe(path) == Err(Errno::EPROTOTYPE)
 }
 
-/// Tries to connect, with a type of socket that no driver uses: the answer tells whether there is a living socket
-/// (EPROTOTYPE), and its owner notices nothing. A connection that ends at once makes a memif server panic.
+/// Tries to connect with a type of socket that no driver uses. The error shows whether the socket is in use
+/// (EPROTOTYPE), and its owner notices nothing. A connection that ended at once would make a memif server panic.
 fn probe(path: &Path) -> Result<(), Errno> {
     let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)

@@ -1,8 +1,8 @@
-//! Frames of several TCP segments that are longer than an mbuf.
+//! Splits frames of several TCP segments that are longer than an mbuf.
 //!
-//! Peers that have agreed to segmentation offload may send frames of up to 64 KiB, which the driver delivers as a chain
-//! of mbufs. The stack takes linear frames: so each mbuf of the chain becomes a frame of its own, with headers of its
-//! own, as if the sender had cut the frame there. Our own ends never send frames that long.
+//! Peers that have negotiated segmentation offload may send frames of up to 64 KiB, which the driver delivers as a
+//! chain of mbufs. The stack takes only linear frames, so each mbuf of the chain becomes a frame with headers of its
+//! own, as if the sender had cut the frame there. urnic itself never sends frames that long.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -18,7 +18,7 @@ const TCP: u8 = 6;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 
-/// The headers of a frame of TCP, and where their fields are.
+/// The headers of a TCP frame, and the offsets of its layers.
 struct Headers {
     bytes: ArrayVec<u8, HEADROOM>,
     layers: Layers,
@@ -39,11 +39,11 @@ impl Headers {
         }
     }
 
-    /// Turns them into those of `len` bytes of payload that begin `offset` bytes into the frame's.
+    /// Returns the headers for `len` bytes of payload that start `offset` bytes into the frame's payload.
     fn describe(&self, offset: u32, len: usize, last: bool) -> ArrayVec<u8, HEADROOM> {
         let Layers { ip, payload: tcp, v6, .. } = self.layers;
         let mut h = Self { bytes: self.bytes.clone(), layers: self.layers };
-        // IPv6 does not count its own header.
+        // IPv6's length does not include its own header.
         let (from, at) = if v6 { (tcp, ip + 4) } else { (ip, ip + 2) };
         h.put(at..at + 2, &((self.bytes.len() - from + len) as u16).to_be_bytes());
         let mut seq = [0; 4];
@@ -57,17 +57,17 @@ impl Headers {
     }
 }
 
-/// Takes the chain at `head` apart into `frames`; answers how many frames were lost: one if it is not TCP segments, or
-/// one for each that did not fit in.
+/// Splits the chain at `head` into `frames`. Returns how many frames were lost: one if the chain does not consist of
+/// TCP segments, else one for each frame without room.
 ///
 /// # Safety
-/// `head` is a received chain of direct mbufs, ours alone.
+/// `head` is a received chain of direct mbufs that only we use.
 pub(super) unsafe fn split<F: From<Mbuf>>(
     head: NonNull<sys::rte_mbuf>,
     frames: &mut ArrayVec<F, BURST>,
 ) -> u64 {
-    // SAFETY: the chain is ours, and each of its mbufs is handled once; the headers that are written lie in the room
-    // in front of the data, or where such headers were.
+    // SAFETY: the chain is ours, and each of its mbufs is handled once; the headers are written into the room before
+    // the data, or over the old headers.
     unsafe {
         let flags = head.as_ref().ol_flags;
         let first = head.as_ref().buf_addr.cast::<u8>().add(head.as_ref().data_off.into());

@@ -6,26 +6,28 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
 
-/// The network interface of the kernel that the port is on, if other processes can be on it too. Interfaces that a port
-/// makes and NICs that it drives by itself are its own.
+/// Returns the kernel's network interface that the port is on, if other processes can use it too. `None` for
+/// interfaces that a port creates and NICs that it drives by itself, because these belong to the port.
 pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
     match spec {
         PortSpec::AfPacket { interface, .. } | PortSpec::AfXdp { interface, .. } => Some(interface),
-        // `net_af_packet` and `net_pcap` name it so; `net_tap` names one of its own so.
+        // The interface of `net_af_packet` and `net_pcap`; for `net_tap`, `iface` names an interface that the driver
+        // creates.
         PortSpec::Vdev { args, .. } => args.split(',').find_map(|arg| arg.trim().strip_prefix("iface=")),
         _ => None,
     }
 }
 
-/// Queues each way that the driver is to have where the port has so many. A `vhost` end cannot know how many its peer has,
-/// which may have more, and send from all of them. Each costs a descriptor.
+/// Returns the queues each way that the driver must have for a port with `queues` queues. A `vhost` port does not
+/// know in advance how many queues its peer has; the peer may have more, and send from all of them. Each queue costs
+/// a descriptor.
 pub(super) fn driver_queues(spec: &PortSpec, queues: u16) -> u16 {
-    /// As many as `virtio_user` can have.
+    /// The limit of `virtio_user`.
     const OF_PEERS: u16 = 8;
     if matches!(spec, PortSpec::Vhost { .. }) { queues.max(OF_PEERS) } else { queues }
 }
 
-/// Descriptors of the driver's queue in either direction.
+/// Returns the number of descriptors in one queue of the driver.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {
         PortSpec::VirtioUser { queue_size, .. }
@@ -39,11 +41,11 @@ pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     }
 }
 
-/// Bytes of an mbuf where a frame may be several TCP segments: two of 9,000 bytes, or a dozen of 1,500. Longer ones
-/// would save little more, and the pools have many mbufs.
+/// Bytes of an mbuf if a frame may be several TCP segments: enough for two of 9,000 bytes, or a dozen of 1,500.
+/// Longer ones would gain little, and would cost memory in every mbuf of the pools.
 const TRAIN: usize = 18 << 10;
 
-/// Bytes that an mbuf to send must hold, for frames of up to `frame` bytes.
+/// Returns how many bytes an mbuf to send must hold, for frames of up to `frame` bytes.
 pub(super) fn send_room(spec: &PortSpec, frame: usize) -> usize {
     match spec {
         PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. } => frame.max(TRAIN),
@@ -51,12 +53,12 @@ pub(super) fn send_room(spec: &PortSpec, frame: usize) -> usize {
     }
 }
 
-/// Frames of each pool that the driver may hold on to.
+/// Returns how many frames of each pool the driver may hold on to.
 pub(super) fn held_frames(spec: &PortSpec) -> u32 {
     match spec {
-        // It copies into and out of a ring of its own.
+        // The driver copies into and out of a ring of its own.
         PortSpec::AfPacket { .. } => 0,
-        // The receive pool also holds what is being sent: the driver copies it there.
+        // The receive pool also holds frames that are being sent, because the driver copies them into it.
         PortSpec::AfXdp { .. } => 2 * u32::from(XDP_QUEUE),
         _ => queue_size(spec).into(),
     }
@@ -64,14 +66,14 @@ pub(super) fn held_frames(spec: &PortSpec) -> u32 {
 
 /// Descriptors of each ring of an XDP socket.
 const XDP_QUEUE: u16 = 2048;
-/// What the kernel keeps free before a frame for XDP (XDP_PACKET_HEADROOM).
+/// Bytes that the kernel keeps free before a frame for XDP (XDP_PACKET_HEADROOM).
 const XDP_HEADROOM: usize = 256;
 
-/// The largest IP packet that the driver carries.
+/// Returns the largest IP packet that the driver carries, in bytes.
 pub(super) fn mtu_limit(spec: &PortSpec) -> u16 {
     match spec {
-        // A frame, its headroom, and what DPDK and the kernel keep beside it share a page of 4096 bytes, of which a
-        // mempool leaves a cache line unused.
+        // A page of 4096 bytes holds a frame, its headroom, and the data of DPDK and the kernel beside it; a mempool
+        // leaves a cache line of the page unused.
         PortSpec::AfXdp { .. } => 3436,
         // The driver refuses a larger MTU, and drops longer frames.
         PortSpec::Tap { .. } => 1500,
@@ -79,8 +81,8 @@ pub(super) fn mtu_limit(spec: &PortSpec) -> u16 {
     }
 }
 
-/// Bytes of a slot in the ring of a packet socket: the kernel's header and alignment, a VLAN tag, the frame. Four slots
-/// are a whole number of pages.
+/// Returns the bytes of a slot in the ring of a packet socket: the kernel's header and alignment, a VLAN tag, the
+/// frame. Four slots are a whole number of pages.
 fn packet_slot(frame: usize) -> usize {
     const BESIDE: usize = 80 + 16;
     (frame + BESIDE).next_multiple_of(1024)
@@ -88,40 +90,41 @@ fn packet_slot(frame: usize) -> usize {
 
 /// Slots in a block of the ring.
 const SLOTS_PER_BLOCK: usize = 4;
-/// What the driver takes off a slot for the kernel's header.
+/// Bytes of a slot that the driver reserves for the kernel's header.
 const PACKET_HEADER: usize = 32;
 
-/// Bytes that an mbuf for reception must hold, for frames of up to `frame` bytes.
+/// Returns how many bytes an mbuf for reception must hold, for frames of up to `frame` bytes.
 pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
-    /// The longest frame of any urnic.
+    /// The longest frame that any urnic sends.
     const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
     match spec {
-        // Where the mbufs hold the driver's own buffers it copies without looking, however long the peer's frame.
+        // When the mbufs are the driver's own buffers, it copies without a bounds check, however long the peer's
+        // frame is.
         PortSpec::Memif { .. } => frame.max(LONGEST),
-        // The driver wants room for all that a slot can hold.
+        // The driver requires room for all that a slot can hold.
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
-        // The kernel refuses buffers that take, with DPDK's 320 bytes beside, less than 2048.
+        // The kernel refuses buffers that take less than 2048 bytes together with DPDK's 320 bytes beside them.
         PortSpec::AfXdp { .. } => (frame + XDP_HEADROOM).max(1728),
-        // Many NICs know buffers of such sizes only, and split a frame where the driver has rounded down.
+        // Many NICs support only buffers of such sizes; where the driver rounds down, the NIC splits a frame.
         PortSpec::Pci { .. } => (frame + FCS).next_power_of_two().max(2048),
         _ => send_room(spec, frame),
     }
 }
 
-/// Bytes of an Ethernet frame's checksum, which a NIC may count.
+/// Bytes of an Ethernet frame's checksum, which a NIC may count in.
 const FCS: usize = 4;
 
-/// The bus of its device.
+/// Returns the bus of the port's device.
 pub(super) fn bus(spec: &PortSpec) -> &'static CStr {
     if matches!(spec, PortSpec::Pci { .. }) { c"pci" } else { c"vdev" }
 }
 
-/// Whether both ends are in this process.
+/// Returns whether both ends are in this process.
 pub(super) fn is_ring(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::Ring { .. })
 }
 
-/// The device's name in EAL, unique in the process.
+/// Returns the device's name in EAL, unique in the process.
 pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
     let driver = match spec {
         PortSpec::VirtioUser { .. } => "net_virtio_user",
@@ -138,7 +141,7 @@ pub(super) fn name(spec: &PortSpec, serial: u32) -> CString {
     CString::new(format!("{driver}{serial}")).unwrap_or_default()
 }
 
-/// The device's arguments for frames of up to `frame` bytes and so many queues each way.
+/// Returns the device's arguments for frames of up to `frame` bytes and `queues` queues each way.
 pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> Result<CString, PortError> {
     let bad_path = |reason: &str| PortError::SocketPath {
         port: spec.to_string(),
@@ -152,7 +155,7 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> 
     }
     let text = match spec {
         PortSpec::VirtioUser { server, queue_size, .. } => {
-            // By its control queue the driver says how many queues are in use.
+            // The driver announces over its control queue how many queues are in use.
             let several = if queues > 1 { format!(",queues={queues},cq=1") } else { String::new() };
             format!("path={path},queue_size={queue_size},server={}{several}", u8::from(*server))
         }
@@ -173,7 +176,7 @@ pub(super) fn args(spec: &PortSpec, frame: usize, trains: bool, queues: u16) -> 
                 "iface={interface},framesz={slot},blocksz={block},framecnt={queue_size},qdisc_bypass=1,qpairs={queues}"
             )
         }
-        // Busy polling in the kernel would poll in our time.
+        // Busy polling in the kernel would take time from the engine's own polling.
         PortSpec::AfXdp { interface, queue } => {
             format!("iface={interface},start_queue={queue},queue_count={queues},busy_budget=0")
         }
@@ -203,8 +206,8 @@ mod tests {
         }
     }
 
-    /// Drivers round the buffer of a NIC down to a power of two, at least 2048: the longest frame with a VLAN tag and its
-    /// FCS must fit.
+    /// Drivers round a NIC's buffer size down to a power of two, at least 2048: the longest frame with a VLAN tag and
+    /// its FCS must fit.
     #[test]
     fn a_nic_receives_into_buffers_of_its_sizes() {
         let nic: PortSpec = "pci:0000:00:04.0".parse().expect("a port");

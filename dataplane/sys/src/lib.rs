@@ -1,7 +1,7 @@
 //! Raw bindings to the distribution's DPDK (22.11 or newer), made at build time.
 //!
-//! Nothing here is safe to call; `urnic-dataplane` is the interface. Flags that DPDK writes as casts and shifts, which
-//! bindgen cannot evaluate, are written out below with their names of DPDK.
+//! Nothing here is safe to call; `urnic-dataplane` is the interface. DPDK defines some flags by casts and shifts,
+//! which bindgen cannot evaluate; they are written out below under DPDK's names.
 
 #![cfg(feature = "dpdk")]
 #![allow(missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals)]
@@ -15,7 +15,7 @@ pub const RTE_ETH_TX_OFFLOAD_MULTI_SEGS: u64 = 1 << 15;
 pub const RTE_ETH_RX_OFFLOAD_TCP_CKSUM: u64 = 1 << 3;
 pub const RTE_ETH_RX_OFFLOAD_TCP_LRO: u64 = 1 << 4;
 
-/// The guest takes TCP segments that are not cut to the MTU (virtio 1.2 §5.1.3).
+/// The guest accepts TCP segments that are larger than the MTU (virtio 1.2 §5.1.3).
 pub const VIRTIO_NET_F_GUEST_TSO4: u64 = 1 << 7;
 pub const VIRTIO_NET_F_GUEST_TSO6: u64 = 1 << 8;
 

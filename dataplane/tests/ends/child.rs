@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::program::Program;
 use super::{ROLE, SPEC, USER};
 
-/// How long an end may take for a step. A bound, not a measurement.
+/// Time that an end has for a step. A bound, not a measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Child {
@@ -47,7 +47,7 @@ impl Child {
         Self { process, lines, name: format!("{role} {spec}"), _copy: copy }
     }
 
-    /// The next line that the end says.
+    /// Returns the next line that the end prints.
     pub fn line(&mut self, patience: Duration) -> String {
         match self.lines.recv_timeout(patience) {
             Ok(line) => line,
@@ -69,7 +69,7 @@ impl Child {
         self.process.wait().expect("a child of ours");
     }
 
-    /// Tells the end to stop, and expects that it does, well.
+    /// Tells the end to stop, and checks that it exits with success.
     pub fn finish(&mut self) {
         drop(self.process.stdin.take());
         let start = Instant::now();

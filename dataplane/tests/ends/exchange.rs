@@ -1,4 +1,4 @@
-//! Frames of every make, each verified when it comes back.
+//! Exchanges frames of all kinds with the other end, and verifies each when it comes back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{PATIENCE, await_link};
 const HEADERS: [u8; 54] = headers(0x99);
 const PROBE: [u8; 54] = headers(0x77);
 
-/// Ethernet, IPv4 and TCP headers, right enough for a driver that parses them.
+/// Returns Ethernet, IPv4 and TCP headers, valid enough for a driver that parses them.
 const fn headers(mark: u8) -> [u8; 54] {
     let mut h = [mark; 54];
     let start = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6];
@@ -35,7 +35,7 @@ pub fn is_checksum_probe(frame: &[u8]) -> bool {
     frame.starts_with(&PROBE)
 }
 
-/// `n` bytes that depend on `seed`.
+/// Returns `n` bytes that depend on `seed`.
 fn pattern(seed: usize, n: usize) -> Vec<u8> {
     (0..n).map(|i| ((seed * 131 + i * 7) >> (i % 3)) as u8).collect()
 }
@@ -46,7 +46,7 @@ fn payload(port: &mut Port, bytes: &[u8]) -> TxPayload {
     buffer.freeze()
 }
 
-/// Sends and receives until `expected` are all back, in order.
+/// Sends and receives until all `expected` frames are back, in order.
 fn until_back(port: &mut Port, queue: &mut TxQueue, expected: &mut VecDeque<Vec<u8>>) {
     let start = Instant::now();
     let mut frames = ArrayVec::<Mbuf, BURST>::new();
@@ -70,10 +70,10 @@ fn send(port: &mut Port, frame: TxFrame, expected: Vec<u8>) {
     until_back(port, &mut queue, &mut VecDeque::from([expected]));
 }
 
-/// Everything.
+/// Runs all exchanges.
 pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     await_link(port, true);
-    // A device that is just being started may throw away what has come before it was done.
+    // A device that is still starting may discard frames that arrive meanwhile.
     until_echoed(port);
     let rx_before = port.rx_pool().available();
     let largest = usize::from(port.mtu()) + 14;
@@ -89,7 +89,7 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
 }
 
-/// A payload is sent with headers in front of it, and at once again while the driver may still hold the first frame.
+/// Sends a payload with headers in front of it, and again at once, while the driver may still hold the first frame.
 fn in_place_then_chained(port: &mut Port, size: usize) {
     let bytes = pattern(size, size - HEADERS.len());
     let whole = [&HEADERS[..], &bytes].concat();
@@ -100,7 +100,7 @@ fn in_place_then_chained(port: &mut Port, size: usize) {
     let first = port.frame(&HEADERS, std::slice::from_ref(&part), false).expect("a frame");
     assert_eq!(first.segments(), 1, "the first transmission is linear");
     assert!(!payload.is_unshared());
-    // Different headers must not reach the first frame.
+    // The headers of the second frame must not reach the first frame.
     let mut others = HEADERS;
     others[20] = 0x11;
     let second = port.frame(&others, std::slice::from_ref(&part), false).expect("a frame");
@@ -110,17 +110,18 @@ fn in_place_then_chained(port: &mut Port, size: usize) {
     queue.push(second).expect("nearly empty");
     let mut expected = VecDeque::from([whole.clone(), [&others[..], &bytes].concat()]);
     until_back(port, &mut queue, &mut expected);
-    // The payload is given up before its third frame is sent.
+    // The payload is dropped before its third frame is sent.
     let third =
         port.frame(&HEADERS, &[Part { payload: &clone, range: 0..clone.len() }], false).expect("a frame");
     drop((payload, clone));
     send(port, third, whole);
 }
 
-/// Several TCP segments in one frame, longer than the peer's mbufs: it takes them apart, and sends the parts back.
+/// Sends several TCP segments in one frame, longer than the peer's mbufs: the peer splits it and sends the parts
+/// back.
 fn train(port: &mut Port) {
     let virtio = matches!(port.spec(), PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
-    // Other queues than the first learn of it from that one.
+    // Queues other than the first learn of the peer's support from the first.
     let start = Instant::now();
     while virtio && port.queue() > 0 && port.gso_max() == 0 {
         assert!(start.elapsed() < PATIENCE, "the first queue does not tell");
@@ -155,7 +156,7 @@ fn train(port: &mut Port) {
     }
 }
 
-/// One frame of `headers`, whose TCP header is at `tcp`, and `parts`, which are `bytes`.
+/// Sends one frame of `headers`, whose TCP header is at `tcp`, and `parts`, which are `bytes`.
 fn one_train(port: &mut Port, headers: &[u8], tcp: usize, seq: u32, parts: &[Part<'_>], bytes: &[u8]) {
     let mut frame = port.frame(headers, parts, true).expect("a frame");
     frame.segmented(1448, headers);
@@ -185,7 +186,7 @@ fn one_train(port: &mut Port, headers: &[u8], tcp: usize, seq: u32, parts: &[Par
     );
 }
 
-/// Several payloads, and ranges of them, in one frame.
+/// Sends several payloads, and ranges of them, in one frame.
 fn parts(port: &mut Port, largest: usize) {
     let bytes: Vec<Vec<u8>> = [100, 333, 800].iter().map(|&n| pattern(n, n)).collect();
     let payloads: Vec<TxPayload> = bytes.iter().map(|b| payload(port, b)).collect();
@@ -202,7 +203,7 @@ fn parts(port: &mut Port, largest: usize) {
     for range in [0..101, 101..102, std::ops::Range { start: 5, end: 4 }] {
         assert!(port.frame(&HEADERS, &[Part { payload: a, range }], false).is_none(), "out of bounds");
     }
-    // The longest frame of the most pieces.
+    // The longest frame, of the largest number of pieces.
     let piece = pattern(9, (largest - HEADERS.len()) / 8);
     let payloads: Vec<TxPayload> = (0..8).map(|_| payload(port, &piece)).collect();
     let parts: Vec<Part> = payloads.iter().map(|payload| Part { payload, range: 0..piece.len() }).collect();
@@ -211,8 +212,8 @@ fn parts(port: &mut Port, largest: usize) {
     send(port, frame, [&HEADERS[..], &piece.repeat(8)].concat());
 }
 
-/// Memory from the arena is sent without a copy, in the middle of a payload, whole and in parts, while the driver may still
-/// hold earlier frames of it; at last the payload owns a copy.
+/// Sends memory from the arena without a copy, in the middle of a payload, whole and in parts, while the driver may
+/// still hold earlier frames of it; in the end the payload owns a copy.
 fn lent(eal: &Arc<Eal>, port: &mut Port) {
     let arena = Arena::new(eal);
     let block = arena.alloc(1 << 20, 4096).expect("a block");
@@ -225,7 +226,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
     );
     assert_eq!(block.as_ptr().as_ptr() as usize % 4096, 0);
     let bytes = pattern(3, 500);
-    // SAFETY: inside the block, which nobody else uses.
+    // SAFETY: inside the block, which has no other user.
     let at = unsafe {
         let at = block.as_ptr().add(777_777);
         assert!((0..500).all(|i| *at.as_ptr().add(i) == 0), "fresh memory is zero");
@@ -236,7 +237,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
     buffer.append(20).expect("room").copy_from_slice(&[1; 20]);
     for last in [[2; 4], [3; 4]] {
         for half in [at, at.map_addr(|a| a.saturating_add(250))] {
-            // SAFETY: the block is EAL memory, lives until all frames are back, and is not changed any more.
+            // SAFETY: the block is EAL memory, lives until all frames are back, and no longer changes.
             assert!(unsafe { buffer.lend(port.tx_pool(), half, 250) });
         }
         buffer.append(4).expect("room").copy_from_slice(&last);
@@ -264,7 +265,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
             let frame = port.frame(&HEADERS, std::slice::from_ref(&part), false).expect("a frame");
             send(port, frame, [&HEADERS[..], &whole[range]].concat());
         }
-        // Together with other payloads the chain stays as it is.
+        // Together with other payloads, the chain keeps its links.
         let other = self::payload(port, &[7; 9]);
         for parts in [
             vec![Part { payload: &other, range: 0..9 }, Part { payload: &payload, range: 0..1028 }],
@@ -280,7 +281,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
         let clone = payload.clone();
         assert!(!payload.is_unshared());
         drop(clone);
-        // Frames that wait can be told by what they show.
+        // Waiting frames can be found by the memory that they contain.
         let mut queue = TxQueue::new();
         for (shown, range) in [(&other, 0..9), (&payload, 0..1028), (&other, 0..9)] {
             let part = Part { payload: shown, range };
@@ -300,7 +301,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
     // The driver may keep a reference to its last frames; the leak check at the end covers them.
 }
 
-/// What the peer learns of a checksum that was left out, in both directions.
+/// Checks what each end learns about a checksum that the other end left out.
 fn checksum_metadata(port: &mut Port) {
     let bytes = pattern(1, 40);
     for leave in [false, true] {
@@ -327,7 +328,7 @@ fn checksum_metadata(port: &mut Port) {
     }
 }
 
-/// Many frames of changing size, several bursts in flight.
+/// Sends many frames of changing size, with several bursts in flight.
 fn stream(port: &mut Port, largest: usize) {
     let mut queue = TxQueue::new();
     let mut expected = VecDeque::new();

@@ -1,4 +1,4 @@
-//! What the ends of a link do.
+//! The roles that the ends of a link play.
 
 pub mod child;
 mod exchange;
@@ -34,7 +34,7 @@ fn say(line: &str) {
     println!("> {line}");
 }
 
-/// Set when the test closes our standard input.
+/// Returns a flag that is set when the test closes our standard input.
 fn stop_flag() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let setter = Arc::clone(&flag);
@@ -120,13 +120,13 @@ pub fn run(role: &str) {
         }
         other => panic!("no role {other}"),
     }
-    // After traffic: some were opened for the peer, and more memory was taken.
+    // After traffic, because some descriptors are opened for the peer, and some when EAL takes more memory.
     all_close_on_exec(&inherited);
     drop(port);
     assert_eq!(retired_pools(), 0, "frames have leaked");
 }
 
-/// EAL is refused while there are no descriptors for it, whatever their number, and may be tried again.
+/// Checks that EAL refuses to start with too few free descriptors, whatever their number, and may be tried again.
 fn refused_without_descriptors(hugepages: Hugepages) {
     let open = descriptors().len() as libc::rlim_t;
     // SAFETY: structures of our own.
@@ -143,17 +143,18 @@ fn refused_without_descriptors(hugepages: Hugepages) {
     }
 }
 
-/// The numbers of the descriptors that are open.
+/// Returns the numbers of the open descriptors.
 fn descriptors() -> Vec<String> {
     let names = std::fs::read_dir("/proc/self/fd").expect("descriptors").map_while(Result::ok);
     names.filter_map(|name| name.file_name().into_string().ok()).collect()
 }
 
-/// What was opened since is closed by exec, and files of memory are for their owner only.
+/// Checks that descriptors opened since are closed by exec, and that files of memory are accessible to their owner
+/// only.
 fn all_close_on_exec(inherited: &[String]) {
     let mut judged = 0;
     for fd in descriptors().iter().filter(|fd| !inherited.contains(fd)) {
-        // That by which the folder was read is gone.
+        // The descriptor through which the folder was read is closed by now.
         let Ok(file) = std::fs::read_link(format!("/proc/self/fd/{fd}")) else { continue };
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).expect("a descriptor");
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).expect("flags").trim();
@@ -172,7 +173,7 @@ fn all_close_on_exec(inherited: &[String]) {
     assert!(judged > 0, "EAL has some");
 }
 
-/// Waits until the peer is there.
+/// Waits until the link is up, or down.
 fn await_link(port: &mut Port, up: bool) {
     let start = Instant::now();
     while port.link_up() != up {
@@ -181,8 +182,8 @@ fn await_link(port: &mut Port, up: bool) {
     }
 }
 
-/// Looks at the link when there is a peer and EAL's thread has no time to make the device: no look waits for it. Were
-/// one to, that thread would not be told to go on.
+/// Asks for the link while there is a peer, but EAL's thread has no time to make the device: the calls must not wait.
+/// If one did, EAL's thread would never be told to go on.
 fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
     const LOOKS: usize = 100;
     let (busy, free) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -211,7 +212,8 @@ fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
     await_link(port, true);
 }
 
-/// Sends every frame back. The last byte says whether its checksum was trusted; replies to trusted ones leave theirs.
+/// Sends every frame back. The last byte states whether its checksum was trusted; replies to trusted frames leave
+/// theirs to the port.
 fn echo(port: &mut Port, stop: &AtomicBool) {
     let mut frames = ArrayVec::new();
     let mut queue = TxQueue::new();
@@ -234,7 +236,7 @@ fn echo(port: &mut Port, stop: &AtomicBool) {
     }
 }
 
-/// The same, and sleeps until the port tells of frames: the other end waits in vain if it does not.
+/// As [`echo`], but sleeps until the port signals frames: if it does not, the other end waits in vain.
 fn sleeping_echo(port: &mut Port, stop: &AtomicBool) {
     let mut frames = ArrayVec::new();
     let mut queue = TxQueue::new();
@@ -243,7 +245,7 @@ fn sleeping_echo(port: &mut Port, stop: &AtomicBool) {
         if port.rx_burst(&mut frames) > 0 {
             event = None;
         } else if queue.is_empty() {
-            // Looks once more for what came before that.
+            // Polls once more for frames that came before the port was armed.
             match event.take() {
                 None => event = Some(port.arm().expect("a port that tells of frames")),
                 Some(armed) => sleep_on(&armed, stop),
@@ -280,7 +282,7 @@ fn reply(port: &mut Port, mut frame: Mbuf) -> Option<TxFrame> {
     Some(TxFrame::from(frame))
 }
 
-/// Closes the port whenever the peer goes, and opens it again, all in one process.
+/// Closes the port whenever the peer disconnects, and opens it again, all in one process.
 fn reopen(spec: &PortSpec, stop: &AtomicBool, open: &dyn Fn(&PortSpec) -> Result<Port, PortError>) {
     while !stop.load(Ordering::Relaxed) {
         let mut port = open(spec).expect("the path is free again");
@@ -292,7 +294,7 @@ fn reopen(spec: &PortSpec, stop: &AtomicBool, open: &dyn Fn(&PortSpec) -> Result
     }
 }
 
-/// Speaks to one peer after the other.
+/// Exchanges frames with one peer after the other.
 fn survive(port: &mut Port, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         while !port.link_up() {

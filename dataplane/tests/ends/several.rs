@@ -10,10 +10,10 @@ use urnic_dataplane::{Eal, Port, PortOptions};
 
 use super::{PATIENCE, await_link, echo, exchange, say, sleeping_echo};
 
-/// A queue with all that is made from its pools.
+/// A queue, together with all that is made from its pools.
 struct Queue(Port);
 
-// SAFETY: a queue moves to a thread as a whole, before anything was made from its pools, and stays there.
+// SAFETY: a queue moves to a thread as a whole, before anything is made from its pools, and stays there.
 unsafe impl Send for Queue {}
 
 /// Opens the port and runs `work` on each queue, in a thread of its own.
@@ -62,7 +62,7 @@ pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, s
     }
 }
 
-/// Speaks to one peer after the other, on all queues; the first one tells of it.
+/// Exchanges frames with one peer after the other, on all queues; the first queue reports it.
 fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBool) {
     let tells = port.queue() == 0;
     let told = |line: &str| {
@@ -89,7 +89,7 @@ fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBo
             thread::sleep(Duration::from_millis(1));
         }
         told("echoed");
-        // The peer is killed meanwhile, while frames fly on all queues.
+        // The peer is killed meanwhile, while frames are in flight on all queues.
         exchange::until_down(port, stop);
         if !stop.load(Ordering::Relaxed) {
             told("down");

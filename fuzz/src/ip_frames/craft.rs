@@ -1,4 +1,4 @@
-//! Frames of a link on which everybody says what he likes: ARP, ICMP, neighbour discovery, extension headers.
+//! Frames of a link on which every station sends what it likes: ARP, ICMP, neighbour discovery, extension headers.
 
 use super::{STACK_IP, STACK_IP6, STACK_MAC};
 use crate::input::Input;
@@ -8,7 +8,7 @@ use urnic_tcp::sum;
 const ICMP6: u8 = 58;
 const FRAGMENT: u8 = 44;
 
-/// A station: one of a few, or any.
+/// Returns a station's address: one of a few, or any.
 pub fn mac(input: &mut Input) -> [u8; 6] {
     match input.u8() {
         0 => STACK_MAC,
@@ -30,7 +30,7 @@ pub fn ip4(input: &mut Input) -> Ipv4Addr {
     }
 }
 
-/// An address: ours, a neighbour's, one of another network, a group's, or any.
+/// Returns an address: ours, a neighbour's, one of another network, a group's, or any.
 pub fn ip6(input: &mut Input, known: &[Ipv6Addr]) -> Ipv6Addr {
     let n = input.u8();
     let low = u16::from(n & 15);
@@ -48,13 +48,13 @@ pub fn ip6(input: &mut Input, known: &[Ipv6Addr]) -> Ipv6Addr {
     }
 }
 
-/// The group that solicitations for an address go to.
+/// Returns the group that solicitations for an address are sent to.
 fn solicited(ip: Ipv6Addr) -> Ipv6Addr {
     let base = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0);
     Ipv6Addr::from_bits(base.to_bits() | ip.to_bits() & 0xff_ffff)
 }
 
-/// Where frames to an address go.
+/// Returns the Ethernet address that frames to an IP address have.
 fn station(ip: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = ip.octets();
     if ip.is_multicast() { [0x33, 0x33, a, b, c, d] } else { STACK_MAC }
@@ -73,7 +73,7 @@ pub fn arp(input: &mut Input) -> Vec<u8> {
     f
 }
 
-/// An IPv4 packet, sometimes a fragment or with options.
+/// Makes an IPv4 packet, sometimes a fragment or with options.
 pub fn packet4(input: &mut Input, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let how = input.u8();
     let options = if how & 1 == 0 { 0 } else { usize::from(how >> 4 & 7) * 4 };
@@ -90,7 +90,7 @@ pub fn packet4(input: &mut Input, protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&STACK_MAC[..], &[2, 0, 0, 0, 1, 2, 8, 0], &ip, payload].concat()
 }
 
-/// ICMP of IPv4: about a packet of ours, or anything.
+/// Makes an ICMP message for IPv4: about a packet of ours, or about anything.
 pub fn icmp4(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     let kind = [8, 3, 3, 11, 12, 0, 5, 4][usize::from(input.u8() & 7)];
     let mut m = vec![kind, input.u8() % 16, 0, 0];
@@ -106,7 +106,7 @@ pub fn icmp4(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     packet4(input, 1, &m)
 }
 
-/// The beginning of a packet that we have sent, not always as it was.
+/// Returns the beginning of a packet that we have sent, sometimes altered.
 fn quote(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     let n = usize::from(input.u8());
     let Some(frame) = sent.get(n % sent.len().max(1)) else { return input.take(40).to_vec() };
@@ -122,7 +122,7 @@ fn quote(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
-/// Neighbour discovery, listener discovery, errors, echo.
+/// Makes an ICMPv6 message: neighbour discovery, listener discovery, an error, or an echo.
 pub fn icmp6(input: &mut Input, known: &[Ipv6Addr], sent: &[Vec<u8>]) -> Vec<u8> {
     let kind = [135, 136, 134, 137, 130, 128, 2, 1, 3, 4, 133, 129, 143, 135, 136, 134]
         [usize::from(input.u8() & 15)];
@@ -181,7 +181,7 @@ pub fn icmp6(input: &mut Input, known: &[Ipv6Addr], sent: &[Vec<u8>]) -> Vec<u8>
     packet6(input, (src, dst, hop_limit), ICMP6, &mut m, 2, extended)
 }
 
-/// Options of neighbour discovery: right ones and others.
+/// Appends options of neighbour discovery, valid and invalid ones.
 fn options(input: &mut Input, m: &mut Vec<u8>) {
     for _ in 0..input.u8() % 5 {
         match input.u8() % 6 {
@@ -214,7 +214,7 @@ fn options(input: &mut Input, m: &mut Vec<u8>) {
     }
 }
 
-/// A packet of IPv6 whose checksum, at `checksum` of the message, is filled; sometimes behind extension headers.
+/// Makes an IPv6 packet with the message's checksum filled in at offset `checksum`; sometimes with extension headers.
 pub fn packet6(
     input: &mut Input,
     (src, dst, hop_limit): (Ipv6Addr, Ipv6Addr, u8),
@@ -240,7 +240,7 @@ pub fn packet6(
     f
 }
 
-/// Extension headers before `last`: the kind of the first, and all of them.
+/// Makes extension headers before `last`; returns the kind of the first, and all of them.
 fn extensions(input: &mut Input, last: u8) -> (u8, Vec<u8>) {
     let kinds: Vec<u8> = (0..input.u8() % 11)
         .map(|_| [0, 43, FRAGMENT, 60, 59, 51, 60, 60][usize::from(input.u8() & 7)])
@@ -267,7 +267,7 @@ fn extensions(input: &mut Input, last: u8) -> (u8, Vec<u8>) {
     (kinds.first().copied().unwrap_or(last), all)
 }
 
-/// A TCP segment over IPv6.
+/// Makes a TCP segment over IPv6.
 pub fn tcp6(input: &mut Input, known: &[Ipv6Addr]) -> Vec<u8> {
     let how = input.u8();
     let mut tcp = vec![0x13, 0x88 + (how & 3), 0, 7 + (how >> 2 & 1)];

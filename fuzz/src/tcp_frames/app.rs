@@ -1,4 +1,4 @@
-//! The application above the fuzzed stack: checks that what it is told makes sense.
+//! The application above the fuzzed stack, which checks that the events it gets make sense.
 
 use crate::host::Bytes;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ struct Conn {
     acked: u64,
 }
 
-/// Connections that live.
+/// The live connections.
 #[derive(Default)]
 pub struct App {
     conns: HashMap<ConnId, Conn>,

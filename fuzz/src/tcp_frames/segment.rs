@@ -1,4 +1,4 @@
-//! Segments that fit what the stack has sent, more or less as the input says.
+//! Segments that fit the frames that the stack has sent, more or less, as the input determines.
 
 use super::{PEER_IP, PEER_MAC, STACK_IP, STACK_MAC};
 use crate::input::Input;
@@ -11,7 +11,7 @@ pub struct Flow {
     peer_port: u16,
     /// The next octet that the stack will send.
     stack_nxt: u32,
-    /// What it expects.
+    /// The next octet that the stack expects.
     peer_nxt: u32,
 }
 
@@ -19,7 +19,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Notes what a frame of the stack says about its connection.
+/// Notes the numbers in a frame of the stack for its connection.
 pub fn observe(frame: &[u8], flows: &mut Vec<Flow>) {
     let Some(tcp) = frame.get(34..) else { return };
     if frame[12..14] != [8, 0] || frame[23] != 6 || tcp.len() < 20 {
@@ -34,7 +34,7 @@ pub fn observe(frame: &[u8], flows: &mut Vec<Flow>) {
     let full = flows.len() >= 64;
     match flows.iter_mut().find(|f| (f.stack_port, f.peer_port) == (stack_port, peer_port)) {
         Some(f) => {
-            // Retransmissions do not move it back.
+            // A retransmission does not move it back.
             if (flow.stack_nxt.wrapping_sub(f.stack_nxt) as i32) > 0 || tcp[13] & SYN != 0 {
                 f.stack_nxt = flow.stack_nxt;
             }
@@ -45,7 +45,7 @@ pub fn observe(frame: &[u8], flows: &mut Vec<Flow>) {
     }
 }
 
-/// A segment whose fields are offsets from what would be right.
+/// Reads a segment whose fields are given as offsets from the right values.
 pub fn read(input: &mut Input, flows: &[Flow]) -> Vec<u8> {
     let which = usize::from(input.u8());
     let fresh = Flow { stack_port: 7, peer_port: 5000 + which as u16, stack_nxt: 0, peer_nxt: 1 };
@@ -80,7 +80,7 @@ pub fn read(input: &mut Input, flows: &[Flow]) -> Vec<u8> {
                 let blocks = kind / 6 % 4 + 1;
                 options.extend([5, 2 + 8 * blocks]);
                 for _ in 0..blocks {
-                    // Around what is outstanding.
+                    // Near the outstanding octets.
                     let start = flow.stack_nxt.wrapping_sub(input.magnitude());
                     options.extend(start.to_be_bytes());
                     options.extend(start.wrapping_add(input.magnitude()).to_be_bytes());
@@ -117,7 +117,7 @@ fn build(flow: Flow, flags: u8, seq: u32, ack: u32, window: u16, options: &[u8],
     ip_frame(6, &tcp)
 }
 
-/// An IPv4 frame for the stack with this protocol and payload.
+/// Makes an IPv4 frame for the stack with this protocol and payload.
 pub fn ip_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
     ip[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
@@ -134,7 +134,7 @@ pub fn ip_frame(protocol: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The peer asks for our address, or says its own.
+/// Makes an ARP frame of the peer: a request for our address, or a reply with its own.
 pub fn arp(reply: bool) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend(STACK_MAC);
@@ -147,7 +147,7 @@ pub fn arp(reply: bool) -> Vec<u8> {
     frame
 }
 
-/// Programs for `read` and its siblings.
+/// Returns programs for `read` and its siblings.
 pub fn seeds() -> Vec<Vec<u8>> {
     const SEGMENT: [u8; 2] = [6, 255];
     let segment = |which: u8, shape: u8, rest: &[u8]| [&SEGMENT[..], &[which, shape], rest].concat();

@@ -1,4 +1,4 @@
-//! One of the two ends: a stack with one connection, and an application that knows what it should be told.
+//! One of the two ends: a stack with one connection, and an application that knows which events it must get.
 
 use crate::host::{Bytes, Host};
 use std::cell::Cell;
@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId, Numbers, StackConfig, Time};
 
-/// The streams repeat after so many octets: no window or segment is as long.
+/// Period of the streams in octets: longer than any window or segment.
 const PERIOD: usize = 65_521;
-/// Octets that a record has at most.
+/// The maximum number of octets in a record.
 pub const RECORD: usize = 30_000;
 
-/// The octets of the streams.
+/// Returns one period of the streams' octets.
 fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -23,13 +23,13 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// The octets of the stream of `who` from `position` on.
+/// Returns the octets of the stream of `who` from `position` on.
 fn octets(who: usize, position: u64, len: usize) -> &'static [u8] {
     let at = ((position + 7919 * who as u64) % PERIOD as u64) as usize;
     &pattern()[at..at + len]
 }
 
-/// What the application of an end was told, and did.
+/// The events that the application of an end got, and its actions.
 #[derive(Debug)]
 pub struct App {
     who: usize,
@@ -38,11 +38,11 @@ pub struct App {
     pub queued: u64,
     pub acked: u64,
     pub received: u64,
-    /// The peer's FIN has come.
+    /// Whether the peer's FIN has arrived.
     pub finished: bool,
     pub close_called: bool,
     pub closed: Option<CloseReason>,
-    /// Somebody else may have written what is received.
+    /// Whether received data may be forged.
     pub forged: Rc<Cell<bool>>,
 }
 
@@ -119,7 +119,7 @@ pub fn new(who: usize, config: StackConfig, forged: Rc<Cell<bool>>) -> End {
 }
 
 impl End {
-    /// The connection, while there is one.
+    /// Returns the connection, while there is one.
     pub fn live(&self) -> Option<ConnId> {
         self.app.conn.filter(|_| self.app.closed.is_none())
     }

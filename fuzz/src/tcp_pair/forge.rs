@@ -1,4 +1,4 @@
-//! Segments by somebody who knows the connection's addresses and guesses its numbers, well or badly.
+//! Segments forged by a third party that knows the connection's addresses and guesses its numbers, well or badly.
 
 use super::end::{address, mac};
 use crate::input::Input;
@@ -10,24 +10,24 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
-/// A forged segment, and what it may do.
+/// A forged segment, and its permitted effect.
 pub struct Forged {
     pub frame: Vec<u8>,
     pub effect: Effect,
 }
 
-/// What a segment may change at an end that follows the rules.
+/// The changes that a segment may cause at an end that follows the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: it is refused.
+    /// None: the segment is refused.
     None,
-    /// What the sender believes of the receiver, until it hears from it: windows and SACKed octets.
+    /// The sender's knowledge of the receiver, until the next genuine segment: windows and SACKed octets.
     Beliefs,
-    /// The streams, or that there is a connection.
+    /// The data of the streams, or the existence of the connection.
     Streams,
 }
 
-/// Around a number that means something.
+/// Returns a number near one of the anchors.
 fn near(input: &mut Input, anchors: [Seq; 4]) -> Seq {
     let shape = input.u8();
     let anchor = anchors[usize::from(shape & 3)];
@@ -39,7 +39,8 @@ fn near(input: &mut Input, anchors: [Seq; 4]) -> Seq {
     if shape & 0x80 == 0 { anchor + offset } else { anchor - offset }
 }
 
-/// A segment for end `to`, which has the numbers `n`; the other one has `peer`, if it lives. `ports`: from, to.
+/// Reads a segment for end `to`, which has the numbers `n`; the other end has `peer`, if it is alive. `ports`: from,
+/// to.
 pub fn segment(
     input: &mut Input,
     to: usize,
@@ -98,7 +99,7 @@ pub fn segment(
     Forged { frame: packet(to, v6, &tcp), effect }
 }
 
-/// RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5.3.
+/// Returns the effect that a segment may have. RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5.3.
 fn effect(
     flags: u8,
     seq: Seq,
@@ -109,7 +110,7 @@ fn effect(
     peer: Option<&Numbers>,
 ) -> Effect {
     let len = data + u32::from(flags & FIN) + u32::from(flags >> 1 & 1);
-    // Right behind the window as well: a peer that has filled it has no other number for its ACKs.
+    // Right after the window counts as well, because a peer that has filled it has no other number for its ACKs.
     let in_window = if len == 0 {
         n.rcv_nxt.le(seq) && seq.le(n.rcv_end)
     } else {
@@ -128,7 +129,7 @@ fn effect(
     }
     let ahead = n.ts_recent.is_some() && timestamp != n.ts_recent;
     let stolen = ack.gt(n.snd_una) && peer.is_none_or(|p| ack.gt(p.rcv_nxt));
-    // A window with a number ahead of the peer's counts until the peer has come so far (SND.WL1).
+    // A window with a sequence number ahead of the peer's counts until the peer has reached that number (SND.WL1).
     let lasting = seq != n.rcv_nxt;
     if len > 0 || ahead || stolen || lasting { Effect::Streams } else { Effect::Beliefs }
 }

@@ -1,26 +1,26 @@
-//! Frames on their way, and what may happen to them.
+//! Frames in flight, and what may happen to them.
 
 use urnic_tcp::sum;
 
-/// Frames that one direction holds; more are dropped, as routers do.
+/// The maximum number of frames in one direction; more are dropped, as routers do.
 const MOST: usize = 256;
 
 struct InFlight {
     frame: Vec<u8>,
-    /// A second wrong bit could make the checksum right again.
+    /// Whether the frame is damaged already: a second wrong bit could make its checksum right again.
     damaged: bool,
 }
 
 /// One direction.
 pub struct Link {
     frames: Vec<InFlight>,
-    /// The largest packet that passes.
+    /// The largest packet that passes, in bytes.
     pub mtu: usize,
-    /// What is too large is told of, not only dropped.
+    /// Whether an ICMP error reports packets that are too large; otherwise they are only dropped.
     pub tells: bool,
 }
 
-/// Whether a frame carries TCP, and over which version of IP.
+/// Returns the version of IP if the frame carries TCP, else `None`.
 pub fn tcp_over(frame: &[u8]) -> Option<u8> {
     match (frame.get(12..14)?, frame.get(23)?, frame.get(20)?) {
         ([8, 0], 6, _) => Some(4),
@@ -38,7 +38,7 @@ impl Link {
         self.frames.len()
     }
 
-    /// Takes a frame; answers an ICMP error to send back if it is too large.
+    /// Takes a frame; returns an ICMP error for the sender if the frame is too large.
     pub fn push(&mut self, frame: Vec<u8>) -> Option<Vec<u8>> {
         if frame.len() > self.mtu.saturating_add(14) {
             return if self.tells { too_big(&frame, self.mtu) } else { None };
@@ -49,7 +49,7 @@ impl Link {
         None
     }
 
-    /// The next to arrive.
+    /// Returns the next frame to arrive.
     pub fn first(&self) -> Option<&[u8]> {
         self.frames.first().map(|f| &f.frame[..])
     }
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    /// Turns one bit of a TCP packet over. Ethernet and ARP have no checksum here.
+    /// Flips one bit of a TCP packet. Ethernet and ARP have no checksum here.
     pub fn damage(&mut self, n: usize, bit: usize) {
         let Some(f) = self.frames.get_mut(n) else { return };
         if tcp_over(&f.frame).is_some() && !f.damaged {
@@ -110,7 +110,7 @@ impl Link {
     }
 }
 
-/// What a router says of a frame that it cannot forward: from the other end, to who sent it.
+/// Makes a router's error for a frame that it cannot forward: from the other end, to the sender.
 pub fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let [m0, m1] = (mtu.min(0xffff) as u16).to_be_bytes();
     let mut reply = [frame.get(6..12)?, frame.get(..6)?, frame.get(12..14)?].concat();

@@ -1,6 +1,7 @@
 /*
- * A first program: the client writes a greeting into the server's memory, reads it back, and tells its length by a Send.
- * docs/write-a-program.md explains it; verbs/examples/greet.rs is the same in Rust, and speaks with this one.
+ * A first program: the client writes a greeting into the server's memory, reads it back, and sends its length in a
+ * Send. docs/write-a-program.md explains it; verbs/examples/greet.rs is the same in Rust, and interoperates with this
+ * one.
  *
  *	cc -o greet greet.c -lrdmacm -libverbs
  *	greet serve			one client, then exit
@@ -17,7 +18,7 @@
 #define PORT "7500"
 #define ROOM 4096
 
-/* Where the server's memory is, in network order: private data of its answer. */
+/* Address and key of the server's memory, in network order: the private data of the server's answer. */
 struct place {
 	uint64_t addr;
 	uint32_t rkey;
@@ -41,7 +42,8 @@ static void completed(int found, struct ibv_wc *wc, const char *what)
 	}
 }
 
-/* An endpoint with a queue pair, queues for completions and channels to sleep on: a listener's are its connections'. */
+/* Makes an endpoint with a queue pair, completion queues, and channels to sleep on; a listener's connections
+ * inherit these attributes. */
 static struct rdma_cm_id *endpoint(const char *address, int flags)
 {
 	struct rdma_addrinfo hints = { .ai_flags = flags, .ai_port_space = RDMA_PS_TCP }, *found;
@@ -74,7 +76,7 @@ static void serve(void)
 	check(memory != NULL, "ibv_reg_mr");
 	length_mr = rdma_reg_msgs(id, &length, sizeof length);
 	check(length_mr != NULL, "rdma_reg_msgs");
-	/* A message needs a receive that waits for it, so it is posted before the client may send. */
+	/* A message needs a waiting receive, so it is posted before the client may send. */
 	check(!rdma_post_recv(id, NULL, &length, sizeof length, length_mr), "rdma_post_recv");
 
 	struct place place = { .addr = htobe64((uintptr_t)offered), .rkey = htonl(memory->rkey) };

@@ -1,8 +1,9 @@
 /*
- * What urnic has beside the functions of libibverbs and librdmacm. docs/run.md ("urnic's own functions") explains it.
+ * urnic's functions in addition to those of libibverbs and librdmacm. docs/run.md ("urnic's own functions") explains
+ * them.
  *
- * Link the program to liburnic.so, or define URNIC_WEAK before this header is included: then the program also starts
- * where there is no urnic, and the functions are null unless `urnic run` has started it.
+ * Link the program to liburnic.so, or define URNIC_WEAK before including this header: then the program also starts on
+ * hosts without urnic, and the functions are null unless `urnic run` has started it.
  */
 #ifndef URNIC_H
 #define URNIC_H
@@ -21,41 +22,44 @@ extern "C" {
 #define URNIC_FUNCTION
 #endif
 
-/* Who begins the MPA start-up, whichever end has connected (RFC 5044, section 7.1). */
+/* Which end begins the MPA start-up, whichever end opened the TCP connection (RFC 5044, section 7.1). */
 enum urnic_role {
 	/* This end sends the MPA Request. */
 	URNIC_INITIATOR = 0,
-	/* The peer does, and this end replies. */
+	/* The peer sends the MPA Request, and this end replies. */
 	URNIC_RESPONDER = 1,
 };
 
 /*
- * Prepares an identifier for a connected TCP socket, in place of rdma_resolve_addr and rdma_resolve_route: ties it to the
- * device, so that rdma_create_qp can follow, and gives it the socket's addresses. There is no event.
+ * Prepares an identifier for a connected TCP socket, in place of rdma_resolve_addr and rdma_resolve_route: ties it to
+ * the device, so that rdma_create_qp can follow, and sets its addresses to the socket's. Causes no event.
  *
- * Returns 0, or -1 and errno: EINVAL (no identifier, or it is bound), EBADF, ENOTSOCK, ENOTCONN, EAFNOSUPPORT.
+ * Returns 0, or -1 and errno: EINVAL (not an identifier, or bound already), EBADF, ENOTSOCK, ENOTCONN, EAFNOSUPPORT.
  */
 URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
 
 /*
- * Makes a connected TCP socket, on which the program has spoken a protocol of its own, the connection of an identifier's
- * queue pair. The two programs agree on where their own octets end and who is the initiator.
+ * Turns a connected TCP socket, on which the program has spoken a protocol of its own, into the connection of an
+ * identifier's queue pair. The two programs must agree on where their own octets end and on which end is the
+ * initiator.
  *
- * `already_read`: `n` octets that the program has read off the socket behind its own protocol; a responder's buffer may
- * have the MPA Request, or a part of it. `param` is as for rdma_connect (URNIC_INITIATOR) or rdma_accept
- * (URNIC_RESPONDER), and may be null.
+ * `already_read`: `n` octets that the program has read from the socket after the end of its own protocol. A
+ * responder's buffer may contain the MPA Request, or a part of it. `param` is as for rdma_connect (URNIC_INITIATOR)
+ * or rdma_accept (URNIC_RESPONDER), and may be null.
  *
- * Events are those of a connection: RDMA_CM_EVENT_ESTABLISHED at both ends, with the peer's private data, or
- * RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_UNREACHABLE, RDMA_CM_EVENT_CONNECT_ERROR; a synchronous identifier waits for them
- * here. Ten seconds after the call the start-up has failed.
+ * The events are those of a connection: RDMA_CM_EVENT_ESTABLISHED at both ends, with the peer's private data, or
+ * RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_UNREACHABLE, RDMA_CM_EVENT_CONNECT_ERROR. With a synchronous identifier, this
+ * function waits for them. The start-up fails ten seconds after the call.
  *
- * The connection has a descriptor of its own. The program's stays the program's, whatever this returns: close it, and
- * neither read nor write it. What is unsent goes before the start-up; the socket ends with the connection.
+ * The connection gets a descriptor of its own. The program keeps its descriptor, whatever this function returns, and
+ * must close it, but neither read nor write it. Octets that are not sent yet go out before the start-up. The socket
+ * is closed with the connection.
  *
- * Returns 0, or -1 and errno, and the socket is as it was: EOPNOTSUPP (the device is on a port and has no sockets of the
- * kernel's), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (it listens, or an argument
- * is wrong, or the queue pair is not as created), EADDRNOTAVAIL (the device keeps to another address), ENOMEM (too many
- * descriptors). Of a synchronous identifier also as rdma_connect, when the start-up has failed.
+ * Returns 0; or -1 and errno, and the socket is unchanged: EOPNOTSUPP (the device is on a port, and does not use the
+ * kernel's sockets), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (a listening
+ * socket, a wrong argument, or a queue pair that is not in its initial state), EADDRNOTAVAIL (the device is
+ * restricted to another address), ENOMEM (too many descriptors). For a synchronous identifier, the errors of
+ * rdma_connect if the start-up fails.
  */
 URNIC_FUNCTION int urnic_convert(struct rdma_cm_id *id, int fd, int role, const void *already_read, size_t n,
 				 struct rdma_conn_param *param);

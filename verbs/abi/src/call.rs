@@ -1,4 +1,4 @@
-//! How a call from C crosses the border.
+//! The border between C and Rust.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -7,31 +7,31 @@ use std::sync::Once;
 
 use urnic::{Error, NotConvertible, PostError};
 
-/// A number of `errno.h`.
+/// An error number of `errno.h`.
 pub type Errno = c_int;
 
-/// Sets errno of this thread.
+/// Sets this thread's errno.
 pub fn set_errno(errno: Errno) {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What the last system call of this thread complained of.
+/// Returns this thread's errno, as its last failed call set it.
 #[inline(never)]
 pub extern "C" fn last_errno() -> Errno {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() }
 }
 
-/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic; and no lock is taken: a
-/// forked child may not have the thread that held it.
+/// Writes an error to standard error. Standard error may be closed, so a failed write is ignored. Takes no lock,
+/// because in a forked child the thread that held it may not exist.
 pub fn complain(message: &str) {
     let line = format!("urnic: {message}\n");
-    // SAFETY: so many readable bytes.
+    // SAFETY: `line.len()` readable bytes.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// The errno of a call in a forked child, which is told why, once.
+/// Returns the errno of a call in a forked child; explains it on standard error once.
 #[cold]
 pub fn none_in_child() -> Errno {
     static SAID: Once = Once::new();
@@ -45,8 +45,8 @@ unsafe extern "C" {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// While this lives, `pthread_cancel` does not end the thread: many system calls are cancellation points, DPDK's
-/// among them, and what Rust holds there would not be let go.
+/// While this lives, `pthread_cancel` does not end the thread. Many system calls are cancellation points, including
+/// calls that DPDK makes, and a cancelled thread would never release what Rust code holds there.
 struct Uncancelled {
     before: c_int,
 }
@@ -54,7 +54,7 @@ struct Uncancelled {
 impl Uncancelled {
     fn begin() -> Self {
         let mut before = 0;
-        // SAFETY: concerns this thread only, and gives a number.
+        // SAFETY: concerns only this thread, and returns a number.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
         Self { before }
     }
@@ -68,8 +68,8 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Whether this is the program's first thread, which nobody cancels: it is spared the 20 ns of [`Uncancelled`] where
-/// they count.
+/// Returns whether this is the program's first thread. No program cancels that one, so calls that must be fast spare
+/// it the 20 ns of [`Uncancelled`].
 fn is_first_thread() -> bool {
     thread_local! {
         static FIRST: Cell<Option<bool>> = const { Cell::new(None) };
@@ -84,13 +84,14 @@ fn is_first_thread() -> bool {
     })
 }
 
-/// A panic is a bug of ours; the program hears of it as an I/O error, after the message on standard error.
+/// Runs `body`, and turns a panic into EIO. A panic is a bug of ours; its message is on standard error.
 fn caught<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO))
 }
 
-/// The border: no panic gets out, and no cancellation in. A forked child of a process that has used the device has none; and
-/// threads that it has not may have held any lock.
+/// Runs a call at the border: no panic gets out, and no cancellation gets in. Fails in a forked child of a process
+/// that has used the device: the child has no device, and threads that exist only in the parent may have held any
+/// lock.
 pub fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     if urnic::in_forked_child() {
         return Err(none_in_child());
@@ -98,20 +99,20 @@ pub fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     guarded_anywhere(body)
 }
 
-/// The same for what needs no device.
+/// The same for calls that need no device.
 pub fn guarded_anywhere<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _uncancelled = Uncancelled::begin();
     caught(body)
 }
 
-/// The same for what has to be fast.
+/// The same for calls that must be fast.
 #[inline]
 pub fn guarded_fast<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _uncancelled = (!is_first_thread()).then(Uncancelled::begin);
     caught(body)
 }
 
-/// For functions that answer with a pointer: null and errno if they fail.
+/// Runs `body` for a function that returns a pointer, or null and errno.
 pub fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     as_pointer(guarded(body))
 }
@@ -123,12 +124,12 @@ pub fn as_pointer<T>(answer: Result<*mut T, Errno>) -> *mut T {
     })
 }
 
-/// For verbs that answer with 0 or an errno.
+/// Runs `body` for a verb that returns 0 or an errno.
 pub fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     as_status(guarded(body))
 }
 
-/// The same for what has to be fast.
+/// The same for calls that must be fast.
 #[inline]
 pub fn status_fast(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     if urnic::in_forked_child() {
@@ -147,12 +148,12 @@ fn as_status(answer: Result<(), Errno>) -> c_int {
     }
 }
 
-/// For functions that answer with a number, or -1 and errno.
+/// Runs `body` for a function that returns a number, or -1 and errno.
 pub fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded(body))
 }
 
-/// The same for what has to be fast.
+/// The same for calls that must be fast.
 #[inline]
 pub fn number_fast(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded_fast(body))
@@ -165,19 +166,19 @@ pub fn as_number(answer: Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// -1 and errno, for functions in which a thread can be cancelled: see the crate's documentation.
+/// Returns -1 and sets errno, for functions in which a thread can be cancelled: see the crate's documentation.
 #[inline(never)]
 pub extern "C" fn fails(errno: Errno) -> c_int {
     set_errno(errno);
     -1
 }
 
-/// For functions that answer with 0, or -1 and errno.
+/// Runs `body` for a function that returns 0, or -1 and errno.
 pub fn zero(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| body().map(|()| 0))
 }
 
-/// For functions that cannot fail.
+/// Runs `body` for a function that cannot fail.
 pub fn quiet(body: impl FnOnce()) {
     let _ = guarded(|| {
         body();
@@ -185,7 +186,7 @@ pub fn quiet(body: impl FnOnce()) {
     });
 }
 
-/// The same for what has to be fast and needs no device.
+/// The same for calls that must be fast and need no device.
 #[inline]
 pub fn quiet_fast(body: impl FnOnce()) {
     let _ = guarded_fast(|| {
@@ -194,16 +195,16 @@ pub fn quiet_fast(body: impl FnOnce()) {
     });
 }
 
-/// What a pointer from C refers to, unless it is null.
+/// Returns the object that a pointer from C refers to, or EINVAL if it is null.
 ///
 /// # Safety
-/// It is null, or what it points to lives and is not mutably borrowed for `'a`.
+/// It is null, or its target lives and is not mutably borrowed for `'a`.
 pub unsafe fn deref<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.ok_or(libc::EINVAL)
 }
 
-/// The errno of a refused control verb.
+/// Returns the errno of a refused control verb.
 pub fn errno_of(error: &Error) -> Errno {
     match error {
         Error::Exhausted(_) | Error::NoMemory(_) => libc::ENOMEM,
@@ -230,7 +231,7 @@ pub fn errno_of(error: &Error) -> Errno {
     }
 }
 
-/// The errno of a refused work request.
+/// Returns the errno of a refused work request.
 pub fn post_errno(error: PostError) -> Errno {
     match error {
         PostError::QueueFull => libc::ENOMEM,

@@ -1,24 +1,24 @@
-//! The table of GIDs. An address keeps its place for as long as the device has it, and finds it again when it comes back,
-//! unless another one was given it meanwhile: programs remember indices.
+//! The table of GIDs. An address keeps its index while the device has it, and gets it back after an absence unless
+//! the index was reassigned meanwhile, because programs remember indices.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::ffi::ibv_gid;
 
-/// Which address has which place.
+/// The address at each index.
 #[derive(Default)]
 pub struct Gids(Mutex<Vec<Place>>);
 
 #[derive(Clone, Copy)]
 struct Place {
     address: IpAddr,
-    /// The device has the address now.
+    /// Whether the device has the address now.
     there: bool,
 }
 
 impl Gids {
-    /// Returns what is at each place, now that the device has these addresses; `None`: nothing at this moment.
+    /// Returns the address at each index, given the device's present addresses; `None`: the index is vacant.
     pub fn now(&self, addresses: impl Iterator<Item = IpAddr>) -> Vec<Option<IpAddr>> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         places.iter_mut().for_each(|place| place.there = false);
@@ -39,7 +39,7 @@ impl Gids {
     }
 }
 
-/// An address as a GID: one of IPv4 as IPv6 writes it.
+/// Returns an address as a GID; an IPv4 address becomes an IPv4-mapped one.
 pub fn gid(address: IpAddr) -> ibv_gid {
     match address {
         IpAddr::V4(ip) => ibv_gid { raw: ip.to_ipv6_mapped().octets() },

@@ -1,4 +1,4 @@
-//! Events on their way to a program, with a descriptor that counts them.
+//! Queues of events for a program, each with a descriptor that counts them.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::call::Errno;
 use crate::log;
 
-/// A queue whose descriptor, an eventfd in semaphore mode, is readable while it holds something. Whoever has read 8
-/// bytes from the descriptor may take one item; the read blocks unless the program set `O_NONBLOCK`.
+/// A queue whose descriptor, an eventfd in semaphore mode, is readable while the queue has items. A thread that has
+/// read 8 bytes from the descriptor may take one item; the read blocks unless the program set `O_NONBLOCK`.
 pub struct Inbox<T> {
     items: Mutex<VecDeque<T>>,
     fd: OwnedFd,
@@ -22,7 +22,7 @@ impl<T> Inbox<T> {
         if fd < 0 {
             return Err(log::refused_call());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self { items: Mutex::default(), fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -42,12 +42,12 @@ impl<T> Inbox<T> {
         unsafe { libc::write(self.fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// The item that a read of the descriptor stood for; none if it was taken out meanwhile.
+    /// Takes the item that a read of the descriptor counted; `None` if it was taken out meanwhile.
     pub fn take_after_read(&self) -> Option<T> {
         self.items().pop_front()
     }
 
-    /// Takes out all that `unwanted` picks.
+    /// Takes out all items for which `unwanted` returns `true`.
     pub fn take_out(&self, unwanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut items = self.items();
         let (out, kept): (Vec<T>, VecDeque<T>) = {
@@ -62,7 +62,7 @@ impl<T> Inbox<T> {
         out
     }
 
-    /// Takes one from the descriptor's count. If a reader was faster, it will find nothing and read again.
+    /// Takes one from the descriptor's count. If a reader was faster, it will find no item and read again.
     fn uncount(&self) {
         let mut count = [0u8; 8];
         let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -71,7 +71,8 @@ impl<T> Inbox<T> {
     }
 }
 
-/// Reads one count of a descriptor, as its owner's flags say: 0, or -1 and errno. A cancellation point that holds nothing.
+/// Reads one count of a descriptor; blocks or not, as the descriptor's flags say. Returns 0, or -1 and errno. A
+/// cancellation point that holds nothing.
 ///
 /// # Safety
 /// None; any descriptor will do.

@@ -1,4 +1,4 @@
-//! Events that were given to the program and that it has to acknowledge before their object goes.
+//! Counts the events that the program must acknowledge before their object can be destroyed.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -9,12 +9,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An event was given out.
+    /// Counts an event given to the program.
     pub fn give(&self) {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// `n` events came back.
+    /// Counts `n` acknowledged events.
     pub fn settle(&self, n: u64) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         *open = open.saturating_sub(n);
@@ -23,7 +23,7 @@ impl Ledger {
         }
     }
 
-    /// Waits until all are back.
+    /// Waits until all events are acknowledged.
     pub fn wait(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let _settled =

@@ -1,27 +1,27 @@
-//! The C ABI of libibverbs and librdmacm, so that programs compiled against those run on urnic.
+//! The C ABI of libibverbs and librdmacm: programs compiled against these run on urnic.
 //!
-//! Every `ibv_*` and `rdma_*` function here is a thin layer over the Rust API of crate `urnic`: it checks what C may
-//! pass, translates structures and errors, and keeps the books that C programs rely on (events that wait to be
-//! acknowledged, objects that use each other). What the device does not have answers with an errno, listed in
-//! `docs/run.md`.
+//! Every `ibv_*` and `rdma_*` function here is a thin layer over the Rust API of crate `urnic`: it checks its
+//! arguments, translates structures and errors, and keeps the counts that C programs rely on (events to be
+//! acknowledged, objects that use each other). Functions that the device does not support fail with an errno;
+//! `docs/run.md` lists them.
 //!
-//! * `ffi`: the structures, laid out as C compilers do.
+//! * `ffi`: the structures, laid out as in C.
 //! * `ibv`: devices, memory, queues, completions.
 //! * `cm`: connections.
-//! * `call`: how a call crosses the border: no panic gets out, errors become errno.
+//! * `call`: the border between C and Rust: no panic gets out, and errors become errno.
 //! * `live`: the objects that exist, so that none is destroyed twice.
 //! * `rnic`: the process's one device, opened on first use.
 //!
 //! # Safety
-//! Every `extern "C"` function here asks of its caller what its manual page does: pointers are of the kind that it
-//! names, and to objects that live and are not destroyed meanwhile. Null is an error, not undefined; other numbers are
-//! checked.
+//! Every `extern "C"` function here requires of its caller what its manual page requires: pointers have the types
+//! that it names, and the objects live and are not destroyed meanwhile. Null pointers are errors, not undefined
+//! behaviour; numbers are checked.
 //!
 //! # Cancellation
-//! Cancellation (`pthread_cancel`) is held off while a call is at work, because it would unwind through Rust. Functions in
-//! which a program may be cancelled as it waits hold nothing while they block and call nothing but `extern "C"` functions
-//! that are not inlined: a function from which a panic could pass has tables for that, by which cancellation would
-//! abort the process.
+//! Cancellation (`pthread_cancel`) is disabled while a call is at work, because it would unwind through Rust.
+//! Functions in which a program may be cancelled while it waits hold nothing while they block, and call only `extern
+//! "C"` functions that are not inlined: a function through which a panic may pass has unwind tables for that, and
+//! with these, cancellation would abort the process.
 
 mod call;
 mod cm;

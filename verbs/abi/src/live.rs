@@ -1,5 +1,5 @@
-//! The objects that the program has. One that is destroyed twice, or in the place of another, is refused instead of
-//! freed again.
+//! The program's objects. A pointer to an object that was already destroyed, or to an object of another kind, is
+//! refused instead of being freed.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -28,24 +28,26 @@ fn live() -> MutexGuard<'static, HashMap<usize, Kind>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Under what an object is listed: not under its address, by which leak checkers would take it for one that is in use.
+/// Returns the key of an object. It is not the address, because leak checkers would take that for a reference to the
+/// object.
 fn key<T>(object: *const T) -> usize {
     !(object as usize)
 }
 
-/// An object came to be.
+/// Lists a new object.
 pub fn enter<T>(kind: Kind, object: *mut T) -> *mut T {
     live().insert(key(object), kind);
     object
 }
 
-/// EINVAL if there is no such object. Memory that is another object's by now is not told apart.
+/// Returns EINVAL if there is no such object. Memory that was reused for a new object of the same kind is not
+/// detected.
 pub fn check<T>(kind: Kind, object: *const T) -> Result<(), Errno> {
     if live().get(&key(object)) == Some(&kind) { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// An object goes, and belongs to the caller, unless `stays` says why not; EINVAL if there is no such object. `stays` must
-/// not come back here.
+/// Removes an object from the list and hands it over to the caller. Returns the error of `stays`, if it returns one,
+/// or EINVAL if there is no such object. `stays` must not call this module.
 pub fn leave<T>(
     kind: Kind,
     object: *mut T,
@@ -55,13 +57,13 @@ pub fn leave<T>(
     if live.get(&key(object)) != Some(&kind) {
         return Err(libc::EINVAL);
     }
-    // SAFETY: listed objects exist, and leave under the lock.
+    // SAFETY: listed objects exist, and are removed under the lock.
     stays(unsafe { &*object })?;
     live.remove(&key(object));
     Ok(())
 }
 
-/// The same for one that nothing keeps.
+/// The same for an object that can always be removed.
 pub fn take<T>(kind: Kind, object: *mut T) -> Result<(), Errno> {
     leave(kind, object, |_| Ok(()))
 }

@@ -1,5 +1,5 @@
-//! What C programs are told by a number alone, in words: why a connection has ended, and why a port, a descriptor or the
-//! conversion of a socket cannot be had.
+//! Log messages for events that C programs learn of only as a number: why a connection has ended, and why a port, a
+//! descriptor or the conversion of a socket was refused.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
@@ -12,7 +12,8 @@ use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
 
 use crate::call::{Errno, last_errno};
 
-/// Logs on stderr what `URNIC_LOG` asks for; with the time then, so that the logs of two ends can be put beside each other.
+/// Logs to standard error what `URNIC_LOG` asks for. If the variable is set, lines have the time, so that the logs of
+/// two ends can be compared.
 pub fn to_stderr() {
     let asked = EnvFilter::try_from_env("URNIC_LOG");
     let timed = asked.is_ok();
@@ -20,15 +21,15 @@ pub fn to_stderr() {
         .with_env_filter(asked.unwrap_or_else(|_| EnvFilter::new("warn,urnic_dataplane::dpdk=error")))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
-        .log_internal_errors(false); // it would panic where nobody reads standard error
+        .log_internal_errors(false); // it would panic if standard error is closed
     let _ = if timed { log.try_init() } else { log.without_time().try_init() };
 }
 
-/// Lines that may come at once, and how long one more takes.
+/// Lines that may be logged at once, and the time until one more may be.
 const AT_ONCE: u32 = 10;
 const ONE_MORE: Duration = Duration::from_secs(1);
 
-/// How many lines there may be now: a peer can make connections end as often as it likes.
+/// Limits the number of lines, because a peer can make connections end as often as it likes.
 struct Allowance {
     lines: u32,
     since: Option<Instant>,
@@ -40,7 +41,7 @@ impl Allowance {
         Self { lines: AT_ONCE, since: None, kept_back: 0 }
     }
 
-    /// Asks for a line. Returns how many were kept back before it; `None`: so is this one.
+    /// Asks to log a line. Returns how many lines were suppressed before it; `None`: this one must be suppressed too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / ONE_MORE.as_secs();
@@ -71,10 +72,10 @@ fn write(line: impl FnOnce() -> String) {
     }
 }
 
-/// Queue pairs whose failure was told of, and the end of whose connection is no more news.
+/// Queue pairs whose failure was logged, so that the end of their connection need not be.
 static FAILED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// A queue pair has failed. If it has a connection, the end of that follows.
+/// Logs the failure of a queue pair. If it has a connection, the end of that follows.
 pub fn failed(fault: &QpFault) {
     if fault.peer.is_some() {
         FAILED.lock().unwrap_or_else(PoisonError::into_inner).insert(fault.qpn);
@@ -82,7 +83,7 @@ pub fn failed(fault: &QpFault) {
     write(|| fault.to_string());
 }
 
-/// A call is refused for a reason that the program's user can do something about.
+/// Logs the refusal of a call, if its reason is one that the user can do something about.
 pub fn refused(error: &Error) {
     if matches!(
         error,
@@ -99,7 +100,7 @@ pub fn refused(error: &Error) {
     }
 }
 
-/// The same of a system call of ours. Returns its errno.
+/// The same for a system call of ours. Returns its errno.
 pub fn refused_call() -> Errno {
     let errno = last_errno();
     if matches!(errno, libc::EMFILE | libc::ENFILE) {
@@ -110,7 +111,7 @@ pub fn refused_call() -> Errno {
     errno
 }
 
-/// A connection has ended. That one of its programs has closed it is no news.
+/// Logs the end of a connection, unless one of its programs closed it.
 pub fn disconnected(
     qpn: u32,
     peer: Option<SocketAddr>,

@@ -1,5 +1,5 @@
-//! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use, and
-//! kept until the process ends.
+//! The process's one device: configured by the environment (`URNIC_*`, which `urnic run` sets), opened on first use,
+//! and kept until the process ends.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
@@ -12,52 +12,52 @@ use crate::call::{Errno, complain, errno_of, guarded_anywhere, none_in_child};
 use crate::gids::Gids;
 use crate::log::{self, refused};
 
-/// The device as C sees it.
+/// The device's name in C.
 pub const NAME: &str = "urnic0";
-/// The number that programs use for its port.
+/// The number of the device's only port.
 pub const PORT: u8 = 1;
 
 /// An open device.
 pub struct Rnic {
     pub device: Device,
-    /// As it was when the device was opened; the link may have changed since.
+    /// The attributes when the device was opened; the link may have changed since.
     pub attributes: DeviceAttr,
     pub config: &'static Config,
     gids: Gids,
 }
 
 impl Rnic {
-    /// Facts of this moment.
+    /// Returns the device's present attributes.
     pub fn now(&self) -> Result<DeviceAttr, Errno> {
         self.device.attributes().map_err(|e| errno_of(&e))
     }
 
-    /// The table of GIDs at this moment: the address at each place, if there is one.
+    /// Returns the present table of GIDs: the address at each index; `None` at vacant ones.
     pub fn gids(&self) -> Result<Vec<Option<IpAddr>>, Errno> {
         Ok(self.gids.now(self.now()?.addresses.iter().map(|own| own.address)))
     }
 
-    /// The address of ours that packets to `to` come from; ENETUNREACH if there is no way to it.
+    /// Returns our source address for packets to `to`; ENETUNREACH if there is no route.
     pub fn source_for(&self, to: SocketAddr) -> Result<IpAddr, Errno> {
         let own = self.device.source_for(to).inspect_err(refused).map_err(|e| errno_of(&e))?;
         own.ok_or(libc::ENETUNREACH)
     }
 
-    /// Whether an address stands for any, as for the kernel's connection manager (`cma_any_addr`): an unspecified one, and one
-    /// of the loopback where the device has none.
+    /// Returns whether an address stands for any address, as the kernel's connection manager sees it
+    /// (`cma_any_addr`): the unspecified address, or a loopback address that the device does not have.
     pub fn is_any(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
     }
 
-    /// The address of ours that a loopback address leads to, if that is not one of the loopback.
+    /// Returns our address that a loopback address leads to, unless that is a loopback address itself.
     pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
     }
 }
 
-/// The settings, if they describe a device.
+/// Returns the settings, if they describe a device.
 pub fn config() -> Option<&'static Config> {
     static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
     CONFIG
@@ -79,23 +79,24 @@ fn load() -> Result<Config, String> {
                 .to_owned(),
         );
     }
-    // Programs sleep on descriptors, so somebody else has to drive the engine.
+    // Programs sleep on descriptors, so another thread must drive the engine.
     if config.engine.progress == Progress::Inline {
         config.engine.progress = Progress::Adaptive;
     }
-    // Programs on RNICs expect that the accepting side may send first, which takes a hint of the other (RFC 6581).
+    // Programs for RNICs expect that the accepting side may send first, which requires a ready-to-receive indication
+    // from the connecting side (RFC 6581).
     if config.mpa.rtr == RtrChoice::Off && std::env::var_os("URNIC_MPA_RTR").is_none() {
         config.mpa.rtr = RtrChoice::Any;
     }
     Ok(config)
 }
 
-/// For calls that need no device yet, only the prospect of one: programs make channels and identifiers, and fork then.
+/// Checks the settings for a device without opening it: programs make channels and identifiers before they fork.
 pub fn prospect() -> Result<(), Errno> {
     config().map(|_| ()).ok_or(libc::ENODEV)
 }
 
-/// The device, opened if it is not yet.
+/// Returns the device, and opens it at the first call.
 pub fn rnic() -> Result<&'static Rnic, Errno> {
     static OPEN: Mutex<Option<&'static Rnic>> = Mutex::new(None);
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,36 +121,37 @@ fn start(config: &'static Config) -> urnic::Result<Rnic> {
     Ok(Rnic { device, attributes, config, gids: Gids::default() })
 }
 
-/// What `liburnic.so` calls when the program is about to end without running exit handlers, as kernels close connections
-/// whichever way a process ends. Safe in signal handlers.
+/// Called by `liburnic.so` when the program is about to end without running exit handlers, because kernels close
+/// connections however a process ends. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_before_exit() {
     urnic::before_exit();
 }
 
-/// Asked by `liburnic.so` about the thread that opens a socket. Safe in signal handlers.
+/// Called by `liburnic.so` for the thread that opens a socket: returns whether it is DPDK's. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_control_thread() -> bool {
     urnic::is_control_thread()
 }
 
-/// Whether the settings ask for a port, and this library is the build without ports: `liburnic.so` then looks for the other.
-/// False for broken settings, of which opening the device complains.
+/// Returns whether the settings ask for a port, but this library is the build without ports: `liburnic.so` then loads
+/// the other build. Returns false for broken settings, which opening the device reports.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_needs_dpdk() -> bool {
     cfg!(not(feature = "dpdk"))
         && Config::load(&Sources::process()).is_ok_and(|config| config.port.spec.is_some())
 }
 
-/// Asked by `liburnic.so` for its interface: the Ethernet address and the MTU of a device with a port, which need not be open.
+/// Called by `liburnic.so` for its interface: writes the Ethernet address and the MTU of a device with a port, which
+/// need not be open.
 ///
 /// # Safety
-/// The caller's places for the answers.
+/// `mac` and `mtu` are the caller's places for the answers.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
     let _ = guarded_anywhere(|| {
         let config = config().ok_or(libc::ENODEV)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         unsafe {
             mac.write(Device::mac_of(config));
             mtu.write(config.port.mtu.into());
@@ -158,15 +160,16 @@ unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
     });
 }
 
-/// The number of the interface that an address of the device's is on: of the kernel's, or else of that which `liburnic.so`
-/// shows to programs, whose number it is there. Programs ask for the interface of a number, and zero is none.
+/// Returns the index of the interface that an address of the device is on: the kernel's index if it has one; else,
+/// for a device with a port, the index of the interface that `liburnic.so` shows. Programs look up the interface of
+/// an index, and zero stands for none.
 pub fn interface(config: &Config, address: IpAddr) -> u32 {
     const OURS: u32 = 0x7572_6e00;
     let none = if config.port.spec.is_some() { OURS } else { 0 };
     Device::interface_of(config, address).unwrap_or(none)
 }
 
-/// The EUI-64 of the Ethernet address, as RNICs make their node's GUID, in memory order.
+/// Returns the EUI-64 of the Ethernet address, in memory order; RNICs use it as their node's GUID.
 pub fn guid(config: &Config) -> [u8; 8] {
     let [a, b, c, d, e, f] = Device::mac_of(config);
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]

@@ -1,10 +1,10 @@
-//! The addresses of identifiers, in C programs on ports and on the kernel's sockets.
+//! Addresses of identifiers, in C programs on ports and on the kernel's sockets.
 
 mod ways;
 
 use ways::{On, Watched, Way, succeeds_on};
 
-/// On a port of both families, and over the loopback of the kernel.
+/// Runs the program on a port of both families, and on the kernel's loopback.
 fn everywhere(what: &str) {
     let port = On::Port("10.4.9.1/24,fd04:9::1/64");
     succeeds_on(port, "addresses", &[what, "10.4.9.1", "fd04:9::1"], Way::DropIn, Watched::Asan);

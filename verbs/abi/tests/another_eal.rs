@@ -1,18 +1,18 @@
-//! C programs that have DPDK themselves, linked to them in either way.
+//! C programs that contain DPDK themselves, linked to it in several ways.
 
 mod ways;
 
 use std::process::Command;
 use ways::{On, Watched, Way, run_with, text};
 
-/// How a program has come to DPDK.
+/// How a program is linked to DPDK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Linked {
-    /// By its shared libraries, as urnic: there is one EAL in the process.
+    /// To its shared libraries, as urnic is: there is one EAL in the process.
     Shared,
-    /// By its archives: there are two.
+    /// To its archives: there are two.
     Archives,
-    /// By its archives, and the program exports their functions, which the loader then takes for urnic, too.
+    /// To its archives, with their functions exported, so that the loader binds urnic to these as well.
     Exported,
 }
 
@@ -24,7 +24,7 @@ fn options(linked: Linked) -> Vec<String> {
     let more = match linked {
         Linked::Shared => "",
         Linked::Archives => ARCHIVES,
-        // What pkg-config says of static linking.
+        // The flags that pkg-config names for static linking.
         Linked::Exported => &format!("{ARCHIVES} -Wl,--export-dynamic"),
     };
     answer.split_whitespace().chain(more.split_whitespace()).map(String::from).collect()
@@ -37,7 +37,7 @@ const WITHOUT_HUGEPAGES: [&str; 6] =
     ["--no-huge", "-m64", "--no-pci", "--no-shconf", "--no-telemetry", "-l0"];
 const WITH_HUGEPAGES: [&str; 5] = ["-m32", "--no-pci", "--in-memory", "--no-telemetry", "-l0"];
 
-/// What has no other end, and needs no right.
+/// A port that needs neither another end nor privileges.
 const RING: On = On::Dpdk("ring:another", "10.4.9.1/24");
 
 fn run(on: On, linked: Linked, arguments: &[&str]) -> (bool, String) {
@@ -60,7 +60,7 @@ fn needs_verbs_h_two_eals_run_beside_each_other_unless_one_hides_the_other() {
     assert!(done && printed.contains("engine there"), "{printed}");
     let (done, printed) = run(RING, Linked::Exported, &WITHOUT_HUGEPAGES);
     assert!(!done && printed.contains("brings DPDK's functions itself"), "{printed}");
-    // The kernel's sockets do not ask for any.
+    // The kernel's sockets do not need DPDK.
     let (done, printed) = run(On::Kernel, Linked::Exported, &WITHOUT_HUGEPAGES);
     assert!(done, "{printed}");
 }
@@ -71,7 +71,7 @@ fn needs_hugepages_memory_that_a_peer_cannot_map_is_refused() {
     let port = On::Dpdk("virtio_user:{}/nobody.sock", "10.4.9.1/24");
     let (done, printed) = run(port, Linked::Shared, &WITH_HUGEPAGES);
     assert!(!done && printed.contains("--single-file-segments (SPDK's programs: option -g)"), "{printed}");
-    // Physical addresses are all the same to it, and the heap grows.
+    // The port works with virtual and physical addresses, and while the heap grows.
     for mode in ["--iova-mode=va", "--iova-mode=pa"] {
         let (done, printed) =
             run(port, Linked::Shared, &[&WITH_HUGEPAGES[..], &["--single-file-segments", mode]].concat());

@@ -1,10 +1,11 @@
-//! Which of two builds `liburnic.so` loads: stand-ins for them lie side by side, each of which says which it is.
+//! Which of two builds `liburnic.so` loads: the test puts stand-ins for them side by side, each of which prints which
+//! build it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Builds a library of ours, as this test was built, and returns its file.
+/// Builds a library of ours, in the profile of this test, and returns its file.
 fn built(package: &str, library: &str) -> PathBuf {
     let own = std::env::current_exe().expect("this test");
     let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
@@ -21,7 +22,7 @@ fn built(package: &str, library: &str) -> PathBuf {
     profile.join(library)
 }
 
-/// Compiles C code, and returns the file.
+/// Compiles C code, and returns the compiled file.
 fn compile(folder: &Path, name: &str, code: &str, options: &[&str]) -> PathBuf {
     let source = folder.join("source.c");
     fs::write(&source, code).expect("a file");
@@ -33,7 +34,7 @@ fn compile(folder: &Path, name: &str, code: &str, options: &[&str]) -> PathBuf {
     made
 }
 
-/// A library with one function of libibverbs, which says which build it is.
+/// Returns the code of a library with one function of libibverbs, which prints which build it is.
 fn stand_in(name: &str, more: &str) -> String {
     format!(
         "#include <stdbool.h>\n#include <stdio.h>\n#include <stdlib.h>\n{more}\n\
@@ -41,7 +42,7 @@ fn stand_in(name: &str, more: &str) -> String {
     )
 }
 
-/// Loads a library and calls a function.
+/// A program that loads a library and calls a function.
 const PROGRAM: &str = "#include <dlfcn.h>\n#include <stdbool.h>\n#include <stdio.h>\n#include <string.h>\n\
     int main(int n, char **words) {\n\
       void *library = n == 3 ? dlopen(words[1], RTLD_NOW) : NULL;\n\
@@ -56,7 +57,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the program with nothing but these variables of ours.
+/// Runs the program with these variables as its only `URNIC_` ones.
 fn asks(program: &Path, library: &Path, function: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     command.arg(library).arg(function).stdin(Stdio::null());
@@ -86,15 +87,15 @@ fn the_library_with_dpdk_is_loaded_where_it_is_needed_and_can_be() {
         compile(folder, name, &stand_in(name, more), &[&["-shared", "-fPIC"], options].concat());
     };
 
-    // One build, whichever it is, as cargo leaves it.
+    // A single build, of either kind, as cargo leaves it.
     library("liburnic_verbs.so", "bool urnic_needs_dpdk(void) { return getenv(\"TEST_PORT\")[0]; }", &[]);
     says("ring:x", "liburnic_verbs.so");
-    // Both.
+    // Both builds.
     fs::create_dir(folder.join("dpdk")).expect("a folder");
     library("dpdk/liburnic_verbs.so", "", &[]);
     says("ring:x", "dpdk/liburnic_verbs.so");
     says("", "liburnic_verbs.so");
-    // The second needs a library that is not there.
+    // The second build needs a library that is missing.
     compile(folder, "librte_none.so.23", "", &["-shared", "-Wl,-soname,librte_none.so.23"]);
     library("dpdk/liburnic_verbs.so", "", &["librte_none.so.23"]);
     fs::remove_file(folder.join("librte_none.so.23")).expect("it was there");
@@ -105,12 +106,12 @@ fn the_library_with_dpdk_is_loaded_where_it_is_needed_and_can_be() {
         assert!(said.contains(part), "{part}: {said}");
     }
     says("", "liburnic_verbs.so");
-    // A first build that cannot tell is taken as it is.
+    // A first build without `urnic_needs_dpdk` is used as it is.
     library("liburnic_verbs.so", "", &[]);
     says("ring:x", "liburnic_verbs.so");
 }
 
-/// The build without ports needs the other as soon as the settings ask for one, wherever they come from.
+/// The build without ports asks for the other build as soon as the settings ask for a port, wherever they come from.
 #[test]
 fn the_library_knows_whether_the_settings_need_ports() {
     let folder = tempfile::tempdir().expect("a folder");

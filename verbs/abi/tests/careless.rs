@@ -1,10 +1,10 @@
-//! Careless use of the interface, in C programs: none crashes, hangs, or uses memory that is freed.
+//! Careless use of the interface, in C programs: no call crashes, hangs, or uses memory that was freed.
 
 mod ways;
 
 use ways::{WAYS, Watched, Way, libraries, succeeds};
 
-/// In each way of loading, and with AddressSanitizer where it likes it best.
+/// Runs the program in each way of loading, and under AddressSanitizer in the way that suits the sanitizer best.
 fn everywhere(arguments: &[&str], watched: Watched) {
     for way in WAYS {
         succeeds("careless", arguments, way, Watched::No);
@@ -16,8 +16,8 @@ fn seed() -> String {
     std::env::var("URNIC_SEED").unwrap_or_else(|_| std::process::id().to_string())
 }
 
-/// Domain, region, window, completion channel and queue, shared receive queue, queue pair, identifier and event channel of
-/// one end, while the other end uses them: what others need is busy, all else goes.
+/// Destroys domain, region, window, completion channel and queue, shared receive queue, queue pair, identifier and
+/// event channel of one end, while the other end uses them: objects that others need are busy, all others go.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_objects_go_in_every_order() {
@@ -25,7 +25,7 @@ fn needs_verbs_h_objects_go_in_every_order() {
     println!("seed {seed}");
     everywhere(&["order", &seed], Watched::Asan);
     let printed = succeeds("careless", &["order", &seed], Way::DropIn, Watched::No);
-    // As many as there are with what is needed in place.
+    // The number of situations that are possible if needed objects are never destroyed.
     assert!(printed.contains("situations 432"), "not all was tried: {printed}");
 }
 

@@ -1,10 +1,10 @@
-//! Events of connections, in C programs.
+//! Connection events, in C programs.
 
 mod ways;
 
 use ways::{On, Watched, Way, succeeds, succeeds_on};
 
-/// On a port and on the kernel's sockets, where other parts know of a connection's end.
+/// Runs the program on a port and on the kernel's sockets, where different code learns of a connection's end.
 fn everywhere(what: &str) {
     succeeds("events", &[what], Way::DropIn, Watched::Asan);
     succeeds_on(On::Kernel, "events", &[what], Way::DropIn, Watched::Asan);
@@ -25,7 +25,7 @@ fn needs_verbs_h_timewait_exit_follows_its_identifier() {
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_no_event_comes_for_an_identifier_that_is_gone() {
-    // The sanitizer keeps freed memory for a while; without it an address is soon another identifier's.
+    // The sanitizer keeps freed memory for a while; without it, an address is soon reused for another identifier.
     let printed = succeeds("events", &["gone"], Way::Preload, Watched::No);
     assert!(printed.contains("addresses used again: 1"), "nothing was tried: {printed}");
     succeeds("events", &["gone"], Way::DropIn, Watched::Asan);

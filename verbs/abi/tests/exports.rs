@@ -1,12 +1,12 @@
-//! The libraries have exactly the symbols of `symbols.txt`: one that is missing would run another library's code on our
-//! objects.
+//! Checks that the libraries have exactly the symbols of `symbols.txt`: a missing one would run another library's
+//! code on our objects.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What the shim has besides: to show the device's address to programs, to end connections when they end, to leave sockets
-/// of DPDK's alone, and to find functions for the drop-in libraries.
+/// Further symbols of the shim: to show the device's address to programs, to end connections when programs end, to
+/// leave DPDK's sockets alone, and to find functions for the drop-in libraries.
 const INTERPOSED: [&str; 13] = [
     "getifaddrs",
     "freeifaddrs",
@@ -22,10 +22,10 @@ const INTERPOSED: [&str; 13] = [
     "socket",
     "urnic_find",
 ];
-/// What the engine has for the shim.
+/// Functions of the engine that the shim calls.
 const INTERNAL: [&str; 4] = ["urnic_before_exit", "urnic_control_thread", "urnic_link", "urnic_needs_dpdk"];
 
-/// The folder that cargo puts libraries into.
+/// Builds a library, and returns its file.
 fn built(package: &str, library: &str) -> PathBuf {
     let own = std::env::current_exe().expect("this test");
     let profile = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
@@ -67,7 +67,7 @@ fn the_preloaded_library_forwards_all_of_it() {
     assert_eq!(exports(built("urnic-shim", "liburnic.so")), expected);
 }
 
-/// The public functions of the libraries that are installed here, as far as there are some.
+/// The public functions of the libraries that are installed here, if any.
 #[test]
 fn nothing_that_is_public_elsewhere_is_left_out() {
     let expected = expected();
@@ -89,8 +89,8 @@ fn nothing_that_is_public_elsewhere_is_left_out() {
     }
 }
 
-/// A call that goes by name goes to the first library of the process that has the name. That is a drop-in library's function,
-/// if the program is linked to those, and where they have several versions it is the oldest, which always fails.
+/// A call by name goes to the first library in the process that has the name. If the program is linked to a drop-in
+/// library, that is the drop-in library's function; of several versions it would be the oldest, which always fails.
 #[test]
 fn no_library_reaches_its_own_functions_by_name() {
     for (package, library) in [
@@ -105,7 +105,7 @@ fn no_library_reaches_its_own_functions_by_name() {
         assert!(!own.is_empty(), "{library} exports nothing");
         let output = Command::new("readelf").args(["--relocs", "--wide"]).arg(&path).output();
         let text = String::from_utf8(output.expect("readelf runs").stdout).expect("relocations");
-        // Offset, info, type, value, name, addend.
+        // Fields: offset, info, type, value, name, addend.
         let named = text.lines().filter_map(|line| line.split_whitespace().nth(4)).map(without_version);
         let named: BTreeSet<&str> = named.collect();
         assert!(named.contains("malloc") || named.contains("urnic_find"), "{library}: {text}");

@@ -1,4 +1,4 @@
-//! When the device opens, in C programs.
+//! The moment at which the device opens, in C programs.
 
 mod ways;
 

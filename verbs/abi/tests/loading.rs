@@ -1,10 +1,11 @@
-//! The libraries in a program that is linked to rdma-core's, in each way of loading them.
+//! The libraries in a program that is linked to rdma-core's, in each way of loading ours.
 
 mod ways;
 
 use ways::{On, WAYS, Watched, Way, succeeds, succeeds_on};
 
-/// Names and interfaces are found through whatever stands before the C library, each of ours shown once; then a connection.
+/// Names and interfaces are found although several libraries override the C library; each of ours is shown once. Then
+/// a connection works.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_each_way_of_loading_works() {
@@ -13,7 +14,7 @@ fn needs_verbs_h_each_way_of_loading_works() {
     }
 }
 
-/// The sanitizer stands before functions of the C library, too: in front of ours, or between them.
+/// The sanitizer overrides functions of the C library as well: before ours, or between them.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_each_way_of_loading_works_with_address_sanitizer() {
@@ -24,7 +25,8 @@ fn needs_verbs_h_each_way_of_loading_works_with_address_sanitizer() {
     }
 }
 
-/// What `getifaddrs` shows is there for programs that ask in other ways, and is the interface of the device's GIDs.
+/// Programs that ask for interfaces in other ways find the same as with `getifaddrs`; it is the interface of the
+/// device's GIDs.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_the_interface_is_there_however_programs_ask() {

@@ -1,5 +1,5 @@
-//! What rdma-core has got after the release whose headers are installed, in a C program that finds it by the versions of its
-//! symbols.
+//! Functions that rdma-core added after the release whose headers are installed, in a C program that finds them by
+//! the versions of their symbols.
 
 mod ways;
 

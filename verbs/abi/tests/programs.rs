@@ -1,21 +1,22 @@
-//! C programs (`c/`), compiled against the headers of rdma-core: both ends of every connection are in the one process, on
-//! the device's own address. Most run under AddressSanitizer, leaks included, and some under valgrind.
+//! Runs C programs (`c/`), compiled against the headers of rdma-core: both ends of every connection are in one
+//! process, on the device's own address. Most run under AddressSanitizer, with leak detection, and some under
+//! valgrind.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
+/// Time limit of a program, in seconds. A bound, not a measurement, because the machine may be busy.
 const PATIENCE: u32 = 300;
 
-/// Programs on the kernel's sockets. The others have a port of DPDK's, at whose other end is nobody.
+/// Programs that run on the kernel's sockets. The others have a DPDK port without a peer.
 const ON_KERNEL: [&str; 1] = ["convert"];
 
-/// What DPDK keeps until the process ends.
+/// Leaks to ignore: memory that DPDK keeps until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
 
-/// The same for valgrind, and what the dynamic linker keeps of libraries that are loaded late.
+/// The same for valgrind, and memory that the dynamic linker keeps for libraries that are loaded late.
 const KEPT_TOO: &str = "{
   dataplane
   Memcheck:Leak
@@ -36,7 +37,7 @@ const KEPT_TOO: &str = "{
 }
 ";
 
-/// The folder of the libraries, which are built here: they are no dependencies of this test.
+/// Returns the folder of the libraries. They are built here because they are not dependencies of this test.
 fn libraries() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -57,11 +58,11 @@ fn libraries() -> &'static Path {
 enum Watched {
     /// By AddressSanitizer.
     Asan,
-    /// By valgrind, which knows what cancelled threads do, and sees the reads of the libraries.
+    /// By valgrind, which follows cancelled threads, and checks the reads of the libraries.
     Memcheck,
-    /// By valgrind, but not for leaks: a forked child has the memory of threads that it has not.
+    /// By valgrind, without leak detection, because a forked child has the memory of threads that do not exist in it.
     Touches,
-    /// AddressSanitizer does not know what the program does: threads that are cancelled leave their stacks behind.
+    /// Not watched: AddressSanitizer reports false errors, because cancelled threads leave their stacks behind.
     No,
 }
 
@@ -70,7 +71,7 @@ fn run(name: &str, arguments: &[&str], watched: Watched) -> Output {
     run_for(name, arguments, watched, PATIENCE, None)
 }
 
-/// The same with another bound, and with a log.
+/// The same with another time limit, and with a log.
 fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log: Option<&str>) -> Output {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &patience.to_string()]);
     if matches!(watched, Watched::Memcheck | Watched::Touches) {
-        // One thread runs at a time there: without fairness one that spins may keep the engine's away for minutes.
+        // valgrind runs one thread at a time: without fairness, a spinning thread may block the engine's for minutes.
         command.args(["valgrind", "--quiet", "--fair-sched=yes", "--error-exitcode=9", "--num-callers=40"]);
     }
     if watched == Watched::Memcheck {
@@ -109,7 +110,7 @@ fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log:
         command.env("URNIC_IP", "10.4.9.1/24");
         command.env("URNIC_PORT", format!("vhost:{}/nobody.sock", folder.path().display()));
     }
-    // Leaks are told apart by whole stacks.
+    // Whole stacks, because these distinguish leaks.
     command.env("ASAN_OPTIONS", "fast_unwind_on_malloc=0");
     command.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", kept.display()));
     if let Some(log) = log {
@@ -122,7 +123,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The same; it has to reach its end. Answers what it printed.
+/// The same; the program must succeed. Returns its output.
 fn succeeds(name: &str, arguments: &[&str], watched: Watched) -> String {
     let output = run(name, arguments, watched);
     let printed = text(&output);
@@ -134,7 +135,7 @@ fn succeeds(name: &str, arguments: &[&str], watched: Watched) -> String {
     printed
 }
 
-/// Every function that is exported is called, with right and wrong arguments: `calls.c` prints their names.
+/// Calls every exported function, with right and wrong arguments: `calls.c` prints their names.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_every_function_is_called() {
@@ -150,21 +151,21 @@ fn needs_verbs_h_several_threads_call_every_function() {
     succeeds("calls", &["4"], Watched::Asan);
 }
 
-/// Client and server in one process, on one address, and two contexts.
+/// Client and server are in one process, on one address, in two contexts.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_a_process_talks_to_itself() {
     succeeds("hairpin", &[], Watched::Asan);
 }
 
-/// One Read into up to 32 elements, by `ibv_post_send` and `ibv_wr_set_sge_list`.
+/// Reads into up to 32 elements, by `ibv_post_send` and `ibv_wr_set_sge_list`.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_reads_into_lists() {
     succeeds("reads", &[], Watched::Asan);
 }
 
-/// `rnr_retry_count` of `rdma_connect` and `rdma_accept` is obeyed.
+/// `rnr_retry_count` of `rdma_connect` and `rdma_accept` takes effect.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_sends_wait_for_receives() {
@@ -195,7 +196,7 @@ fn needs_verbs_h_objects_go_while_others_wait_for_them() {
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_forked_children() {
     succeeds("survive", &["fork-before"], Watched::Asan);
-    // Leaks are not looked for in a child of several threads: that would wait for ever.
+    // Without leak detection: in a child of a process with several threads it would wait for ever.
     let printed = succeeds("survive", &["fork-after"], Watched::No);
     assert_eq!(printed.matches("parent").count(), 1, "the child is told why, once: {printed}");
 }
@@ -246,17 +247,17 @@ fn needs_verbs_h_plug_ins_load_and_unload_the_libraries() {
     }
 }
 
-/// What a stage of the soak tells.
+/// Indices of the numbers that a stage of the soak prints.
 const HEAP: usize = 0;
 const RESIDENT: usize = 1;
 const DESCRIPTORS: usize = 2;
 const CONNECTIONS: usize = 3;
 const OPERATIONS: usize = 4;
-/// Addresses that are in TIME-WAIT at most.
+/// The maximum number of addresses in TIME-WAIT.
 const MOST_WAITING: u64 = 16_384;
 
-/// Connections, registrations, queues and operations for some seconds: what the process holds does not grow, and what left
-/// has arrived.
+/// Runs connections, registrations, queues and operations for some seconds: the resources of the process must not
+/// grow, and all data sent must arrive.
 fn soak(seconds: u32) {
     let seed = std::env::var("URNIC_SEED").unwrap_or_else(|_| std::process::id().to_string());
     let log = Some("warn,urnic::drive::shard::linger=debug");
@@ -269,11 +270,13 @@ fn soak(seconds: u32) {
         .map(|line| line.split_whitespace().map(|n| n.parse().expect("a number")).collect())
         .collect();
     assert!(stages.len() == 6 && stages.iter().all(|s| s.len() == 5), "{printed}");
-    // Tables have their sizes after a while: the numbers of objects that are gone rest, 1,024 of a kind at least.
+    // Tables reach their sizes after a while: at least 1,024 numbers of destroyed objects of each kind wait before
+    // they are reused.
     let (early, late) = (&stages[1], &stages[5]);
     let connections = |from: usize, to: usize| stages[to][CONNECTIONS] - stages[from][CONNECTIONS];
     assert!(connections(1, 5) > 0 && late[OPERATIONS] > late[CONNECTIONS], "nothing happened: {printed}");
-    // The addresses of a connection wait for a minute (TIME-WAIT); the busiest stage tells how many may do so at a time.
+    // A connection's addresses wait for a minute (TIME-WAIT); the busiest stage determines how many may wait at a
+    // time.
     let busiest =
         (1..6).map(|stage| connections(stage - 1, stage)).max().unwrap_or(0).max(stages[0][CONNECTIONS]);
     let waiting = (busiest * 60_u64.div_ceil(u64::from(seconds.div_ceil(6)))).min(MOST_WAITING);
@@ -299,7 +302,7 @@ fn needs_verbs_h_soak() {
     soak(15);
 }
 
-/// Half an hour, or as many seconds as `URNIC_SOAK` says.
+/// Runs for half an hour, or for `URNIC_SOAK` seconds.
 #[test]
 #[ignore = "long"]
 fn long_soak() {

@@ -2,7 +2,7 @@ use std::{net::Ipv4Addr, thread};
 
 use super::*;
 
-/// A port that is free now.
+/// Returns a port that is free now.
 fn free_port(protocol: Protocol) -> u16 {
     let any = (Ipv4Addr::LOCALHOST, 0);
     let address = match protocol {

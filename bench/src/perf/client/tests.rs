@@ -15,7 +15,7 @@ fn every_plan_is_one_that_a_server_accepts() {
                         let options = options(op, mode, size, qps, verify);
                         let session = plan(&options, Progress::Adaptive).unwrap();
                         assert_eq!(session.check(), Ok(()), "{options:?}");
-                        // Messages under way never share a slot when their bytes matter.
+                        // Messages in flight never share a slot when their bytes are checked.
                         assert!(!verify || session.window <= session.slots, "{session:?}");
                         // A Send never meets a lane without a receive.
                         assert!(

@@ -23,7 +23,7 @@ fn messages_survive_and_fit_their_room() {
     let hello = Hello::Session { version: VERSION, session: session() };
     for hello in [hello, Hello::Lane { index: u32::MAX, target }] {
         let bytes = encode(&hello);
-        // The private data of an MPA request: RFC 5044 §7.1.
+        // The limit of private data in an MPA request: RFC 5044 §7.1.
         assert!(bytes.len() <= 512, "{}", bytes.len());
         assert_eq!(decode::<Hello>(&bytes), Some(hello));
     }

@@ -14,7 +14,7 @@ fn made(number: u64, size: usize) -> Vec<u8> {
     buffer
 }
 
-/// As rping's client prints them with `-v`.
+/// The texts that rping's client prints with `-v`.
 #[test]
 fn pings_are_those_of_rping() {
     assert_eq!(made(0, 64), *b"rdma-ping-0: ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqr\0");

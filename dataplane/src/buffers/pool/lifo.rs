@@ -1,9 +1,10 @@
-//! How the mbufs of an engine's pool are kept: as a stack, without locks.
+//! Keeps the mbufs of an engine's pool: a stack, without locks.
 //!
-//! A mempool's usual ring hands out the mbuf that was freed longest ago, so that traffic walks through the whole pool
-//! and falls out of the cache; mempools hide this behind a cache per EAL thread, which our threads are not. A stack
-//! hands out what was freed last: frames of 1514 bytes go about 1.5 times as fast. One engine uses a pool, under its
-//! lock, so nothing here needs to be atomic, except that the pool's end may be seen from the control thread.
+//! A mempool's usual ring hands out the mbuf that was freed longest ago, so traffic walks through the whole pool and
+//! falls out of the processor's cache. Mempools hide this behind a cache for each EAL thread, which our threads are
+//! not. A stack hands out the mbuf that was freed last: frames of 1514 bytes go about 1.5 times as fast. One engine
+//! uses a pool, under its lock, so nothing here needs to be atomic, with one exception: the control thread may read
+//! the number of mbufs in the pool.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -14,13 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
 
-/// The name under which mempools find this.
+/// The name under which mempools find these functions.
 pub(super) const NAME: &CStr = c"urnic_lifo";
 
-/// The number under which DPDK knows the stack.
+/// DPDK's index of these functions.
 static INDEX: OnceLock<i32> = OnceLock::new();
 
-/// Tells DPDK of the stack, once.
+/// Registers these functions with DPDK, once.
 pub(super) fn register() -> Result<(), i32> {
     let index = *INDEX.get_or_init(|| {
         let mut ops = sys::rte_mempool_ops {
@@ -45,7 +46,7 @@ struct Stack {
     len: AtomicUsize,
 }
 
-/// The stack of a mempool.
+/// Returns the stack of a mempool.
 ///
 /// # Safety
 /// `pool` is a mempool of ours, between `alloc` and `free`.
@@ -62,7 +63,7 @@ impl Stack {
         for (cell, object) in self.objects.get(len..len + objects.len())?.iter().zip(objects) {
             cell.set(*object);
         }
-        // Whoever sees the pool full also sees what was done to its mbufs.
+        // A thread that sees the pool full also sees what was done to its mbufs before.
         self.len.store(len + objects.len(), Ordering::Release);
         Some(())
     }
@@ -79,7 +80,7 @@ impl Stack {
     }
 }
 
-/// Whether `pool` is kept as a stack.
+/// Returns whether `pool` is kept as a stack.
 ///
 /// # Safety
 /// `pool` is a live mempool.
@@ -106,7 +107,7 @@ pub(super) unsafe fn take(pool: *const sys::rte_mempool) -> Option<*mut c_void> 
     }
 }
 
-/// How many objects can be taken; `None` if the pool is not kept as a stack.
+/// Returns how many objects can be taken; `None` if the pool is not kept as a stack.
 ///
 /// # Safety
 /// `pool` is a live mempool.
@@ -119,7 +120,7 @@ pub(super) unsafe fn available(pool: *const sys::rte_mempool) -> Option<usize> {
 /// Puts an object back, if its pool is kept as a stack.
 ///
 /// # Safety
-/// `pool` is a live mempool and used by this thread only; `object` is of it, and not used any more.
+/// `pool` is a live mempool and used by this thread only; `object` belongs to it, and the caller no longer uses it.
 #[inline]
 pub(super) unsafe fn give_back(pool: *const sys::rte_mempool, object: *mut c_void) -> Option<()> {
     // SAFETY: as the caller promises.
@@ -127,7 +128,7 @@ pub(super) unsafe fn give_back(pool: *const sys::rte_mempool, object: *mut c_voi
 }
 
 /// # Safety
-/// DPDK's alone to call: `pool` is a mempool under construction.
+/// Only DPDK calls this: `pool` is a mempool under construction.
 unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     // SAFETY: DPDK passes a mempool under construction.
     unsafe {
@@ -139,14 +140,14 @@ unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
 }
 
 /// # Safety
-/// DPDK's alone to call, once, after [`alloc`] and when nobody uses the pool any more.
+/// Only DPDK calls this, once, after [`alloc`] and when the pool is no longer used.
 unsafe extern "C" fn free(pool: *mut sys::rte_mempool) {
     // SAFETY: made by `alloc`, freed once.
     unsafe { drop(Box::from_raw((*pool).__bindgen_anon_1.pool_data.cast::<Stack>())) }
 }
 
 /// # Safety
-/// [`alloc`] made the pool, whose thread this is; `n` objects are at `objects`.
+/// [`alloc`] made the pool, which belongs to this thread; `n` objects are at `objects`.
 unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes n objects; the cells are used by one thread at a time.
     let pushed = unsafe { stack(pool).push(slice::from_raw_parts(objects, n as usize)) };
@@ -154,7 +155,7 @@ unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c
 }
 
 /// # Safety
-/// [`alloc`] made the pool, whose thread this is; `n` objects have room at `objects`.
+/// [`alloc`] made the pool, which belongs to this thread; `n` objects have room at `objects`.
 unsafe extern "C" fn dequeue(pool: *mut sys::rte_mempool, objects: *mut *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes room for n objects; the cells are used by one thread at a time.
     let popped = unsafe { stack(pool).pop(slice::from_raw_parts_mut(objects, n as usize)) };
@@ -164,6 +165,6 @@ unsafe extern "C" fn dequeue(pool: *mut sys::rte_mempool, objects: *mut *mut c_v
 /// # Safety
 /// [`alloc`] made the pool.
 unsafe extern "C" fn count(pool: *const sys::rte_mempool) -> u32 {
-    // SAFETY: made by `alloc`. This may run on another thread, and looks at the atomic only.
+    // SAFETY: made by `alloc`. This may run on another thread, and reads only the atomic.
     unsafe { stack(pool) }.len.load(Ordering::Acquire) as u32
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// An interface that there is not: the names need none, and no port has them.
+/// The index of an interface that does not exist: the names do not need one, and no port has such names.
 const NOWHERE: i32 = i32::MAX;
 
 fn address(text: &str) -> IpAddr {
@@ -27,7 +27,7 @@ fn an_address_is_held_once_per_interface_and_vlan_until_it_is_let_go() {
     }
 }
 
-/// More refusals than the kernel lets wait: it tells the holder's number nonetheless, once they are drained.
+/// More refusals than the backlog holds: the kernel still reports the holder's process id once they are drained.
 #[test]
 fn a_thousand_refusals_all_name_the_holder() {
     let ip = address("10.1.2.5");
@@ -61,7 +61,7 @@ fn a_forked_child_lets_go() {
     }
     assert!(child > 0, "a child");
     drop(held);
-    // The kernel runs the child when it likes; until then it has the socket.
+    // The child has the socket until the kernel lets it run.
     let start = std::time::Instant::now();
     let again = loop {
         match Held::hold(NOWHERE, None, ip) {

@@ -5,7 +5,7 @@ const BAD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_BAD;
 const NONE: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
 const UNKNOWN: u64 = 0;
 
-/// A segment of ten octets of data in IPv4, its header checksum right.
+/// Returns a segment of ten octets of data in IPv4, with a right header checksum.
 fn v4() -> Vec<u8> {
     let mut f = vec![0x5a; 14 + 20 + 20 + 10];
     f[12..34].copy_from_slice(&[
@@ -16,7 +16,7 @@ fn v4() -> Vec<u8> {
     f
 }
 
-/// Makes the header checksum right, whatever the header says of its length.
+/// Makes the header checksum of the first 20 octets right, whatever length the header states.
 fn complete(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -41,7 +41,7 @@ fn a_good_word_is_believed_of_whole_segments() {
         assert!(nic.believes(GOOD, &frame), "{frame:x?}");
     }
     assert_eq!(nic.counts.rx_good, 4);
-    // Ethernet's padding is no part of it.
+    // Ethernet's padding does not belong to the packet.
     assert!(nic.believes(GOOD, &[&v4()[..], &[0; 6]].concat()));
     // The header checksum is right in all of them.
     for (what, at, value) in [
@@ -85,7 +85,7 @@ fn other_words_leave_it_to_the_stack() {
     assert_eq!((nic.counts.rx_good, nic.counts.rx_bad), (1, 1));
 }
 
-/// Mbufs of memory of this test, which no driver sees.
+/// Returns an mbuf over memory of this test, which no driver sees.
 fn segment(data: &mut [u8], off: u16) -> sys::rte_mbuf {
     sys::rte_mbuf {
         buf_addr: data.as_mut_ptr().cast(),
@@ -103,13 +103,13 @@ fn a_chain_is_gathered_as_far_as_there_is_room() {
     first.next = &raw mut second;
     for (room, want) in [(6, &[1, 2, 3, 4, 5, 6][..]), (4, &[1, 2, 3, 4]), (8, &[1, 2, 3, 4, 5, 6, 0, 0])] {
         let mut out = vec![0; room];
-        // SAFETY: the segments and what they show outlive the call.
+        // SAFETY: the segments and their data outlive the call.
         unsafe { gather(NonNull::new(&raw mut first), &mut out) };
         assert_eq!(out, want);
     }
 }
 
-/// Only frames that carry the flag count, whatever else is asked for.
+/// Only frames with the flag count, whatever other flags they have.
 #[test]
 fn frames_are_counted_by_their_flags() {
     let mut mbufs: [sys::rte_mbuf; 3] = Default::default();
@@ -117,26 +117,26 @@ fn frames_are_counted_by_their_flags() {
     mbufs[2].ol_flags = sys::RTE_MBUF_F_TX_TCP_CKSUM | sys::RTE_MBUF_F_TX_IPV6;
     let frames = mbufs.each_mut().map(|m| m as *mut sys::rte_mbuf);
     for (n, left) in [(0, 0), (1, 1), (2, 1), (3, 2)] {
-        // SAFETY: so many live mbufs.
+        // SAFETY: `n` live mbufs.
         assert_eq!(unsafe { left_to_nic(frames.as_ptr(), n) }, left);
     }
 }
 
-/// What a driver made for the test has been given, how much room it has, and its frames by their `port`.
+/// A fake driver: its remaining room, and the frames that it took, by their `port`.
 #[derive(Default)]
 struct Driver {
     room: u16,
     sent: Vec<u16>,
 }
 
-/// Refuses frames of odd numbers.
+/// Refuses frames with odd numbers.
 unsafe extern "C" fn prepare(_: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
-    // SAFETY: the test passes so many live mbufs.
+    // SAFETY: the test passes `n` live mbufs.
     (0..n).find(|&i| unsafe { (**frames.add(i.into())).port % 2 == 1 }).unwrap_or(n)
 }
 
 unsafe extern "C" fn burst(driver: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
-    // SAFETY: the test's driver, and so many live mbufs.
+    // SAFETY: the test's driver, and `n` live mbufs.
     unsafe {
         let driver = &mut *driver.cast::<Driver>();
         let taken = n.min(driver.room);
@@ -146,8 +146,9 @@ unsafe extern "C" fn burst(driver: *mut std::ffi::c_void, frames: *mut *mut sys:
     }
 }
 
-/// Sends frames of the numbers `numbers` to a driver with room for `room`. Refused ones become a hundred more, and 7 cannot.
-/// Answers how many were taken, what was sent, what is left, and the counters.
+/// Sends frames numbered `numbers` to a driver with room for `room`. A refused frame is replaced by one whose number
+/// is a hundred higher, except 7, which has no replacement. Returns how many were taken, what was sent, what is left,
+/// and the counters.
 fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums) {
     let flagged = |port| sys::rte_mbuf { port, ol_flags: sys::RTE_MBUF_F_TX_TCP_CKSUM, ..Default::default() };
     let mut mbufs: Vec<sys::rte_mbuf> = numbers.iter().map(|&n| flagged(n)).collect();
@@ -161,7 +162,7 @@ fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums
     };
     ops.txq.data = &raw mut queue;
     let mut nic = Nic::new(c"net_test");
-    // SAFETY: live mbufs, and a driver that is one.
+    // SAFETY: live mbufs, and the driver of this test.
     let taken = unsafe {
         nic.offer((&raw const ops, 0), frames.as_mut_ptr(), numbers.len() as u16, |m| {
             let refused = (*m).port;
@@ -180,9 +181,9 @@ fn what_the_driver_refuses_goes_without_it_and_in_order() {
     let (taken, sent, left, counts) = offered(&[2, 4, 5, 6, 8], 9);
     assert_eq!((taken, sent, left), (5, vec![2, 4, 105, 6, 8], vec![]));
     assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (4, 1, 0));
-    // All, and the last.
+    // All refused, the last one included.
     assert_eq!(offered(&[1, 3, 5], 9).1, [101, 103, 105]);
-    // One that cannot be copied is lost alone.
+    // A frame that cannot be copied is lost alone.
     let (taken, sent, left, counts) = offered(&[2, 7, 4], 9);
     assert_eq!((taken, sent, left), (3, vec![2, 4], vec![]));
     assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (2, 0, 1));
@@ -192,7 +193,7 @@ fn what_the_driver_refuses_goes_without_it_and_in_order() {
 fn what_the_driver_has_no_room_for_stays() {
     let (taken, sent, left, counts) = offered(&[2, 4, 6, 5], 2);
     assert_eq!((taken, sent, left, counts.tx_filled), (2, vec![2, 4], vec![6, 5], 2));
-    // A copy that found no room stays in its frame's place.
+    // A copy that found no room stays in the place of its frame.
     let (taken, sent, left, counts) = offered(&[2, 5, 6], 1);
     assert_eq!((taken, sent, left), (1, vec![2], vec![105, 6]));
     assert_eq!((counts.tx_filled, counts.tx_refused), (1, 1));

@@ -1,7 +1,8 @@
-//! The drop-in libraries: files with the names, the symbols and the versions of rdma-core's, for programs that look for
-//! those by name. They are a few instructions for each symbol, which jump to what `liburnic.so` finds for it.
+//! Makes the drop-in libraries: files with the names, the symbols and the versions of rdma-core's, for programs that
+//! look these up by name. Each symbol has only a few instructions, which jump to the function that `liburnic.so`
+//! finds for it.
 //!
-//! They are assembled and linked here and not by rustc, because cargo can neither give a library such a name nor its
+//! They are assembled and linked here and not by rustc, because cargo cannot give a library such a name, nor its
 //! symbols versions with every linker.
 
 use std::fmt::Write;
@@ -9,23 +10,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library behind them.
+/// The library that they jump into.
 pub const SHIM: &str = "liburnic.so";
 
-/// They need a folder of their own, beside `liburnic.so`: it is put into `LD_LIBRARY_PATH`.
+/// The libraries need a folder of their own, beside `liburnic.so`, because the folder is put into `LD_LIBRARY_PATH`.
 const FOLDER: &str = "drop-in";
 
-/// The second needs the first, as rdma-core's does. Each has a list of its symbols, as `nm` prints them: `NAME@@VERSION`,
-/// or `NAME@VERSION` for one that only programs of old ask for. A word behind it says what stands in for it:
+/// The second library needs the first, as rdma-core's does. Each has a list of its symbols, as `nm` prints them:
+/// `NAME@@VERSION`, or `NAME@VERSION` for a symbol that only old programs ask for. A word after the symbol defines
+/// it:
 ///
-/// * none: what `liburnic.so` finds;
+/// * none: the function that `liburnic.so` finds;
 /// * `errno`, `minus`, `null`, `nothing`: a function that fails in that way. The first ABI (IBVERBS_1.0) had other
-///   structures; what drivers of kernel devices call is never called, because none of them finds a device;
+///   structures. Functions for drivers of kernel devices are never called, because no such driver finds a device;
 /// * `object`: a byte of data.
 const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
 
-/// Functions of the C library that `liburnic.so` stands before, to show the device's address and to end connections.
+/// Functions of the C library that `liburnic.so` overrides, to show the device's address and to end connections.
 const INTERPOSED: [&str; 11] = [
     "getifaddrs",
     "freeifaddrs",
@@ -40,7 +42,7 @@ const INTERPOSED: [&str; 11] = [
     "daemon",
 ];
 
-/// Makes the libraries, in the folder of this profile: `out` is PROFILE/build/PACKAGE/out.
+/// Makes the libraries, in the folder of this profile. `out` is PROFILE/build/PACKAGE/out.
 pub fn make(out: &Path) {
     let folder = out.ancestors().nth(3).expect("cargo's folders").join(FOLDER);
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -56,11 +58,11 @@ pub fn make(out: &Path) {
         fs::write(&source, assembly(&symbols)).expect("OUT_DIR is writable");
         let script = out.join(format!("{name}.map"));
         fs::write(&script, versions(&symbols)).expect("OUT_DIR is writable");
-        // Renamed when it is whole: programs may be using the one that is there.
+        // Renamed once it is complete, because programs may be using the old one.
         let fresh = folder.join(format!(".{name}.new"));
         let mut link = linker(name, &fresh);
         link.arg(format!("-Wl,--version-script={}", script.display()));
-        // An installed package may have all in one folder, or this one below the other's.
+        // An installed package may have all libraries in one folder, or these in a folder below.
         link.arg("-Wl,--enable-new-dtags,-rpath,$ORIGIN:$ORIGIN/..");
         link.arg(&source).arg(&stub).args(needed.map(|needed| folder.join(needed))).arg("-lc");
         run(link);
@@ -68,7 +70,7 @@ pub fn make(out: &Path) {
     }
 }
 
-/// Something to link with that looks like `liburnic.so`, which is not made yet.
+/// Makes a library to link with in place of `liburnic.so`, which is not built yet.
 fn stub(out: &Path) -> PathBuf {
     let source = out.join("stub.s");
     let library = out.join(SHIM);
@@ -81,7 +83,7 @@ fn stub(out: &Path) -> PathBuf {
     library
 }
 
-/// A command that links a library.
+/// Returns a command that links a library.
 fn linker(soname: &str, output: &Path) -> Command {
     let mut command = cc::Build::new().opt_level(0).cargo_warnings(false).get_compiler().to_command();
     command.args(["-shared", "-nostdlib", "-Wl,--no-as-needed"]);
@@ -97,9 +99,9 @@ fn run(mut command: Command) {
 struct Symbol {
     name: String,
     version: String,
-    /// Programs that are linked today get this one.
+    /// Whether programs that are linked today get this symbol.
     current: bool,
-    /// What stands in for it, if nothing finds it.
+    /// How the symbol fails, if no function stands behind it.
     fails: Option<String>,
 }
 
@@ -115,7 +117,7 @@ impl Symbol {
         }
     }
 
-    /// What it is called before it has a version.
+    /// Returns its name before it gets a version.
     fn label(&self) -> String {
         if self.current { self.name.clone() } else { format!("old_{}", self.name) }
     }
@@ -149,7 +151,7 @@ fn assembly(symbols: &[Symbol]) -> String {
             let _ = writeln!(text, "    .symver {label}, {name}@{}", symbol.version);
         }
     }
-    // Without a version: they stand before symbols of any.
+    // Without a version, so that they override symbols of any version.
     for name in INTERPOSED {
         let _ = writeln!(text, "    .globl {name}\n    .type {name}, @function\n{name}:");
         forward(&mut text, name);
@@ -161,7 +163,7 @@ fn assembly(symbols: &[Symbol]) -> String {
     text
 }
 
-/// The script of versions for the linker. Each follows the one before it, but what is private.
+/// Returns the linker's version script. Each version follows the one before it, except the private one.
 fn versions(symbols: &[Symbol]) -> String {
     let mut order: Vec<&str> = symbols.iter().map(|symbol| symbol.version.as_str()).collect();
     order.dedup();
@@ -173,7 +175,7 @@ fn versions(symbols: &[Symbol]) -> String {
             let _ = writeln!(text, "    {};", symbol.name);
         }
         if before.is_empty() {
-            // Their versioned names are exported.
+            // Only their versioned names are exported.
             let _ = writeln!(text, "  local:\n    old_*;");
         }
         let private = version.contains("PRIVATE");

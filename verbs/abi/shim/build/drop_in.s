@@ -1,4 +1,4 @@
-# What is common to the drop-in libraries: `enter` jumps to the function whose number is in r11, with the registers and
+# Code shared by the drop-in libraries: `enter` jumps to the function whose index is in r11, with the registers and
 # the stack as its caller left them.
     .text
     .type enter, @function
@@ -16,7 +16,7 @@ enter:
     push %r8
     push %r9
     push %r11
-    # Its name is so many strings behind the first.
+    # The function's name is the string number r11 after the first.
     lea names(%rip), %rdi
 2:
     test %r11d, %r11d
@@ -41,7 +41,7 @@ enter:
     jmp *%rax
     .size enter, . - enter
 
-# Functions that fail: with an errno (EOPNOTSUPP), with -1, with a null pointer, or without a word.
+# Functions that fail: with an errno (EOPNOTSUPP), with -1, with a null pointer, or silently.
     .type errno, @function
 errno:
     mov $95, %eax

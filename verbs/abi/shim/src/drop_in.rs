@@ -1,4 +1,4 @@
-//! What the drop-in libraries jump to. A symbol of theirs asks here once for the function behind it.
+//! Finds the functions that the drop-in libraries jump to. Each symbol of theirs asks once.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 
 use crate::{engine, interfaces, leave, netdevice};
 
-/// Where distributions put librdmacm.
+/// Folders in which distributions put librdmacm.
 const FOLDERS: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib64", "/usr/lib", "/usr/local/lib"];
 
-/// The function behind a symbol of a drop-in library; the string is the library's own.
+/// Returns the function for a symbol of a drop-in library; `name` is the library's own string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
-    // SAFETY: a string that ends.
+    // SAFETY: a NUL-terminated string.
     let name = unsafe { CStr::from_ptr(name) };
     match name.to_bytes() {
         b"getifaddrs" => interfaces::drop_in::getifaddrs as *const c_void,
@@ -32,15 +32,15 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
     }
 }
 
-/// A function of rsockets, which are librdmacm's own: that library's code calls our `rdma_*` and `ibv_*`.
+/// Returns a function of rsockets, which only librdmacm has: its code calls our `rdma_*` and `ibv_*`.
 fn rsocket(name: &CStr) -> *const c_void {
     let Some(library) = rdmacm() else { return unavailable as *const c_void };
-    // SAFETY: a library that stays loaded, and a string that ends.
+    // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let function = unsafe { libc::dlsym(library, name.as_ptr()) };
     if function.is_null() { unavailable as *const c_void } else { function }
 }
 
-/// The librdmacm of this system, null if there is none.
+/// Returns the handle of this system's librdmacm; `None` if there is none.
 fn rdmacm() -> Option<*mut c_void> {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     let handle = *HANDLE.get_or_init(|| {
@@ -58,8 +58,8 @@ fn rdmacm() -> Option<*mut c_void> {
     (handle != 0).then_some(handle as *mut c_void)
 }
 
-/// Symbols that librdmacm needs are looked up in what is loaded globally, before it looks at its own: a program may have
-/// loaded us for itself alone.
+/// Makes our symbols global, because librdmacm must find them before its own. The program may have loaded us with
+/// local scope.
 fn be_global() {
     if let Some(own) = engine::own_path() {
         open(&own, libc::RTLD_GLOBAL | libc::RTLD_NOLOAD);
@@ -68,12 +68,12 @@ fn be_global() {
 
 fn open(path: &Path, flags: c_int) -> Option<usize> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a string that ends; librdmacm's constructors only initialise memory.
+    // SAFETY: a NUL-terminated string; librdmacm's constructors only initialise memory.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | flags) };
     (!handle.is_null()).then_some(handle as usize)
 }
 
-/// In place of a function of rsockets where there is no librdmacm.
+/// Takes the place of a function of rsockets if there is no librdmacm.
 extern "C" fn unavailable() -> isize {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = libc::ENOSYS };

@@ -1,4 +1,4 @@
-//! From a symbol to the function behind it.
+//! Finds the function behind a symbol.
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the trampolines are written for x86-64");
 
-/// A symbol: tail-calls the function behind it, whatever its arguments are.
+/// Defines a symbol that tail-calls the function behind it, whatever its arguments are.
 macro_rules! forward {
     ($index:literal, $name:ident) => {
         #[unsafe(naked)]
@@ -23,10 +23,10 @@ macro_rules! forward {
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));
 
-/// The functions, null until they were called once.
+/// The functions; null until the first call.
 static TABLE: [AtomicPtr<c_void>; NAMES.len()] = [const { AtomicPtr::new(ptr::null_mut()) }; NAMES.len()];
 
-/// Jumps to the function whose number is in r11, with the registers and the stack as its caller left them.
+/// Jumps to the function whose index is in r11, with the registers and the stack as its caller left them.
 #[unsafe(naked)]
 unsafe extern "C" fn enter() {
     core::arch::naked_asm!(
@@ -58,7 +58,7 @@ unsafe extern "C" fn enter() {
     )
 }
 
-/// The function of a number, looked up for the first time.
+/// Looks up the function with an index, on its first call.
 extern "C" fn find(index: u32) -> *mut c_void {
     let index = index as usize;
     let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else { give_up("no such symbol") };
@@ -67,14 +67,14 @@ extern "C" fn find(index: u32) -> *mut c_void {
     function
 }
 
-/// Whether a name is one of libibverbs or librdmacm that is forwarded.
+/// Returns whether `name` is a symbol of libibverbs or librdmacm that is forwarded.
 pub fn forwards(name: &CStr) -> bool {
     NAMES.contains(&name)
 }
 
-/// The function of a name in the library behind.
+/// Returns the function `name` of the library behind.
 pub fn function(name: &CStr) -> *mut c_void {
-    // SAFETY: a library that stays loaded, and a string that ends.
+    // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let function = unsafe { libc::dlsym(library(), name.as_ptr()) };
     if function.is_null() {
         give_up(&format!("liburnic_verbs.so has no {}: it is of another version", name.to_string_lossy()));
@@ -82,34 +82,36 @@ pub fn function(name: &CStr) -> *mut c_void {
     function
 }
 
-/// The library behind the symbols.
+/// Returns the handle of the library behind the symbols.
 fn library() -> *mut c_void {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     *HANDLE.get_or_init(|| {
         let handle = choose(&beside().unwrap_or_default()).unwrap_or_else(|why| give_up(&why));
         for (slot, name) in [(&BEFORE_EXIT, c"urnic_before_exit"), (&CONTROL_THREAD, c"urnic_control_thread")]
         {
-            // SAFETY: a library that stays loaded, and a string that ends.
+            // SAFETY: a library that stays loaded, and a NUL-terminated string.
             slot.store(unsafe { libc::dlsym(handle, name.as_ptr()) }, Ordering::Release);
         }
         handle as usize
     }) as *mut c_void
 }
 
-/// The library's file.
+/// The file name of the library behind.
 const LIBRARY: &str = "liburnic_verbs.so";
-/// The folder of the build with DPDK, where the one beside this library is without.
+/// The folder of the build with DPDK, for installations whose library beside this one is built without.
 const DPDK: &str = "dpdk";
 
-/// Loads the library that lies beside this one, or, if the settings ask for a port and that one has none, the build with
-/// DPDK in the folder below. The first knows the settings, loads everywhere, and starts nothing before it opens a device.
+/// Loads the library beside this one. If the settings ask for a port that this build lacks, loads the build with DPDK
+/// from the folder below. The first build can be asked because it knows the settings, loads on every machine, and
+/// starts nothing before it opens a device.
 ///
-/// Where the second does not load, the first stays: it fails when the program opens a device, as any call may.
+/// If the second does not load, the first stays in use: it fails when the program opens a device, and programs can
+/// handle that.
 fn choose(beside: &Path) -> Result<*mut c_void, String> {
     let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load the library: {why}"))?;
-    // SAFETY: a library that stays loaded, and a string that ends.
+    // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let needs_dpdk = unsafe { libc::dlsym(library, c"urnic_needs_dpdk".as_ptr()) };
-    // SAFETY: the function of that name, which takes nothing.
+    // SAFETY: the function of that name, which takes no arguments.
     let needs_dpdk = !needs_dpdk.is_null()
         && unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(needs_dpdk)() };
     let other = beside.join(DPDK).join(LIBRARY);
@@ -129,20 +131,20 @@ fn choose(beside: &Path) -> Result<*mut c_void, String> {
 fn load(path: &Path) -> Result<*mut c_void, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its path contains a zero".to_owned())?;
-    // SAFETY: a string that ends; the library's constructors are DPDK's, which only register drivers.
+    // SAFETY: a NUL-terminated string; the library's constructors are DPDK's, which only register drivers.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
-        // SAFETY: after a failure, a string that ends.
+        // SAFETY: after a failure, a NUL-terminated string.
         let why = unsafe { CStr::from_ptr(libc::dlerror()) };
         return Err(why.to_string_lossy().into_owned());
     }
     Ok(handle)
 }
 
-/// The device's Ethernet address and MTU, as the settings have them: the library is loaded, and no device opened.
+/// Returns the device's Ethernet address and MTU from the settings. Loads the library, but opens no device.
 pub fn link() -> ([u8; 6], c_int) {
     let (mut mac, mut mtu) = ([0; 6], 0);
-    // SAFETY: a library that stays loaded, and a string that ends.
+    // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let function = unsafe { libc::dlsym(library(), c"urnic_link".as_ptr()) };
     if !function.is_null() {
         // SAFETY: the function of that name.
@@ -152,57 +154,57 @@ pub fn link() -> ([u8; 6], c_int) {
     (mac, mtu)
 }
 
-/// Functions of the library behind, null until that is loaded.
+/// Functions of the library behind; null until it is loaded.
 static BEFORE_EXIT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static CONTROL_THREAD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The process is about to end without running exit handlers.
+/// Tells the library that the process is about to end without running exit handlers.
 pub fn before_exit() {
     let function = BEFORE_EXIT.load(Ordering::Acquire);
     if !function.is_null() {
-        // SAFETY: the function of that name, which takes and gives nothing.
+        // SAFETY: the function of that name, which takes no arguments and returns nothing.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(function)() };
     }
 }
 
-/// Whether the caller is a thread of DPDK's and not of the program.
+/// Returns whether the caller is a thread of DPDK's and not of the program.
 pub fn is_control_thread() -> bool {
     let function = CONTROL_THREAD.load(Ordering::Acquire);
-    // SAFETY: the function of that name, which takes nothing.
+    // SAFETY: the function of that name, which takes no arguments.
     !function.is_null() && unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
 }
 
-/// The folder that this library was loaded from.
+/// Returns the folder that this library was loaded from.
 fn beside() -> Option<PathBuf> {
     own_path()?.parent().map(Path::to_path_buf)
 }
 
-/// The file that this library was loaded from.
+/// Returns the file that this library was loaded from.
 pub fn own_path() -> Option<PathBuf> {
     file_of((&raw const TABLE).cast())
 }
 
-/// The file that an address was loaded from.
+/// Returns the file that contains the code or data at an address.
 fn file_of(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: a structure of pointers; addresses are only compared.
     let info = unsafe {
         let mut info: libc::Dl_info = std::mem::zeroed();
         (libc::dladdr(address, &mut info) != 0).then_some(info)
     }?;
-    // SAFETY: a string of the dynamic linker's.
+    // SAFETY: a string of the dynamic linker.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// The program asked for what cannot be had: to go on would run another library's code on our objects.
+/// Ends the process after a call that cannot be served: to go on would run another library's code on our objects.
 pub fn give_up(why: &str) -> ! {
     complain(why);
     std::process::exit(1);
 }
 
-/// Says on standard error what is wrong. Nobody may be there to read it, which is no reason to panic.
+/// Writes an error to standard error. Standard error may be closed, so a failed write is ignored.
 pub fn complain(what: &str) {
     let line = format!("urnic: {what}\n");
-    // SAFETY: so many readable bytes.
+    // SAFETY: `line.len()` readable bytes.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }

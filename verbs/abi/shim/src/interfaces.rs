@@ -1,14 +1,14 @@
-//! The addresses of this host, as programs see them: with the device's among them. Some choose their device by the
-//! addresses of interfaces, and the kernel does not know ours.
+//! Adds the device's addresses to this host's addresses, as programs see them. Some programs choose their device by
+//! the addresses of interfaces, and the kernel does not know ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The name of the interface that stands for the device.
+/// The name of the interface that we show for the device.
 pub const NAME: &CStr = c"urnic0";
-/// Its state, as `IFF_` flags.
+/// The interface's state, as `IFF_` flags.
 pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST;
 
 /// An entry that is put before those of the kernel.
@@ -20,7 +20,7 @@ struct Entry {
     broadcast: libc::sockaddr_storage,
 }
 
-/// The device's addresses, as `urnic run` sets them.
+/// Returns the device's addresses and prefix lengths, as `urnic run` sets them.
 pub fn addresses() -> Vec<(IpAddr, u8)> {
     let text = std::env::var("URNIC_IP").unwrap_or_default();
     let one = |text: &str| {
@@ -61,25 +61,25 @@ fn sockaddr(ip: IpAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// The next definition of a function, behind ours.
+/// Returns the next definition of a function after ours.
 pub fn next(name: &CStr, cache: &Cache) -> *mut c_void {
     cached(cache, || {
-        // SAFETY: a string that ends.
+        // SAFETY: a NUL-terminated string.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if next.is_null() { of_libc(name) } else { next }
     })
 }
 
-/// The C library's own definition of a function.
+/// Returns the C library's own definition of a function.
 pub fn of_libc(name: &CStr) -> *mut c_void {
-    // SAFETY: strings that end. The C library is loaded in any case.
+    // SAFETY: NUL-terminated strings. The C library is always loaded.
     unsafe {
         let libc = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         libc::dlsym(libc, name.as_ptr())
     }
 }
 
-/// What `find` finds, looked for once.
+/// Returns the result of `find`, which runs only until it finds the function.
 pub fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let known = cache.load(Ordering::Acquire);
     if !known.is_null() {
@@ -90,10 +90,10 @@ pub fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void 
     found
 }
 
-/// A place for a function that was found.
+/// Caches the address of a function; null until it was looked up.
 pub type Cache = AtomicPtr<c_void>;
 
-/// Nothing was looked for yet.
+/// Returns an empty cache.
 pub const fn unknown() -> Cache {
     AtomicPtr::new(ptr::null_mut())
 }
@@ -107,16 +107,16 @@ type GetAddrInfo = unsafe extern "C" fn(
     *mut *mut libc::addrinfo,
 ) -> c_int;
 
-/// `getifaddrs` by way of `real`, with our entries unless they are there already: the call may have come through a
-/// drop-in library, too.
+/// Runs `getifaddrs` as `real`, and adds our entries unless they are in the list already: the call may have passed
+/// through a drop-in library as well.
 ///
 /// # Safety
-/// Null or a function of that name, and the program's pointer.
+/// `real` is null or a function of that name; `list` is the program's pointer.
 unsafe fn getifaddrs_by(real: *mut c_void, list: *mut *mut libc::ifaddrs) -> c_int {
     if real.is_null() {
         return -1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let real: GetIfAddrs = std::mem::transmute(real);
         let answer = real(list);
@@ -129,7 +129,7 @@ unsafe fn getifaddrs_by(real: *mut c_void, list: *mut *mut libc::ifaddrs) -> c_i
     }
 }
 
-/// The mask of an IPv4 network.
+/// Returns the mask of an IPv4 prefix.
 pub fn mask4(prefix: u8) -> Ipv4Addr {
     u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0).into()
 }
@@ -165,21 +165,21 @@ fn entry(ip: IpAddr, prefix: u8, next: *mut libc::ifaddrs) -> Box<Entry> {
     entry
 }
 
-/// Whether an entry of a list is one of ours.
+/// Returns whether an entry of a list is one of ours.
 ///
 /// # Safety
-/// Null or an entry.
+/// `entry` is null or an entry.
 unsafe fn is_ours(entry: *const libc::ifaddrs) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { entry.as_ref() }.is_some_and(|entry| ptr::eq(entry.ifa_name, NAME.as_ptr()))
 }
 
-/// `freeifaddrs` by way of `real`.
+/// Runs `freeifaddrs` as `real`, without our entries, which it frees itself.
 ///
 /// # Safety
-/// Null or a function of that name; null or a list of `getifaddrs`.
+/// `real` is null or a function of that name; `list` is null or a list of `getifaddrs`.
 unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
-    // SAFETY: the caller's promise; the list begins with our entries if it has any.
+    // SAFETY: as the caller promises; the list begins with our entries if it has any.
     unsafe {
         let mut rest = list;
         while is_ours(rest) {
@@ -194,10 +194,11 @@ unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
     }
 }
 
-/// `getaddrinfo` by way of `real`. Addresses count as configured, whatever the kernel's interfaces have (`AI_ADDRCONFIG`).
+/// Runs `getaddrinfo` as `real`. All families count as configured, whatever addresses the kernel's interfaces have
+/// (`AI_ADDRCONFIG`).
 ///
 /// # Safety
-/// Null or a function of that name, and the program's pointers.
+/// `real` is null or a function of that name; the other pointers are the program's.
 unsafe fn getaddrinfo_by(
     real: *mut c_void,
     node: *const c_char,
@@ -208,7 +209,7 @@ unsafe fn getaddrinfo_by(
     if real.is_null() {
         return libc::EAI_FAIL;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let real: GetAddrInfo = std::mem::transmute(real);
         match hints.as_ref() {
@@ -222,8 +223,8 @@ unsafe fn getaddrinfo_by(
     }
 }
 
-/// What the symbols of the drop-in libraries lead to. They stand right before the C library's functions: the next
-/// definition behind `liburnic.so` may be a sanitizer's, which would lead back to them.
+/// The functions behind the symbols of the drop-in libraries. They call the C library directly: the next definition
+/// after `liburnic.so` may be a sanitizer's, which would lead back to them.
 pub mod drop_in {
     use super::*;
 
@@ -232,7 +233,7 @@ pub mod drop_in {
     static GETADDRINFO: Cache = unknown();
 
     pub unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
-        // SAFETY: a function of that name, and the caller's promises.
+        // SAFETY: a function of that name; otherwise as the caller promises.
         unsafe { getifaddrs_by(cached(&GETIFADDRS, || of_libc(c"getifaddrs")), list) }
     }
 
@@ -253,7 +254,7 @@ pub mod drop_in {
     }
 }
 
-/// The symbols of `liburnic.so`, which lead on to whatever the process has behind it.
+/// The symbols of `liburnic.so`, which call the next definition in the process.
 mod symbols {
     use super::*;
 
@@ -263,7 +264,7 @@ mod symbols {
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int {
-        // SAFETY: a function of that name, and the caller's promises.
+        // SAFETY: a function of that name; otherwise as the caller promises.
         unsafe { getifaddrs_by(next(c"getifaddrs", &GETIFADDRS), list) }
     }
 

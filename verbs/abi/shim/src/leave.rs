@@ -1,11 +1,13 @@
-//! The ends of a process that run no exit handlers: `_exit`, by which fio's jobs end, and `daemon`, whose parent ends by the C
-//! library's own. A kernel would deliver what their connections hold; here the engine does it before.
+//! Process exits that run no exit handlers: `_exit`, by which fio's jobs end, and `daemon`, whose parent ends by the
+//! C library's own `_exit`. A kernel would still deliver the data that the process's connections hold; here the
+//! engine delivers it before the exit.
 
 use std::ffi::c_int;
 
 use crate::engine;
 
-/// May be called in a signal handler, and in a child that shares its parent's memory: the engine sees to that.
+/// Takes the place of `_exit`. May be called in a signal handler, and in a child that shares its parent's memory; the
+/// engine handles both.
 pub unsafe extern "C" fn our_exit(status: c_int) -> ! {
     engine::before_exit();
     loop {
@@ -14,9 +16,9 @@ pub unsafe extern "C" fn our_exit(status: c_int) -> ! {
     }
 }
 
-/// As the C library's, but that the parent says goodbye. The child has no device.
+/// As the C library's, except that the parent first has its engine finish. The child has no device.
 pub unsafe extern "C" fn our_daemon(stays: c_int, keeps_files: c_int) -> c_int {
-    // SAFETY: as the caller of `daemon` may fork; strings that end, and numbers.
+    // SAFETY: the caller of `daemon` may fork; NUL-terminated strings, and numbers.
     unsafe {
         match libc::fork() {
             -1 => return -1,
@@ -33,11 +35,11 @@ pub unsafe extern "C" fn our_daemon(stays: c_int, keeps_files: c_int) -> c_int {
     }
 }
 
-/// Standard input, output and error go nowhere. 0, or -1 and errno.
+/// Redirects standard input, output and error to `/dev/null`. Returns 0, or -1 and errno.
 fn to_dev_null() -> c_int {
-    /// The kernel's number of `/dev/null`.
+    /// The kernel's device number of `/dev/null`.
     const NULL: libc::dev_t = libc::makedev(1, 3);
-    // SAFETY: a string that ends, a structure of our own, and numbers.
+    // SAFETY: a NUL-terminated string, a structure of our own, and numbers.
     unsafe {
         let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
         if fd < 0 {
@@ -53,7 +55,7 @@ fn to_dev_null() -> c_int {
             return -1;
         }
         for standard in 0..=2 {
-            // To be the same is no reason to be closed by the next exec.
+            // `dup2` would leave a descriptor that is already the right one close-on-exec.
             if fd == standard {
                 libc::fcntl(fd, libc::F_SETFD, 0);
             } else {
@@ -73,19 +75,19 @@ mod symbols {
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn _exit(status: c_int) -> ! {
-        // SAFETY: as said there.
+        // SAFETY: as in [`our_exit`].
         unsafe { our_exit(status) }
     }
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn _Exit(status: c_int) -> ! {
-        // SAFETY: as said there.
+        // SAFETY: as in [`our_exit`].
         unsafe { our_exit(status) }
     }
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn daemon(stays: c_int, keeps_files: c_int) -> c_int {
-        // SAFETY: the caller's promises.
+        // SAFETY: as the caller promises.
         unsafe { our_daemon(stays, keeps_files) }
     }
 }

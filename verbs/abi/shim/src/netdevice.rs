@@ -1,5 +1,5 @@
-//! The interface of [`interfaces`](crate::interfaces) for programs that ask by `netdevice(7)`'s requests and by
-//! `if_nametoindex` and its kin. The kernel is asked first: what it knows stays as it says.
+//! Shows the interface of [`interfaces`](crate::interfaces) to programs that ask through the requests of
+//! `netdevice(7)`, `if_nametoindex` and related functions. The kernel is asked first, and its answers stay unchanged.
 
 use std::ffi::{CStr, c_char, c_int, c_short, c_uint, c_ulong, c_void};
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::engine;
 use crate::interfaces::{self, Cache, FLAGS, NAME, cached, next, of_libc, unknown};
 
-/// The number of the interface: "urn" and a zero, far beyond those that kernels give. `liburnic_verbs.so` shows it as that of
-/// its GIDs, if the kernel has no interface for them.
+/// The index of the interface: "urn" and a zero byte, far above the indices of kernels. `liburnic_verbs.so` reports
+/// it as the interface of its GIDs, if the kernel has none for them.
 const INDEX: c_uint = 0x7572_6e00;
 
-/// Ethernet, in `if_arp.h`.
+/// Ethernet, as `if_arp.h` numbers it.
 const ARPHRD_ETHER: u16 = 1;
 
 /// `struct ifreq`, with the members of its union that are used here.
@@ -55,12 +55,12 @@ fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Whether there is an interface of ours to show.
+/// Returns whether we have an interface to show.
 fn is_there() -> bool {
     !interfaces::addresses().is_empty()
 }
 
-/// The interface's IPv4 address and mask: it has one at most.
+/// Returns the interface's IPv4 address and mask; it has at most one.
 fn ipv4() -> Option<(Ipv4Addr, Ipv4Addr)> {
     interfaces::addresses().into_iter().find_map(|(ip, prefix)| match ip {
         IpAddr::V4(ip) => Some((ip, interfaces::mask4(prefix))),
@@ -77,7 +77,7 @@ fn sockaddr_in(ip: Ipv4Addr) -> libc::sockaddr_in {
     }
 }
 
-/// `NAME` as a request has it.
+/// Returns `NAME` as requests contain it.
 fn name() -> [u8; libc::IFNAMSIZ] {
     let mut name = [0; libc::IFNAMSIZ];
     for (to, from) in name.iter_mut().zip(NAME.to_bytes()) {
@@ -86,23 +86,23 @@ fn name() -> [u8; libc::IFNAMSIZ] {
     name
 }
 
-/// `ioctl` by way of `real`.
+/// Runs `ioctl` as `real`, and answers requests about our interface.
 ///
 /// # Safety
-/// Null or a function of that name, and what the request asks for.
+/// `real` is null or a function of that name; `argument` is as the request requires.
 unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if real.is_null() {
         set_errno(libc::ENOSYS);
         return -1;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let real: Ioctl = std::mem::transmute(real);
         if request == libc::SIOCGIFCONF && !argument.is_null() && is_there() {
             return configuration(fd, argument.cast());
         }
         let answer = real(fd, request, argument);
-        // A socket, on which the kernel knows no such interface.
+        // ENODEV: a socket, and the kernel has no such interface.
         if answer != -1 || errno() != libc::ENODEV || argument.is_null() || !is_there() {
             return answer;
         }
@@ -116,13 +116,13 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
     }
 }
 
-/// Answers a request about the interface; ENODEV if it is about another, or not one that asks.
+/// Answers a request about the interface. Returns ENODEV if it is about another interface, or not a query.
 ///
 /// # Safety
-/// The request is one of `netdevice(7)`, all of which have a structure like this one.
+/// The request is one of `netdevice(7)`, all of which take such a structure.
 unsafe fn tell(request: c_ulong, to: &mut Request) -> Result<(), c_int> {
     if request == libc::SIOCGIFNAME {
-        // SAFETY: the request's number.
+        // SAFETY: the request's argument is an index.
         if c_uint::try_from(unsafe { to.data.number }) != Ok(INDEX) {
             return Err(libc::ENODEV);
         }
@@ -134,7 +134,7 @@ unsafe fn tell(request: c_ulong, to: &mut Request) -> Result<(), c_int> {
         return Err(libc::ENODEV);
     }
     let (ip, mask) = ipv4().unzip();
-    // The kernel's answer for an interface without an IPv4 address.
+    // The kernel's error for an interface without an IPv4 address.
     let (ip, mask) = (ip.ok_or(libc::EADDRNOTAVAIL), mask.ok_or(libc::EADDRNOTAVAIL));
     to.data = match request {
         libc::SIOCGIFADDR | libc::SIOCGIFDSTADDR => Data { address: sockaddr_in(ip?) },
@@ -156,18 +156,18 @@ unsafe fn tell(request: c_ulong, to: &mut Request) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The interfaces with IPv4 addresses, ours before the kernel's, as far as there is room. The kernel itself is asked: what
-/// stands behind us may be the drop-in library, which would add ours, too.
+/// Lists the interfaces with IPv4 addresses, ours before the kernel's, as far as there is room. Asks the kernel
+/// itself: the next definition of `ioctl` may be the drop-in library's, which would add our interface a second time.
 ///
 /// # Safety
-/// A structure as `SIOCGIFCONF` has it.
+/// `asked` is a structure as `SIOCGIFCONF` requires it.
 unsafe fn configuration(fd: c_int, asked: *mut Configuration) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     let real = |list: *mut Configuration| unsafe {
         libc::syscall(libc::SYS_ioctl, fd, libc::SIOCGIFCONF, list) as c_int
     };
     let entry = size_of::<Request>() as c_int;
-    // SAFETY: the caller's promise. The kernel writes behind our entry, into what is left of the program's room.
+    // SAFETY: as the caller promises. The kernel writes after our entry, into the rest of the program's room.
     unsafe {
         let Configuration { len, requests } = asked.read();
         let own = ipv4().filter(|_| requests.is_null() || len >= entry);
@@ -189,12 +189,12 @@ unsafe fn configuration(fd: c_int, asked: *mut Configuration) -> c_int {
     }
 }
 
-/// `if_nametoindex` by way of `real`.
+/// Runs `if_nametoindex` as `real`, and knows our interface.
 ///
 /// # Safety
-/// Null or a function of that name, and a string that ends.
+/// `real` is null or a function of that name; `name` is a NUL-terminated string.
 unsafe fn nametoindex_by(real: *mut c_void, name: *const c_char) -> c_uint {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         if !real.is_null() {
             let index = std::mem::transmute::<*mut c_void, NameToIndex>(real)(name);
@@ -206,12 +206,12 @@ unsafe fn nametoindex_by(real: *mut c_void, name: *const c_char) -> c_uint {
     }
 }
 
-/// `if_indextoname` by way of `real`.
+/// Runs `if_indextoname` as `real`, and knows our interface.
 ///
 /// # Safety
-/// Null or a function of that name, and room for a name.
+/// `real` is null or a function of that name; `to` has room for a name.
 unsafe fn indextoname_by(real: *mut c_void, index: c_uint, to: *mut c_char) -> *mut c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         if index == INDEX && is_there() {
             to.copy_from_nonoverlapping(NAME.as_ptr(), NAME.to_bytes_with_nul().len());
@@ -225,16 +225,18 @@ unsafe fn indextoname_by(real: *mut c_void, index: c_uint, to: *mut c_char) -> *
     }
 }
 
-/// `if_nameindex` by way of `real`, whose list `free` frees: a copy of it in one piece of memory behind our entry.
+/// Runs `if_nameindex` as `real`, whose list `free` frees. Returns a copy of the list after our entry, in one block
+/// of memory.
 ///
 /// # Safety
-/// Null or functions of those names.
+/// `real` and `free` are null or functions of those names.
 unsafe fn nameindex_by(real: *mut c_void, free: *mut c_void) -> *mut libc::if_nameindex {
     if real.is_null() || free.is_null() {
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     }
-    // SAFETY: the caller's promise; the list ends with an entry without a number and name, and has names that end.
+    // SAFETY: as the caller promises; the list ends with an entry without an index and a name, and its names are
+    // NUL-terminated.
     unsafe {
         let list = std::mem::transmute::<*mut c_void, NameIndex>(real)();
         if list.is_null() || is_ours(list) || !is_there() {
@@ -262,21 +264,21 @@ unsafe fn nameindex_by(real: *mut c_void, free: *mut c_void) -> *mut libc::if_na
     }
 }
 
-/// Whether a list is one that we have made: the call may have come through a drop-in library, too.
+/// Returns whether a list is one that we have made: the call may have passed through a drop-in library as well.
 ///
 /// # Safety
-/// Null or a list of `if_nameindex`.
+/// `list` is null or a list of `if_nameindex`.
 unsafe fn is_ours(list: *const libc::if_nameindex) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { list.as_ref() }.is_some_and(|first| std::ptr::eq(first.if_name, NAME.as_ptr()))
 }
 
-/// `if_freenameindex` by way of `real`.
+/// Runs `if_freenameindex` as `real`, or frees the list if it is ours.
 ///
 /// # Safety
-/// Null or a function of that name; null or a list of `if_nameindex`.
+/// `real` is null or a function of that name; `list` is null or a list of `if_nameindex`.
 unsafe fn freenameindex_by(real: *mut c_void, list: *mut libc::if_nameindex) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         if is_ours(list) {
             libc::free(list.cast());
@@ -286,7 +288,7 @@ unsafe fn freenameindex_by(real: *mut c_void, list: *mut libc::if_nameindex) {
     }
 }
 
-/// What the symbols of the drop-in libraries lead to: see [`interfaces::drop_in`].
+/// The functions behind the symbols of the drop-in libraries: see [`interfaces::drop_in`].
 pub mod drop_in {
     use super::*;
 
@@ -296,9 +298,9 @@ pub mod drop_in {
     static NAMEINDEX: Cache = unknown();
     static FREENAMEINDEX: Cache = unknown();
 
-    /// The third argument is whatever is in its register where a program gives none.
+    /// If the program passes no third argument, it is whatever its register contains.
     pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-        // SAFETY: a function of that name, and the caller's promises.
+        // SAFETY: a function of that name; otherwise as the caller promises.
         unsafe { ioctl_by(cached(&IOCTL, || of_libc(c"ioctl")), fd, request, argument) }
     }
 
@@ -324,7 +326,7 @@ pub mod drop_in {
     }
 }
 
-/// The symbols of `liburnic.so`, which lead on to whatever the process has behind it.
+/// The symbols of `liburnic.so`, which call the next definition in the process.
 mod symbols {
     use super::*;
 
@@ -336,7 +338,7 @@ mod symbols {
 
     #[unsafe(no_mangle)]
     unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-        // SAFETY: a function of that name, and the caller's promises.
+        // SAFETY: a function of that name; otherwise as the caller promises.
         unsafe { ioctl_by(next(c"ioctl", &IOCTL), fd, request, argument) }
     }
 

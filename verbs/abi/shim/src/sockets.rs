@@ -1,5 +1,5 @@
-//! Sockets of DPDK's drivers, which ask the kernel about a network interface through one. librspreload.so would make
-//! rsockets of them, on the device that is just being opened: that would wait for itself.
+//! Sockets of DPDK's drivers, which use them to ask the kernel about a network interface. librspreload.so would turn
+//! them into rsockets on the very device that is being opened, and the opening would wait for itself.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -15,13 +15,13 @@ static SOCKET: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if engine::is_control_thread() {
-        // SAFETY: takes numbers only; answers a descriptor, or -1.
+        // SAFETY: takes only numbers; returns a descriptor, or -1.
         return unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) as c_int };
     }
     let real = next(c"socket", &SOCKET);
     if real.is_null() {
         return -1;
     }
-    // SAFETY: the function of that name of the C library, or of what stands before it.
+    // SAFETY: the function of that name, of the C library or of a library that overrides it.
     unsafe { std::mem::transmute::<*mut c_void, Socket>(real)(domain, kind, protocol) }
 }

@@ -1,4 +1,4 @@
-//! Names and services to addresses.
+//! Resolves names and services to addresses.
 
 use std::ffi::{c_char, c_int};
 
@@ -8,11 +8,12 @@ use crate::ffi::*;
 use crate::live::{self, Kind};
 use crate::rnic::config;
 
-/// The name has no address of the family; glibc's number.
+/// glibc's error number for a name without an address of the family.
 const EAI_ADDRFAMILY: c_int = -9;
 
-/// The family that names are looked up in first: that of the port's addresses. On the kernel's sockets it is IPv4, as a name
-/// of the host's own has addresses of both, and servers listen at those of IPv4 unless told otherwise.
+/// Returns the family that names are looked up in first: that of the port's addresses. On the kernel's sockets it is
+/// IPv4, because the host's own name has addresses of both families, and servers listen on IPv4 unless told
+/// otherwise.
 fn family() -> c_int {
     let own = config().map_or(&[][..], |config| &config.ip.addresses);
     let (v4, v6) = (own.iter().any(|a| a.address.is_ipv4()), own.iter().any(|a| a.address.is_ipv6()));
@@ -23,9 +24,9 @@ fn family() -> c_int {
     }
 }
 
-/// The socket's view of what is asked for.
+/// Returns the hints for `getaddrinfo` that correspond to the program's.
 fn wishes(hints: Option<&rdma_addrinfo>) -> libc::addrinfo {
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut ai: libc::addrinfo = unsafe { std::mem::zeroed() };
     ai.ai_family = family();
     ai.ai_socktype = libc::SOCK_STREAM;
@@ -43,12 +44,12 @@ fn wishes(hints: Option<&rdma_addrinfo>) -> libc::addrinfo {
     ai
 }
 
-/// A copy of an address that `free` takes.
+/// Copies an address into memory that `free` releases.
 ///
 /// # Safety
 /// `len` bytes are at `addr`.
 unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut libc::sockaddr, Errno> {
-    // SAFETY: the caller's promise; fresh memory.
+    // SAFETY: as the caller promises; fresh memory.
     unsafe {
         let copy = libc::malloc(len as usize);
         if copy.is_null() {
@@ -59,12 +60,12 @@ unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut
     }
 }
 
-/// The entry of one address.
+/// Makes the entry of one address.
 ///
 /// # Safety
-/// An entry of `getaddrinfo`, and null or the program's hints.
+/// `ai` is an entry of `getaddrinfo`; the hints are the program's, if any.
 unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*mut rdma_addrinfo, Errno> {
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
     rai.ai_flags = hints.map_or(0, |h| h.ai_flags);
     rai.ai_family = ai.ai_family;
@@ -90,7 +91,7 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
     Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
-/// As for `getaddrinfo`, whose numbers it answers with if the name cannot be resolved; -1 and errno otherwise.
+/// As `getaddrinfo`, with its error numbers if the name cannot be resolved; other failures are -1 and errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -105,7 +106,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
         if res.is_null() || (node.is_null() && service.is_null() && !by_address) {
             return Err(libc::EINVAL);
         }
-        // Nobody administers a subnet of Ethernet.
+        // Ethernet has no subnet administrator.
         if hints.is_some_and(|h| h.ai_flags & RAI_SA != 0) {
             return Err(libc::EOPNOTSUPP);
         }
@@ -149,14 +150,14 @@ unsafe extern "C" fn rdma_getaddrinfo(
     }))
 }
 
-/// The addresses of the hints, as an entry of their own.
+/// Returns the addresses of the hints, as an entry of their own.
 fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
     rai.ai_flags = hints.ai_flags;
     rai.ai_qp_type = IBV_QPT_RC;
     rai.ai_port_space = RDMA_PS_TCP;
-    // SAFETY: the program's addresses, as long as it says.
+    // SAFETY: the program's addresses, of the lengths that it states.
     unsafe {
         for (addr, len, to, to_len) in [
             (hints.ai_src_addr, hints.ai_src_len, &mut rai.ai_src_addr, &mut rai.ai_src_len),
@@ -171,7 +172,7 @@ fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
     Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
-/// What `rdma_resolve_addrinfo` has found and the program has not asked for.
+/// The result of `rdma_resolve_addrinfo`, until the program fetches it.
 #[derive(Default)]
 pub enum Resolution {
     #[default]
@@ -180,15 +181,15 @@ pub enum Resolution {
     Found(Found),
 }
 
-/// An entry of ours.
+/// An entry that we own.
 pub struct Found(*mut rdma_addrinfo);
 
-// SAFETY: the entry is nobody else's.
+// SAFETY: the entry has no other owner.
 unsafe impl Send for Found {}
 
 impl Drop for Found {
     fn drop(&mut self) {
-        // SAFETY: null or an entry that nobody else has.
+        // SAFETY: null or an entry that has no other owner.
         unsafe { rdma_freeaddrinfo(self.0) };
     }
 }
@@ -227,8 +228,8 @@ unsafe extern "C" fn start_to_resolve_addrinfo(
     })
 }
 
-/// Names are resolved before it returns, as in librdmacm; the event comes then. A cancellation point, for synchronous
-/// identifiers.
+/// Resolves the name before it returns, as librdmacm does; then the event comes. A cancellation point, for
+/// synchronous identifiers.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
@@ -236,7 +237,7 @@ unsafe extern "C" fn rdma_resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: the program's; an identifier, as the first call has found.
+    // SAFETY: the program's pointers; the first call has checked the identifier.
     unsafe {
         match start_to_resolve_addrinfo(id, node, service, hints) {
             0 => complete(id),
@@ -245,7 +246,7 @@ unsafe extern "C" fn rdma_resolve_addrinfo(
     }
 }
 
-/// The entry is the program's from here on.
+/// Hands the entry over to the program.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     zero(|| {

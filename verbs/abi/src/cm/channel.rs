@@ -13,7 +13,7 @@ use crate::inbox::{Inbox, read_count};
 use crate::live::{self, Kind};
 use crate::rnic::prospect;
 
-/// What `rdma_event_channel` points to.
+/// The structure that `rdma_event_channel` points to.
 #[repr(C)]
 pub struct Channel {
     base: rdma_event_channel,
@@ -28,13 +28,13 @@ impl Channel {
     }
 }
 
-/// Where the events of a channel wait.
+/// Returns the queue in which the events of a channel wait; EBADF if there is no such channel.
 pub fn inbox(channel: *mut rdma_event_channel) -> Result<Arc<Inbox<Pending>>, Errno> {
     hub().channel(channel as usize).ok_or(libc::EBADF)
 }
 
-/// Its descriptor can be waited on from now on. The device is opened by the first identifier that is bound or resolved: what
-/// a program makes before it forks is good in the child.
+/// The program can wait on the channel's descriptor from now on. No device is opened yet: the first identifier that
+/// is bound or resolved does that. So objects that a program makes before it forks can be used in the child.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| {
@@ -44,12 +44,12 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 }
 
 thread_local! {
-    /// The channel whose events this thread waits for: it has blocked there, and has not destroyed the channel since.
+    /// The channel that this thread serves: it has blocked there, and has not destroyed the channel since.
     static SERVES: Cell<*mut rdma_event_channel> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Identifiers keep working with their events. Another thread that serves the channel, whether it waits there or is on its
-/// way back from an event, will wait for good: see [`rdma_get_cm_event`].
+/// Identifiers keep working, and keep their events. Another thread that serves the channel, by waiting in it or by
+/// processing one of its events, will wait for good: see [`rdma_get_cm_event`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     quiet(|| {
@@ -63,22 +63,22 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
     });
 }
 
-/// What `rdma_cm_event` points to.
+/// The structure that `rdma_cm_event` points to.
 #[repr(C)]
 struct Event {
     base: rdma_cm_event,
-    /// Who waits for the acknowledgement.
+    /// The identifier that waits for the acknowledgement.
     owner: *mut Id,
     private_data: Vec<u8>,
 }
 
-/// The channel's descriptor, or -1 and errno.
+/// Returns the channel's descriptor, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
     number(|| Ok(inbox(channel)?.fd()))
 }
 
-/// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+/// Takes the event that was counted. Returns 1, 0 if it is gone, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
     number(|| {
@@ -89,8 +89,8 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
             if !hub.knows(pending.id) {
                 return Ok(0);
             }
-            // From here on the identifier waits for us.
-            // SAFETY: it is registered, and leaves under the lock.
+            // From here on, destroying the identifier waits for us.
+            // SAFETY: it is registered, and is removed under the lock.
             unsafe { (*pending.id).events.give() };
             pending
         };
@@ -98,7 +98,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
         match present(pending) {
             Ok(made) => {
                 if ends {
-                    // SAFETY: it waits for the event to be acknowledged.
+                    // SAFETY: the identifier waits until the event is acknowledged.
                     unsafe { &*owner }.state().end_told = true;
                     hub::ended(owner);
                 }
@@ -107,7 +107,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
                 Ok(1)
             }
             Err(errno) => {
-                // SAFETY: it waits for this.
+                // SAFETY: the identifier waits for this.
                 unsafe { (*owner).events.settle(1) };
                 Err(errno)
             }
@@ -119,7 +119,7 @@ fn byte(n: u16) -> u8 {
     u8::try_from(n).unwrap_or(u8::MAX)
 }
 
-/// An event as the program sees it.
+/// Converts an event into the form that the program sees.
 fn present(pending: Pending) -> Result<Box<Event>, Errno> {
     let owner = pending.id;
     let (id, listen_id, event, status, mut private_data, ird, ord) = match pending.what {
@@ -138,9 +138,10 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         }
         What::Request(request) => {
             let private_data = request.private_data().to_vec();
-            // The peer's wish to read here is for us to serve, and what it serves is for us to use.
+            // The peer's limits, seen from our side: its outbound Reads are inbound here, and its inbound Reads are
+            // outbound here.
             let (resources, depth) = (byte(request.ord()), byte(request.ird()));
-            // SAFETY: the listener waits for the event that we are making.
+            // SAFETY: the listener waits for the event that is being made.
             let id = unsafe { child(owner, request, (resources, depth)) }?;
             (id.cast(), owner.cast(), RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data, resources, depth)
         }
@@ -155,7 +156,8 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         initiator_depth: ord,
         flow_control: 0,
         retry_count: 0,
-        // iWARP does not tell the peer's. Programs answer with what stands here: Sends wait as long as it takes.
+        // iWARP does not transmit the peer's count. Programs copy this value into their answer, and with it Sends
+        // wait as long as necessary.
         rnr_retry_count: urnic::RNR_WITHOUT_LIMIT,
         srq: 0,
         qp_num: 0,
@@ -164,7 +166,7 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
     Ok(Box::new(Event { base, owner, private_data }))
 }
 
-/// The identifier of a connection that a peer asks for.
+/// Makes the identifier of a connection that a peer requests.
 ///
 /// # Safety
 /// The listener is not destroyed meanwhile.
@@ -178,12 +180,12 @@ unsafe fn child(
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
     let id = Id::create(channel, from.base.context, from.base.ps)?;
-    // SAFETY: just made, and nobody else knows it.
+    // SAFETY: just made, and no other code knows it.
     unsafe {
         Id::settle(id)?;
         let route = &mut (*id).base.route;
         place(&mut route.dst_addr, &sockaddr(request.peer()));
-        // The program hears of its end if it is gone.
+        // If the connection has ended, the program learns that later.
         let own = request.local().ok().or_else(|| from.state().address);
         if let Some(own) = own {
             place(&mut route.src_addr, &sockaddr(own));
@@ -197,9 +199,9 @@ unsafe fn child(
 
 /// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
 ///
-/// A thread that finds its channel destroyed by another goes on to wait, as it would in a kernel: rping's main thread
-/// destroys the channel on its way out, as soon as the other has acknowledged the last event, and that one takes any answer
-/// for an error.
+/// A thread that finds its channel destroyed by another thread waits for ever, as it would in a kernel. rping depends
+/// on that: its main thread destroys the channel on its way out, as soon as the other thread has acknowledged the
+/// last event, and that thread would take any return for an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     if event.is_null() {
         return fails(libc::EINVAL);
     }
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         loop {
             let fd = descriptor(channel);
@@ -239,12 +241,12 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     -1
 }
 
-#[inline(never)] // into functions in which a thread can be cancelled
+#[inline(never)] // not into functions in which a thread can be cancelled
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     zero(|| {
         live::take(Kind::Event, event.cast::<Event>())?;
-        // SAFETY: an event that the program was given and gives back; its owner waits for this.
+        // SAFETY: an event that the program was given and now returns; its owner waits for this.
         unsafe {
             let event = Box::from_raw(event.cast::<Event>());
             (*event.owner).events.settle(1);

@@ -1,4 +1,4 @@
-//! Listening, connecting, answering, and ending connections.
+//! Listening, connecting, accepting, and ending connections.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::live::{self, Kind};
 use crate::log;
 use crate::rnic::rnic;
 
-/// Requests that may wait if the program does not say how many, as with the kernel.
+/// Default backlog of a listener, as in the kernel.
 const BACKLOG: u32 = 1024;
-/// How long a peer may take to answer.
+/// Time that a peer has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     zero(|| {
         bind_to_any(id)?;
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         let this = unsafe { id_of(id) }?;
         let device = &rnic()?.device;
         let bound = {
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
             if state.listener.is_some() {
                 return Err(libc::EINVAL);
             }
-            // A listener shares its address with nobody.
+            // A listener cannot share its address.
             Arc::try_unwrap(state.bound.take().ok_or(libc::EINVAL)?).map_err(|shared| {
                 state.bound = Some(shared);
                 libc::EADDRINUSE
@@ -52,10 +52,10 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// The queue pair of a connection: the identifier's, or the one whose number is given.
+/// Returns the queue pair of a connection: the identifier's, or the one whose number `param` contains.
 ///
 /// # Safety
-/// The queue pair is not destroyed meanwhile.
+/// The queue pair is not destroyed while the result is used.
 pub unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result<&'a Pair, Errno> {
     let qp = match (id.base.qp.is_null(), param) {
         (false, _) => id.base.qp,
@@ -63,11 +63,11 @@ pub unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result
         (true, None) => return Err(libc::EINVAL),
     };
     live::check(Kind::Qp, qp)?;
-    // SAFETY: it is listed, and the caller's promise.
+    // SAFETY: it is listed; otherwise as the caller promises.
     unsafe { pair(qp) }
 }
 
-/// The bytes of a program's private data.
+/// Returns the program's private data.
 ///
 /// # Safety
 /// `len` bytes are at `data`, if it is not null.
@@ -75,19 +75,19 @@ unsafe fn bytes<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     if data.is_null() || len == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
 }
 
-/// What a program asks for of a connection.
+/// Returns the connection parameters that the program asks for.
 ///
 /// # Safety
-/// The private data is there.
+/// The private data is readable.
 pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
     let mut terms = ConnParam { timeout: PATIENCE, ..ConnParam::default() };
     terms.private_data.clone_from(&id.state().connect_data);
     if let Some(param) = param {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         terms.private_data.extend_from_slice(unsafe { bytes(param.private_data, param.private_data_len) });
         (terms.ird, terms.ord) = (param.responder_resources.into(), param.initiator_depth.into());
         terms.rnr_retry = rnr_retry(param);
@@ -95,9 +95,9 @@ pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
     terms
 }
 
-/// How long Sends of the peer wait for receives here: three bits, as the kernel takes them. 0 counts as 1: programs leave it
-/// so that post the next receive a moment after the last one was used, fio among them. InfiniBand's acknowledgements often
-/// hide that, and here the next Send would be there before.
+/// Returns how long the peer's Sends wait for receives here: three bits, as the kernel takes them. 0 counts as 1,
+/// because some programs, such as fio, leave it at 0 and post the next receive a moment after the last one was used.
+/// On InfiniBand the delay of acknowledgements usually hides that; here the next Send would arrive first.
 fn rnr_retry(param: &rdma_conn_param) -> u8 {
     (param.rnr_retry_count & RNR_WITHOUT_LIMIT).max(1)
 }
@@ -132,7 +132,7 @@ extern "C" fn start_to_connect(id: *mut rdma_cm_id, param: *const rdma_conn_para
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_connect(id, param) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 => unsafe { complete(id) },
         failed => failed,
     }
@@ -169,7 +169,7 @@ extern "C" fn start_to_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_accept(id, param) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 => unsafe { complete(id) },
         failed => failed,
     }
@@ -186,14 +186,14 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     })
 }
 
-/// Negotiated options are InfiniBand's; the refusal itself is the same.
+/// Negotiated options belong to InfiniBand; the rejection itself is the same.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the program's pointers.
     unsafe { rdma_reject(id, data, len) }
 }
 
-/// A connection that is over can be ended again, as with the kernel.
+/// Ends a connection. One that has ended can be ended again, as in the kernel.
 fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;
@@ -210,7 +210,7 @@ fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether the event that tells of the end is still to be fetched.
+/// Returns whether the program has not yet fetched the event of the connection's end.
 #[inline(never)]
 extern "C" fn awaits_end(id: *mut rdma_cm_id) -> bool {
     // SAFETY: null or an identifier.
@@ -226,7 +226,7 @@ extern "C" fn start_to_disconnect(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     match start_to_disconnect(id) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 if awaits_end(id) => unsafe { complete(id) },
         answer => answer,
     }
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 pub fn close_qp(qpn: u32) {
     let connection = {
         let hub = hub();
-        // SAFETY: tied identifiers are registered, and leave under the lock.
+        // SAFETY: tied identifiers are registered, and are removed under the lock.
         hub.tied(qpn).and_then(|id| unsafe { &*id }.state().connection.clone())
     };
     if let Some(connection) = connection {
@@ -244,7 +244,7 @@ pub fn close_qp(qpn: u32) {
     }
 }
 
-/// The connection stands when its event tells so; nothing is left to do.
+/// Does nothing: a connection is established when its event says so.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     zero(|| {
@@ -257,7 +257,7 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Puts an event of the program's own into the identifier's channel.
+/// Puts an event made by the program into the identifier's channel.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
@@ -276,7 +276,7 @@ unsafe extern "C" fn rdma_write_cm_event(
     })
 }
 
-/// Only connections of InfiniBand have to be told that data came before the last step of their establishment.
+/// Does nothing: only InfiniBand needs to be told that data arrived before the last step of the establishment.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: c_int) -> c_int {
     // SAFETY: null or an identifier.

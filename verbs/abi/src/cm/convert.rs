@@ -1,4 +1,4 @@
-//! Sockets that the program has connected become connections: functions of our own, which `include/urnic.h` declares.
+//! Turns connected sockets of the program into RDMA connections: our own functions, which `include/urnic.h` declares.
 
 use std::ffi::{c_int, c_void};
 use std::net::TcpStream;
@@ -17,27 +17,27 @@ use crate::log;
 const INITIATOR: c_int = 0;
 const RESPONDER: c_int = 1;
 
-/// A second descriptor of the program's socket.
+/// Makes a second descriptor of the program's socket.
 fn duplicate(fd: c_int) -> Result<OwnedFd, Errno> {
     // SAFETY: no pointers are passed.
     let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
         return Err(last_errno());
     }
-    // SAFETY: just made, and nobody else has it.
+    // SAFETY: just made, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Gives an identifier the addresses of a socket.
+/// Sets an identifier's addresses to those of a socket.
 ///
 /// # Safety
-/// An identifier that nobody else uses.
+/// `id` is an identifier that no other thread uses.
 unsafe fn settle(id: *mut rdma_cm_id, fd: c_int) -> Result<(), Errno> {
     let socket = TcpStream::from(duplicate(fd)?);
-    // What is no internet address is no error of the kernel's.
+    // Rust reports other address families without a kernel error number.
     let errno = |e: std::io::Error| e.raw_os_error().unwrap_or(libc::EAFNOSUPPORT);
     let (own, peer) = (socket.local_addr().map_err(errno)?, socket.peer_addr().map_err(errno)?);
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         Id::settle(id.cast())?;
         place(&mut (*id).route.src_addr, &sockaddr(own));
@@ -53,22 +53,22 @@ unsafe extern "C" fn urnic_resolve_socket(id: *mut rdma_cm_id, fd: c_int) -> c_i
         if unsafe { id_of(id) }?.state().address.is_some() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+        // SAFETY: no other thread uses the identifier during this call, as the program promises.
         unsafe { settle(id, fd) }
     })
 }
 
-/// What the program has read already.
+/// Octets that the program has read from the socket already.
 struct Octets(*const c_void, usize);
 
 impl Octets {
     /// # Safety
-    /// So many octets are there, if there are any, and stay.
+    /// The octets, if any, are readable for `'a`.
     unsafe fn bytes<'a>(&self) -> Result<&'a [u8], Errno> {
         match *self {
             Octets(_, 0) => Ok(&[]),
             Octets(at, n) if !at.is_null() && isize::try_from(n).is_ok() => {
-                // SAFETY: the caller's promise.
+                // SAFETY: as the caller promises.
                 Ok(unsafe { std::slice::from_raw_parts(at.cast(), n) })
             }
             _ => Err(libc::EINVAL),
@@ -88,7 +88,8 @@ fn convert(
         RESPONDER => Role::Responder,
         _ => return Err(libc::EINVAL),
     };
-    // SAFETY: null, or an identifier, its queue pair and the program's parameters and octets, which stay during the call.
+    // SAFETY: null, or an identifier, its queue pair, and the program's parameters and octets, which stay valid
+    // during the call.
     let (this, param, already_read) = unsafe { (id_of(id)?, param.as_ref(), octets.bytes()?) };
     // SAFETY: the program does not destroy the queue pair meanwhile.
     let pair = unsafe { queue_pair(this, param) }?;
@@ -98,7 +99,7 @@ fn convert(
     let begun = connector()?.convert(&pair.qp, duplicate(fd)?, role, already_read, &terms);
     let connection = begun.inspect_err(|e| log::refused(e.error())).map_err(|e| errno_of(e.error()))?;
     this.state().connected(connection);
-    // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+    // SAFETY: no other thread uses the identifier during this call, as the program promises.
     let _ = unsafe { settle(id, fd) };
     Ok(())
 }
@@ -125,7 +126,7 @@ unsafe extern "C" fn urnic_convert(
     param: *mut rdma_conn_param,
 ) -> c_int {
     match start_to_convert(id, fd, role, &Octets(already_read, n), param) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 => unsafe { complete(id) },
         failed => failed,
     }

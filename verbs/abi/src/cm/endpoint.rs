@@ -1,4 +1,4 @@
-//! Endpoints: identifiers made from an address in one call, and the requests of passive ones.
+//! Endpoints: identifiers that one call makes from an address, and the connection requests of passive ones.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use crate::call::{Errno, deref, last_errno, number, set_errno, zero};
 use crate::ffi::*;
 use crate::rnic::prospect;
 
-/// A synchronous identifier of the kind that an address's entry asks for.
+/// Makes a synchronous identifier of the kind that an address entry describes.
 fn begin(res: *const rdma_addrinfo) -> Result<*mut Id, Errno> {
     // SAFETY: null or an entry of `rdma_getaddrinfo`.
     let res = unsafe { deref(res) }?;
@@ -28,17 +28,18 @@ fn begin(res: *const rdma_addrinfo) -> Result<*mut Id, Errno> {
     Ok(id)
 }
 
-/// The last step: the queue pair, or what the queue pairs of requests are like.
+/// Completes an endpoint: makes its queue pair or, for a passive one, stores the template for the queue pairs of
+/// requests.
 ///
 /// # Safety
-/// An identifier, and objects that are not destroyed.
+/// `id` is an identifier, and the other objects are not destroyed meanwhile.
 unsafe fn finish(
     id: *mut rdma_cm_id,
     res: &rdma_addrinfo,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let passive = res.ai_flags & RAI_PASSIVE != 0;
         if passive && !pd.is_null() {
@@ -81,11 +82,11 @@ unsafe extern "C" fn end(
     zero(|| unsafe { finish(made, &*res, pd, init) })
 }
 
-/// Takes an identifier back, and keeps errno.
+/// Destroys an identifier, and keeps errno.
 #[inline(never)]
 unsafe extern "C" fn undo(made: *mut rdma_cm_id) {
     let errno = last_errno();
-    // SAFETY: the program does not know it.
+    // SAFETY: the program has not got it.
     unsafe { rdma_destroy_id(made) };
     set_errno(errno);
 }
@@ -99,7 +100,7 @@ unsafe extern "C" fn rdma_create_ep(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     let mut made: *mut rdma_cm_id = std::ptr::null_mut();
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation); the
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation). The
     // identifier was just made, the entry is not null, and the other objects are the program's.
     unsafe {
         if start(id, res, &raw mut made) != 0 {
@@ -136,7 +137,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     }
 }
 
-/// Before waiting: the last event of a synchronous listener is acknowledged.
+/// Before the wait: acknowledges the last event of a synchronous listener.
 #[inline(never)]
 unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
     zero(|| {
@@ -154,7 +155,7 @@ unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// After waiting: the request gets its queue pair.
+/// After the wait: gives the request its queue pair.
 #[inline(never)]
 unsafe extern "C" fn requested(
     listen: *mut rdma_cm_id,
@@ -191,7 +192,7 @@ unsafe extern "C" fn requested(
 /// Waits for a request; a cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         let mut event: *mut rdma_cm_event = std::ptr::null_mut();
         if listen_on(listen) != 0 || rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {

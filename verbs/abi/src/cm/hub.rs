@@ -1,4 +1,4 @@
-//! Which identifier an event of the engine is for, and the channel in which the program waits for it.
+//! Maps the engine's events to identifiers, and to the channels in which the program waits for them.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -35,7 +35,7 @@ pub enum What {
         ord: u16,
     },
     Request(ConnRequest),
-    /// Of the program's own.
+    /// An event made by the program.
     User {
         status: c_int,
         arg: u64,
@@ -47,25 +47,26 @@ impl What {
         Self::Plain { event, status, private_data: Vec::new(), ird: 0, ord: 0 }
     }
 
-    /// Whether it tells of the end of a connection.
+    /// Returns whether the event is the end of a connection.
     pub fn ends(&self) -> bool {
         matches!(self, Self::Plain { event: RDMA_CM_EVENT_DISCONNECTED, .. })
     }
 }
 
-/// What is known of an identifier.
+/// The hub's record of an identifier.
 struct Registered {
-    /// Tells it from others that have been, or will be, at its address.
+    /// Distinguishes it from earlier and later identifiers at the same address.
     serial: u64,
-    /// Where its events go.
+    /// The queue of its channel.
     inbox: Arc<Inbox<Pending>>,
-    /// Queue pairs whose events are its own: one, unless the program changes them.
+    /// Queue pairs whose events belong to it: one, unless the program replaces its queue pair.
     qpns: Vec<u32>,
-    /// Its number as a listener.
+    /// Its number as a listener; `None` if it does not listen.
     listener: Option<u64>,
 }
 
-/// The identifiers and channels that exist. Never held while the engine is called: the engine's events take it.
+/// The identifiers and channels that exist. The lock is never held while the engine is called, because the engine's
+/// events take it.
 #[derive(Default)]
 pub struct Hub {
     ids: HashMap<usize, Registered>,
@@ -75,7 +76,7 @@ pub struct Hub {
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
     next_listener: u64,
     last_serial: u64,
-    /// Addresses of identifiers that share theirs, and whether `::` stands for IPv6 alone.
+    /// Addresses of identifiers that share theirs, each with whether `::` stands for IPv6 alone.
     shared: HashMap<(SocketAddr, bool), Weak<Bound>>,
 }
 
@@ -108,7 +109,7 @@ impl Hub {
         self.ids.contains_key(&(id as usize))
     }
 
-    /// Forgets an identifier, and gives what was not fetched of it.
+    /// Removes an identifier, and returns its events that were not fetched.
     pub fn remove_id(&mut self, id: *mut Id) -> Vec<Pending> {
         let Some(gone) = self.ids.remove(&(id as usize)) else { return Vec::new() };
         self.by_serial.remove(&gone.serial);
@@ -121,7 +122,7 @@ impl Hub {
         gone.inbox.take_out(|pending| pending.id == id)
     }
 
-    /// The events of an identifier go to another channel from now on, with those that were not fetched.
+    /// Sends an identifier's events to another channel from now on, with those that were not fetched.
     pub fn migrate(&mut self, id: *mut Id, to: Arc<Inbox<Pending>>) {
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
             let from = std::mem::replace(&mut this.inbox, to);
@@ -131,7 +132,7 @@ impl Hub {
         }
     }
 
-    /// Events of the queue pair are the identifier's from now on, and nobody else's.
+    /// Assigns the events of a queue pair to the identifier from now on, and to no other.
     pub fn tie(&mut self, qpn: u32, id: *mut Id) {
         qp::tell_of_ends(Ends { close: super::connect::close_qp, destroy: destroy_qp });
         self.untie(qpn);
@@ -141,7 +142,8 @@ impl Hub {
         }
     }
 
-    /// The queue pair is gone. Its number may have become another's, whose events are another identifier's.
+    /// Removes a destroyed queue pair from the identifier. Its number may already belong to a queue pair of another
+    /// identifier, which stays.
     pub fn untie_from(&mut self, qpn: u32, id: *mut Id) {
         if self.tied(qpn) == Some(id) {
             self.untie(qpn);
@@ -160,7 +162,7 @@ impl Hub {
         self.by_qpn.get(&qpn).map(|id| *id as *mut Id)
     }
 
-    /// A number by which the requests of a listener find it.
+    /// Assigns a new listener number, by which requests find the identifier.
     pub fn listener(&mut self, id: *mut Id) -> u64 {
         self.next_listener += 1;
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
@@ -172,30 +174,30 @@ impl Hub {
         self.next_listener
     }
 
-    /// The address that other identifiers have and share.
+    /// Returns an address that other identifiers share, if there is one.
     pub fn shared(&self, address: SocketAddr, v6only: bool) -> Option<Arc<Bound>> {
         self.shared.get(&(address, v6only))?.upgrade()
     }
 
-    /// Lets other identifiers share an address.
+    /// Allows other identifiers to share an address.
     pub fn share(&mut self, v6only: bool, bound: &Arc<Bound>) {
         self.shared.retain(|_, bound| bound.strong_count() > 0);
         self.shared.insert((bound.address(), v6only), Arc::downgrade(bound));
     }
 
-    /// Gives an event to the program.
+    /// Puts an event into the identifier's channel.
     pub fn tell(&self, id: *mut Id, what: What) {
         if let Some(this) = self.ids.get(&(id as usize)) {
             this.inbox.push(Pending { id, what });
         }
     }
 
-    /// What an identifier can be found by later, if it exists then.
+    /// Returns a serial number by which the identifier can be found later, if it still exists then.
     pub fn serial(&self, id: *mut Id) -> Option<u64> {
         self.ids.get(&(id as usize)).map(|this| this.serial)
     }
 
-    /// Gives an event to the program if the identifier still exists, wherever its events go now.
+    /// Puts an event into the identifier's present channel, if the identifier still exists.
     pub fn tell_if_there(&self, serial: u64, what: What) {
         if let Some(id) = self.by_serial.get(&serial) {
             self.tell(*id as *mut Id, what);
@@ -203,7 +205,7 @@ impl Hub {
     }
 }
 
-/// For connections that this process asks for.
+/// Returns the engine's event channel for connections that this process requests.
 pub fn connector() -> Result<&'static EventChannel, Errno> {
     static CONNECTOR: OnceLock<EventChannel> = OnceLock::new();
     if let Some(connector) = CONNECTOR.get() {
@@ -214,34 +216,35 @@ pub fn connector() -> Result<&'static EventChannel, Errno> {
     Ok(CONNECTOR.get_or_init(|| made))
 }
 
-/// Destroys a queue pair by `destroy`, which may cause a last event of its connection.
+/// Destroys a queue pair by calling `destroy`, which may cause a last event of its connection.
 fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
     let owner = hub().tied(qpn);
     destroy();
     if let Some(id) = owner {
         let mut hub = hub();
         if hub.tied(qpn) == Some(id) {
-            // SAFETY: it is registered, and leaves under the lock.
+            // SAFETY: it is registered, and is removed under the lock.
             unsafe { &*id }.state().lose(qpn);
         }
         hub.untie_from(qpn, id);
     }
 }
 
-/// How long after the program has heard of the end of a connection it hears that the connection's addresses are free
-/// again. Kernels tell so of InfiniBand only, after the time that packets may be under way. Programs take it for one more
-/// reason to give the connection up, and are not prepared for two at once.
+/// Time from the event of a connection's end to the event that its addresses are free again. Kernels send the latter
+/// only for InfiniBand, once no packets can be in flight. Programs take it as another reason to give the connection
+/// up, and are not prepared for both at once.
 const TIME_WAIT: Duration = Duration::from_secs(1);
 
-/// The program has fetched the end of an identifier's connection. The identifier is not destroyed meanwhile.
+/// Called when the program has fetched the end of an identifier's connection. The identifier is not destroyed
+/// meanwhile.
 pub fn ended(id: *mut Id) {
     let Some(serial) = hub().serial(id) else { return };
     let tell = move || hub().tell_if_there(serial, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));
-    // A device that is not there any more has no more to tell.
+    // If the device is gone, no event is needed.
     let _ = rnic().map(|rnic| rnic.device.after(TIME_WAIT, tell));
 }
 
-/// Takes an event of a listener's from the engine. A request whose listener is gone is refused by the engine itself.
+/// Takes an event of a listener from the engine. The engine itself refuses a request whose listener is gone.
 pub fn dispatch_to(listener: u64, event: CmEvent) {
     match event {
         CmEvent::ConnectRequest(request) => {
@@ -285,15 +288,15 @@ fn dispatch(event: CmEvent) {
     }
 }
 
-/// Whom a queue pair is connected to.
+/// Returns the address that a queue pair is connected to.
 fn peer_of(qpn: u32) -> Option<SocketAddr> {
     let hub = hub();
     let id = hub.tied(qpn)?;
-    // SAFETY: tied identifiers are registered, and leave under the lock.
+    // SAFETY: tied identifiers are registered, and are removed under the lock.
     unsafe { address((&raw const (*id).base.route.dst_addr).cast()) }.ok()
 }
 
-/// As the kernel tells of the failures of an iWARP connection.
+/// Returns the event and status by which the kernel reports the failure of an iWARP connection.
 fn failure(reason: ConnectFailure) -> (c_int, c_int) {
     match reason {
         ConnectFailure::Refused => (RDMA_CM_EVENT_REJECTED, libc::ECONNREFUSED),

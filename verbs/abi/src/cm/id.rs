@@ -1,4 +1,4 @@
-//! Identifiers: what a program holds for a listener or a connection.
+//! Identifiers: the program's handles for listeners and connections.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::{PORT, prospect, rnic};
 
-/// What `rdma_cm_id` points to.
+/// The structure that `rdma_cm_id` points to.
 ///
-/// The rsockets of librdmacm look behind the public part: at a pointer, null, and at a number that says whether the
+/// librdmacm's rsockets read two members after the public part: a pointer, null, and a number, which is whether the
 /// identifier is synchronous.
 #[repr(C)]
 pub struct Id {
     pub base: rdma_cm_id,
     shadow: Shadow,
-    /// Events given out that have to be acknowledged.
+    /// Events given to the program and not yet acknowledged.
     pub events: Ledger,
     state: Mutex<State>,
 }
@@ -44,27 +44,27 @@ const _: () = assert!(std::mem::offset_of!(Id, events) >= 600);
 
 #[derive(Default)]
 pub struct State {
-    /// Its address and TCP port, once it is bound.
+    /// Its address and TCP port; `None` until it is bound.
     pub address: Option<SocketAddr>,
-    /// What keeps them: the listener does as soon as there is one. Several identifiers may share it if they say so.
+    /// Reserves the address until a listener does. Several identifiers may share it if they ask for that.
     pub bound: Option<Arc<Bound>>,
     pub reuse: bool,
-    /// `::` stands for IPv6 alone.
+    /// Whether `::` stands for IPv6 alone.
     pub v6only: bool,
-    /// The listener goes first.
+    /// Dropped before the event channel.
     pub listener: Option<(Listener, EventChannel)>,
     pub request: Option<ConnRequest>,
-    /// What the peer asked for: Reads here, and Reads there.
+    /// The peer's limits as we see them: inbound Reads and outbound Reads.
     pub wishes: (u8, u8),
-    /// Until its queue pair is destroyed.
+    /// The connection, until its queue pair is destroyed.
     pub connection: Option<Connection>,
-    /// There was a connection, or the wish for one.
+    /// Whether there was a connection, or an attempt to make one.
     pub was_connected: bool,
-    /// The program has fetched the event of its end.
+    /// Whether the program has fetched the event of the connection's end.
     pub end_told: bool,
-    /// What a passive endpoint creates queue pairs like.
+    /// The template for queue pairs of a passive endpoint's requests.
     pub template: Option<Template>,
-    /// Data that an address's entry puts before the private data.
+    /// Data from an address entry, sent before the program's private data.
     pub connect_data: Vec<u8>,
     pub resolution: Resolution,
 }
@@ -75,7 +75,7 @@ impl State {
         self.was_connected = true;
     }
 
-    /// A queue pair is gone: its number may be another's soon.
+    /// Forgets a destroyed queue pair, whose number may soon belong to another.
     pub fn lose(&mut self, qpn: u32) {
         self.connection.take_if(|connection| connection.qpn() == qpn);
     }
@@ -83,14 +83,14 @@ impl State {
 
 pub struct Template(pub ibv_qp_init_attr);
 
-// SAFETY: the pointers are the program's, and are only handed back to it.
+// SAFETY: the pointers are the program's, and are only returned to it.
 unsafe impl Send for Template {}
 
 /// # Safety
-/// Null, or an identifier that is not destroyed meanwhile.
+/// `id` is null, or an identifier that is not destroyed meanwhile.
 pub unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
     live::check(Kind::Id, id)?;
-    // SAFETY: it is listed, and the caller's promise; what the program has is the first member of ours.
+    // SAFETY: it is listed; otherwise as the caller promises. The program's structure is the first member of ours.
     unsafe { deref(id.cast::<Id>()) }
 }
 
@@ -107,7 +107,7 @@ impl Id {
         self.shadow.sync != 0
     }
 
-    /// Makes an identifier; without a channel it gets its own, and calls wait for their outcome.
+    /// Makes an identifier. Without a channel it gets its own, and calls wait for their outcome.
     pub fn create(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -116,7 +116,7 @@ impl Id {
         let sync = channel.is_null();
         let channel = if sync { Channel::create()?.cast() } else { channel };
         let inbox = channel::inbox(channel)?;
-        // SAFETY: null pointers and zeros are values of all members.
+        // SAFETY: null pointers and zeros are valid for all members.
         let mut base: rdma_cm_id = unsafe { std::mem::zeroed() };
         base.channel = channel;
         base.context = context;
@@ -130,13 +130,13 @@ impl Id {
         Ok(id)
     }
 
-    /// Ties it to the device.
+    /// Ties the identifier to the device.
     ///
     /// # Safety
-    /// Nobody else uses the identifier meanwhile.
+    /// No other thread uses the identifier meanwhile.
     pub unsafe fn settle(id: *mut Self) -> Result<(), Errno> {
         let (verbs, pd) = home()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         unsafe {
             (*id).base.verbs = verbs;
             (*id).base.pd = pd;
@@ -145,13 +145,13 @@ impl Id {
         Ok(())
     }
 
-    /// Gives the program an event of our own making.
+    /// Puts an event of our own into the identifier's channel.
     pub fn tell(&self, event: c_int) {
         hub().tell(self.as_ptr(), What::plain(event, 0));
     }
 }
 
-/// The context and the protection domain of all identifiers.
+/// Returns the context and the protection domain that all identifiers share.
 pub fn home() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
     static HOME: Mutex<Option<(usize, usize)>> = Mutex::new(None);
     rnic()?;
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Refuses what nobody has answered.
+/// Rejects connection requests that the program has not answered.
 fn discard(pending: Vec<Pending>) {
     for pending in pending {
         if let (What::Request(mut request), Ok(connector)) = (pending.what, connector()) {
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         }
         this.events.wait();
         let channel = this.is_sync().then_some(this.base.channel);
-        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         if let Some(channel) = channel {
             // SAFETY: the identifier's own.
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Waits until the events given out are acknowledged; the others move along.
+/// Waits until the fetched events are acknowledged; the others move to the new channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     zero(|| {
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         }
         hub().migrate(this.as_ptr(), inbox);
         this.events.wait();
-        // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+        // SAFETY: no other thread uses the identifier during this call, as the program promises.
         unsafe {
             (*id).channel = to;
             (*id.cast::<Id>()).shadow.sync = sync.into();
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
     })
 }
 
-/// The contexts of all devices, and how many.
+/// Returns the contexts of all devices, and their number.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     pointer(|| {
@@ -288,13 +288,13 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     unsafe { libc::free(list.cast()) };
 }
 
-/// For synchronous identifiers: waits for the event that ends a call. A cancellation point.
+/// Waits for the event that completes a call, for synchronous identifiers. A cancellation point.
 ///
 /// # Safety
-/// An identifier that is not destroyed.
+/// `id` is an identifier that is not destroyed meanwhile.
 #[inline(never)]
 pub unsafe extern "C" fn complete(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         if (*id.cast::<Id>()).shadow.sync == 0 {
             return 0;
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn complete(id: *mut rdma_cm_id) -> c_int {
     }
 }
 
-/// What a synchronous call answers after an event.
+/// Converts an event into the result of a synchronous call.
 #[inline(never)]
 unsafe extern "C" fn outcome(event: *mut rdma_cm_event) -> c_int {
     number(|| {

@@ -12,7 +12,7 @@ const REUSEADDR: c_int = 1;
 const AFONLY: c_int = 2;
 const ACK_TIMEOUT: c_int = 3;
 
-/// The type of service and the time to wait for acknowledgements are accepted, and change nothing.
+/// Accepts the type of service and the acknowledgement timeout, which change nothing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -33,10 +33,10 @@ unsafe extern "C" fn rdma_set_option(
             return Err(libc::EINVAL);
         }
         if name == REUSEADDR || name == AFONLY {
-            // SAFETY: the program's number, as long as it says.
+            // SAFETY: the program's number, of the size that it states.
             let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             let mut state = this.state();
-            // As in the kernel, whose answer to a bound identifier is EINVAL.
+            // As in the kernel, which fails with EINVAL if the identifier is bound.
             if name == AFONLY && state.address.is_some() {
                 return Err(libc::EINVAL);
             }
@@ -46,7 +46,8 @@ unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// For programs that move their queue pair through the states themselves: what such a change has to set.
+/// Returns the attributes that a change of state must set, for programs that change the states of their queue pair
+/// themselves.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,

@@ -17,12 +17,12 @@ fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(last_errno()) } else { Ok(pointer) }
 }
 
-/// A completion queue with a channel of its own.
+/// Creates a completion queue with a channel of its own.
 ///
 /// # Safety
-/// An identifier that is bound, used by this thread only.
+/// `id` is a bound identifier, used only by this thread.
 unsafe fn completions(id: *mut rdma_cm_id, cqe: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let channel = made(ibv_create_comp_channel((*id).verbs))?;
         let cqe = c_int::try_from(cqe).map_err(|_| libc::EINVAL)?;
@@ -31,12 +31,12 @@ unsafe fn completions(id: *mut rdma_cm_id, cqe: u32) -> Result<(*mut ibv_comp_ch
     }
 }
 
-/// Creates a queue pair in `pd`, and what it needs and the program does not bring.
+/// Creates a queue pair in `pd`, and the completion queues and channels that the program does not bring.
 ///
 /// # Safety
-/// An identifier, and objects that are not destroyed.
+/// `id` is an identifier, and the other objects are not destroyed meanwhile.
 pub unsafe fn create(id: *mut rdma_cm_id, pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let this = id_of(id)?;
         let pd = if pd.is_null() { (*id).pd } else { pd };
@@ -103,7 +103,7 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
             let init = deref(init)?;
             let extended = is_extended(init)?;
             let given = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
-            // The extended structure begins like the plain one.
+            // The extended structure begins with the plain one.
             create(id, if given { init.pd } else { std::ptr::null_mut() }, &mut *plain)?;
             if extended {
                 extend((*id).qp);
@@ -113,12 +113,12 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
     })
 }
 
-/// Destroys whatever queues and channels the identifier holds, ours or not.
+/// Destroys the completion queues and channels that the identifier holds, whoever made them.
 ///
 /// # Safety
-/// An identifier whose queue pair is gone.
+/// `id` is an identifier without a queue pair.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let (recv, send) = ((*id).recv_cq, (*id).send_cq);
         let (recv_channel, send_channel) = ((*id).recv_cq_channel, (*id).send_cq_channel);
@@ -144,7 +144,7 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     quiet(|| {
-        // SAFETY: null or an identifier that nobody else uses during this call.
+        // SAFETY: null or an identifier that no other thread uses during this call.
         unsafe {
             if id_of(id).is_err() || (*id).qp.is_null() {
                 return;
@@ -159,13 +159,13 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 /// Creates a shared receive queue for the identifier's queue pairs.
 ///
 /// # Safety
-/// An identifier, and objects that are not destroyed.
+/// `id` is an identifier, and the other objects are not destroyed meanwhile.
 unsafe fn create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let _: &Id = id_of(id)?;
         let pd = if pd.is_null() { (*id).pd } else { pd };
@@ -202,7 +202,7 @@ unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_
                 return Err(libc::EOPNOTSUPP);
             }
             let given = attr.comp_mask & 2 != 0;
-            // The extended structure begins like the plain one.
+            // The extended structure begins with the plain one.
             create_srq(id, if given { attr.pd } else { std::ptr::null_mut() }, init.cast())
         }
     })
@@ -211,7 +211,7 @@ unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     quiet(|| {
-        // SAFETY: null or an identifier that nobody else uses during this call.
+        // SAFETY: null or an identifier that no other thread uses during this call.
         unsafe {
             if id_of(id).is_ok() && !(*id).srq.is_null() {
                 ibv_destroy_srq((*id).srq);

@@ -1,4 +1,4 @@
-//! Addresses: which are ours, and which can be reached.
+//! Addresses: which ones are ours, and which ones can be reached.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -11,12 +11,12 @@ use crate::ffi::*;
 use crate::log;
 use crate::rnic::rnic;
 
-/// An address as C writes it, in host form. An IPv6 address that stands for an IPv4 one is that.
+/// Converts an address from C, with fields in host order. An IPv4-mapped IPv6 address becomes the IPv4 address.
 ///
 /// # Safety
-/// Null, or a socket address as long as its family says.
+/// `addr` is null, or a socket address of the length that its family requires.
 pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         match i32::from(crate::call::deref(addr)?.sa_family) {
             libc::AF_INET => {
@@ -37,9 +37,9 @@ pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> 
     }
 }
 
-/// An address as C writes it.
+/// Converts an address to C.
 pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: zeros are values of all members.
+    // SAFETY: zeros are valid for all members.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let scope = if let SocketAddr::V6(addr) = addr { addr.scope_id() } else { 0 };
     match addr.ip().to_canonical() {
@@ -50,7 +50,7 @@ pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the storage is larger, and aligned for all kinds.
+            // SAFETY: the storage is larger, and aligned for all families.
             unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(sin) };
         }
         IpAddr::V6(ip) => {
@@ -68,7 +68,7 @@ pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Our address with the link of the peer's, if that is one of a link alone (RFC 4007 §6).
+/// Returns our address, with the zone (link) of the peer's if ours is link-local (RFC 4007 §6).
 fn on_the_link_of(peer: SocketAddr, own: SocketAddr) -> SocketAddr {
     match (peer, own) {
         (SocketAddr::V6(peer), SocketAddr::V6(mut own)) if own.ip().is_unicast_link_local() => {
@@ -79,12 +79,12 @@ fn on_the_link_of(peer: SocketAddr, own: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Puts an address into an identifier.
+/// Writes an address into an identifier.
 pub fn place(at: &mut libc::sockaddr_storage, addr: &libc::sockaddr_storage) {
     *at = *addr;
 }
 
-/// Binds to an address: the device's own, or any.
+/// Binds to an address: one of the device's, or the unspecified one.
 fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
@@ -112,10 +112,10 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
         let mut state = this.state();
         (state.address, state.bound) = (Some(address), Some(bound));
     }
-    // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+    // SAFETY: no other thread uses the identifier during this call, as the program promises.
     unsafe {
         place(&mut (*id).route.src_addr, &sockaddr(address));
-        // Listeners on any address have no device.
+        // Listeners on the unspecified address have no device.
         if !rnic.is_any(to.ip()) {
             Id::settle(id.cast())?;
         }
@@ -123,7 +123,7 @@ fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Binds to any address and port, unless it is bound.
+/// Binds to the unspecified address and a free port, unless the identifier is bound.
 pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: null or an identifier.
     if unsafe { id_of(id) }?.state().address.is_some() {
@@ -132,7 +132,7 @@ pub fn bind_to_any(id: *mut rdma_cm_id) -> Result<(), Errno> {
     bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
 }
 
-#[inline(never)] // into functions in which a thread can be cancelled
+#[inline(never)] // not into functions in which a thread can be cancelled
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     // SAFETY: null or the program's address.
@@ -145,7 +145,7 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     let this = unsafe { id_of(id) }?;
     // SAFETY: null or the program's address.
     let to = unsafe { address(dst) }?;
-    // As for sockets, "any" is this host.
+    // As for sockets, the unspecified address as a destination is this host.
     let to = if to.ip().is_unspecified() { SocketAddr::new(rnic.attributes.ip, to.port()) } else { to };
     if !src.is_null() && this.state().address.is_none() {
         // SAFETY: the program's address.
@@ -157,7 +157,7 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     let own = bound.map(|bound| bound.ip()).filter(|own| !rnic.is_any(*own)).unwrap_or(routed);
     let port = bound.map_or(0, |address| address.port());
     let own = on_the_link_of(to, (own, port).into());
-    // SAFETY: an identifier that nobody else uses during this call, as the program promises.
+    // SAFETY: no other thread uses the identifier during this call, as the program promises.
     unsafe {
         Id::settle(id.cast())?;
         place(&mut (*id).route.src_addr, &sockaddr(own));
@@ -176,7 +176,7 @@ extern "C" fn start_to_resolve(
     zero(|| resolve(id, src, dst))
 }
 
-/// Whether the host is there is found when it is connected to. A cancellation point, for synchronous identifiers.
+/// Does not check that the host exists: connecting does. A cancellation point, for synchronous identifiers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     match start_to_resolve(id, src, dst) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 => unsafe { complete(id) },
         failed => failed,
     }
@@ -210,15 +210,15 @@ extern "C" fn start_to_route(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     match start_to_route(id) {
-        // SAFETY: an identifier, as the call before has found.
+        // SAFETY: an identifier, as the previous call has checked.
         0 => unsafe { complete(id) },
         failed => failed,
     }
 }
 
-/// The port of an address, in network order.
+/// Returns the port of an address, in network order.
 fn port_of(addr: &libc::sockaddr_storage) -> u16 {
-    // SAFETY: as long as any address.
+    // SAFETY: the storage has room for any address.
     unsafe { address(std::ptr::from_ref(addr).cast()) }.map_or(0, |a| a.port().to_be())
 }
 

@@ -1,4 +1,4 @@
-//! What this device does not have: multicast, and negotiated options of InfiniBand.
+//! What this device does not support: multicast, and InfiniBand's negotiated options.
 
 use std::ffi::{c_int, c_void};
 
@@ -30,7 +30,7 @@ unsafe extern "C" fn rdma_set_local_ece(_: *mut rdma_cm_id, _: *mut ibv_ece) -> 
     zero(|| Err(libc::EOPNOTSUPP))
 }
 
-/// The peer named none.
+/// Reports that the peer sent no options.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     zero(|| {

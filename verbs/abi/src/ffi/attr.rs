@@ -1,4 +1,4 @@
-//! Attributes: what objects are asked to be, and what they say of themselves.
+//! Attributes: of objects to be created, and of existing objects.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -53,7 +53,7 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
-/// The members after the first describe what this device does not have, except the last.
+/// Except for the last, the members after the first describe features that this device does not have.
 #[repr(C)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
@@ -174,7 +174,7 @@ pub struct ibv_qp_init_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr_ex {
-    /// As far as this an `ibv_qp_init_attr`, without the padding at its end.
+    /// Up to here the same as `ibv_qp_init_attr`, without the padding at its end.
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,

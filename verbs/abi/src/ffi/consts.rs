@@ -26,7 +26,7 @@ pub const IBV_ACCESS_MW_BIND: c_uint = 1 << 4;
 pub const IBV_ACCESS_ZERO_BASED: c_uint = 1 << 5;
 pub const IBV_ACCESS_ON_DEMAND: c_uint = 1 << 6;
 pub const IBV_ACCESS_HUGETLB: c_uint = 1 << 7;
-/// Bits that a device may ignore.
+/// Flags that a device may ignore.
 pub const IBV_ACCESS_OPTIONAL_RANGE: c_uint = 0x3ff0_0000;
 
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
@@ -113,7 +113,7 @@ pub const IBV_WC_DRIVER1: c_int = 135;
 pub const IBV_WC_WITH_IMM: c_uint = 1 << 1;
 pub const IBV_WC_WITH_INV: c_uint = 1 << 3;
 
-/// What completions of every extended queue tell.
+/// The fields that completions of every extended queue have.
 pub const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: u64 = 1 << 7;
 pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: u64 = 1 << 11;

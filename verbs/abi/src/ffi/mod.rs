@@ -1,4 +1,4 @@
-//! The structures of `infiniband/verbs.h` and `rdma/rdma_cma.h`, as programs compiled against them lay them out.
+//! The structures of `infiniband/verbs.h` and `rdma/rdma_cma.h`, laid out as compiled programs expect them.
 //! `tests.rs` compares sizes and offsets with a table that a C compiler made.
 
 #![allow(non_camel_case_types, non_upper_case_globals, dead_code)]

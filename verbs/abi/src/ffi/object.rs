@@ -197,7 +197,7 @@ pub struct ibv_qp_ex {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {
-    /// A pointer to the object, or the number of the port.
+    /// A pointer to the object, or the port number.
     pub element: *mut c_void,
     pub event_type: c_int,
 }
@@ -296,7 +296,7 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
-/// Programs for older releases have less of it: only members that the mask names are read.
+/// Programs built for older releases have a shorter structure: only members that the mask names are read.
 #[repr(C)]
 pub struct ibv_mr_init_attr {
     pub length: usize,

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use super::*;
 
-/// A slot that nobody calls.
+/// A slot that is never called.
 pub type unused = *const c_void;
 
 #[repr(C)]

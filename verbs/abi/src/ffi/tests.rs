@@ -1,16 +1,17 @@
-//! The layout that a C compiler gives the structures (offsets.txt) is the one that they have here.
+//! Checks that the structures have the layout that a C compiler gives them (offsets.txt).
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use super::*;
 
-/// A member in C: its offset, and that of its counterpart here. `size` stands for the size of the whole.
+/// Members by their names in C, each with the offset of its counterpart here. `size` stands for the size of the
+/// structure.
 type Members = BTreeMap<&'static str, usize>;
 
 macro_rules! layout {
     ($table:ident: $($name:ident { $($member:literal = $($path:ident).+),* })+) => {$(
-        #[allow(unused_mut)] // of structures whose size is all that counts
+        #[allow(unused_mut)] // for structures of which only the size is compared
         let mut members = Members::from([("size", size_of::<$name>())]);
         $(members.insert($member, offset_of!($name, $($path).+));)*
         $table.insert(stringify!($name), members);

@@ -6,7 +6,7 @@ fn ip(host: u8) -> IpAddr {
     [10, 0, 0, host].into()
 }
 
-/// What the table holds, by the last number of each address.
+/// Returns the table when the device has the addresses with these last octets.
 fn table(gids: &Gids, there: &[u8]) -> Vec<Option<IpAddr>> {
     gids.now(there.iter().map(|host| ip(*host)))
 }

@@ -46,7 +46,7 @@ fn of_qp(qpn: u32, event_type: c_int) {
     qp::with_pair(qpn, |pair| tell(pair.base.qp_base.context, pair.as_ptr().cast(), event_type));
 }
 
-/// Gives an event to a context.
+/// Queues an event for a context.
 pub fn tell(context: *mut ibv_context, element: *mut c_void, event_type: c_int) {
     // SAFETY: the context's memory stays while objects hold it.
     if let Ok(context) = unsafe { context_of(context) } {
@@ -54,12 +54,12 @@ pub fn tell(context: *mut ibv_context, element: *mut c_void, event_type: c_int) 
     }
 }
 
-/// Whether an event is about an object rather than about the port.
+/// Returns whether an event is about an object rather than about the port.
 fn is_of_object(event_type: c_int) -> bool {
     !matches!(event_type, IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_DEVICE_FATAL)
 }
 
-/// An object goes, and with it what nobody has read about it.
+/// Removes the unread events about an object that is being destroyed.
 pub fn withdraw(context: &Context, element: *mut c_void) {
     context.events.take_out(|event| is_of_object(event.event_type) && event.element == element);
 }
@@ -77,7 +77,7 @@ unsafe extern "C" fn take(context: *mut ibv_context, event: *mut ibv_async_event
     })
 }
 
-/// -1 and errno in a forked child: the descriptor is its parent's, too.
+/// Returns 0, or -1 and errno in a forked child, because the descriptor is shared with the parent.
 #[inline(never)]
 extern "C" fn is_ours() -> c_int {
     number(|| Ok(0))
@@ -89,7 +89,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
     if context.is_null() || event.is_null() {
         return fails(libc::EINVAL);
     }
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         loop {
             if is_ours() < 0 || read_count((*context).async_fd) < 0 {
@@ -114,7 +114,7 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     });
 }
 
-/// The books of the object that an event is about.
+/// Calls `with` with the ledger of the object that an event is about.
 fn ledger(event: &ibv_async_event, with: impl FnOnce(&crate::ledger::Ledger)) {
     if !is_of_object(event.event_type) {
         return;

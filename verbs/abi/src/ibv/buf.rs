@@ -8,11 +8,11 @@ use crate::call::{Errno, number, pointer, quiet};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// What `ibv_buf` points to: ordinary memory, aligned to pages.
+/// The structure that `ibv_buf` points to: ordinary memory, aligned to pages.
 struct Buffer {
     addr: *mut c_void,
     size: usize,
-    /// The domain that it was allocated in, which is compared and not followed.
+    /// The domain that it was allocated in; only compared, never dereferenced.
     pd: *mut ibv_pd,
 }
 
@@ -34,7 +34,8 @@ unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut 
             return Err(libc::EINVAL);
         }
         let mut addr = std::ptr::null_mut();
-        // SAFETY: a place for the answer. Of no bytes at all there need not be an address.
+        // SAFETY: a place for the answer. At least one byte, because an allocation of no bytes need not have an
+        // address.
         match unsafe { libc::posix_memalign(&raw mut addr, PAGE, size.max(1)) } {
             0 => {}
             errno => return Err(errno),
@@ -56,7 +57,7 @@ unsafe extern "C" fn ibv_free_buf(buf: *mut c_void) {
     });
 }
 
-/// No DMA-buf is behind any buffer.
+/// Fails: no buffer is backed by a DMA-buf.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut c_void) -> c_int {
     number(|| {
@@ -65,7 +66,7 @@ unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut c_void) -> c_int {
     })
 }
 
-/// EINVAL unless the memory lies in the buffer, which was allocated in the domain.
+/// Returns EINVAL unless the memory lies in the buffer and the buffer was allocated in the domain.
 fn in_buffer(pd: *mut ibv_pd, buf: *mut c_void, addr: *mut c_void, length: usize) -> Result<(), Errno> {
     live::check(Kind::Buffer, buf.cast::<Buffer>())?;
     // SAFETY: it is listed, and the program does not free it during this call.
@@ -89,13 +90,13 @@ unsafe extern "C" fn ibv_reg_buf_mr(
     })
 }
 
-/// Registers by the attributes that the mask names; as with drivers that have no such function of their own, those are
-/// what the other registrations take.
+/// Registers memory by the attributes that the mask names. As with drivers without a function of their own for it,
+/// only attributes of the other registration verbs are supported.
 fn register_masked(pd: *mut ibv_pd, attr: *const ibv_mr_init_attr) -> Result<*mut ibv_mr, Errno> {
     if attr.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the program's; later members are there if the mask names them, as the structure has grown.
+    // SAFETY: the program's structure; it has later members only if the mask names them.
     let (mask, length, access) = unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access) };
     let has = |bit: u64| mask & bit != 0;
     let fd = has(IBV_REG_MR_MASK_FD) || has(IBV_REG_MR_MASK_FD_OFFSET);

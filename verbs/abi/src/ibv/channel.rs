@@ -15,15 +15,15 @@ use crate::inbox::read_count;
 use crate::live::{self, Kind};
 use crate::log;
 
-/// What `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
+/// The structure that `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
 #[repr(C)]
 pub struct Channel {
     base: ibv_comp_channel,
     pub channel: CompChannel,
 }
 
-/// The channels that exist, and the completion queues by number: a thread may be waiting in a channel while another
-/// destroys it, and looks here before it touches anything.
+/// The existing channels, and the completion queues by number. A thread may be waiting in a channel while another
+/// destroys it, so it looks the channel up here before it touches anything.
 #[derive(Default)]
 struct Known {
     channels: HashMap<usize, CompChannel>,
@@ -56,14 +56,14 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status(|| {
-        // Queues come and go under the lock that is taken here.
+        // Queues are added and removed under the lock that is taken here.
         let stays = |this: &Channel| if this.base.refcnt > 0 { Err(libc::EBUSY) } else { Ok(()) };
         {
             let mut known = known();
             live::leave(Kind::Channel, channel.cast::<Channel>(), stays)?;
             known.channels.remove(&(channel as usize));
         }
-        // SAFETY: made by `Box::into_raw`; the program gives it up, and waiters do not find it any more.
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and waiters no longer find it.
         let this = unsafe { Box::from_raw(channel.cast::<Channel>()) };
         let context = this.base.context;
         drop(this);
@@ -73,35 +73,35 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     })
 }
 
-/// A completion queue came to be.
+/// Adds a new completion queue.
 pub fn enter(cqn: u32, queue: *mut Queue, channel: *mut ibv_comp_channel) {
     let mut known = known();
     known.queues.insert(cqn, queue as usize);
-    // SAFETY: null or a channel; the count is only touched under the lock.
+    // SAFETY: null or a channel; the count is accessed only under the lock.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt += 1;
     }
 }
 
-/// It goes: no event names it from now on.
+/// Removes a completion queue: no event names it from now on.
 pub fn leave(cqn: u32, channel: *mut ibv_comp_channel) {
     let mut known = known();
     known.queues.remove(&cqn);
-    // SAFETY: null or a channel; the count is only touched under the lock.
+    // SAFETY: null or a channel; the count is accessed only under the lock.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt -= 1;
     }
 }
 
-/// Runs `with` on the queue of a number, if it exists; it is not destroyed meanwhile.
+/// Runs `with` on the queue with a number, if it exists; the queue is not destroyed meanwhile.
 pub fn with_queue<R>(cqn: u32, with: impl FnOnce(&Queue) -> R) -> Option<R> {
     let known = known();
     let queue = *known.queues.get(&cqn)? as *const Queue;
-    // SAFETY: listed queues exist, and leave under the lock.
+    // SAFETY: listed queues exist, and are removed under the lock.
     Some(with(unsafe { &*queue }))
 }
 
-/// The channel's descriptor, or -1 and errno.
+/// Returns the channel's descriptor, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     number(|| {
@@ -111,7 +111,7 @@ unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     })
 }
 
-/// The event that was counted: 1, 0 if it is gone, or -1 and errno.
+/// Takes the event that was counted. Returns 1, 0 if it is gone, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn take(
     channel: *mut ibv_comp_channel,
@@ -147,7 +147,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     if cq.is_null() {
         return fails(libc::EINVAL);
     }
-    // SAFETY: nothing is held here, and nothing called unwinds but by cancellation (see the crate's documentation).
+    // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         loop {
             let fd = descriptor(channel);

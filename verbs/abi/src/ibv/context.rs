@@ -1,4 +1,4 @@
-//! Contexts: the handle by which a program uses the device. Several of one process share the device.
+//! Contexts: a program's handles to the device. Several contexts of one process share the device.
 
 use std::ffi::c_int;
 use std::mem::{ManuallyDrop, offset_of};
@@ -12,26 +12,26 @@ use crate::inbox::Inbox;
 use crate::live::{self, Kind};
 use crate::rnic::{Rnic, rnic};
 
-/// What `ibv_context` points into.
+/// The structure that `ibv_context` points into.
 #[repr(C)]
 pub struct Context {
     verbs: verbs_context,
     pub rnic: &'static Rnic,
     /// Asynchronous events that the program has not read.
     pub events: Inbox<ibv_async_event>,
-    /// Objects that refer to this context, and the program while it has not closed it.
+    /// The number of objects that refer to this context, plus one while the program has it open.
     users: AtomicUsize,
 }
 
-/// The contexts of the process, for events of the device.
+/// The open contexts of the process, which get the device's events.
 static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// What the program must call the extended context.
+/// The value by which headers recognise the extended context.
 const EXTENDED: usize = usize::MAX;
 
 pub fn open() -> Result<*mut ibv_context, Errno> {
     let rnic = rnic()?;
-    // Only the first counts. What happened before nobody has asked for.
+    // Only the first call has an effect. Events before it had no receiver.
     rnic.device.sink_async_events(Box::new(super::async_event::dispatch));
     let events = Inbox::new()?;
     let context = Box::new(Context {
@@ -46,7 +46,7 @@ pub fn open() -> Result<*mut ibv_context, Errno> {
     Ok(unsafe { &raw mut (*context).verbs.context })
 }
 
-/// Objects that the program leaves behind keep the memory of the context.
+/// Closes a context. Its memory stays while the program still has objects of it.
 pub fn close(context: *mut ibv_context) -> Result<(), Errno> {
     let whole = whole(context);
     live::take(Kind::Context, whole)?;
@@ -61,15 +61,15 @@ fn whole(context: *mut ibv_context) -> *mut Context {
     context.wrapping_byte_sub(offset).cast()
 }
 
-/// The context behind a pointer of the program's.
+/// Returns the context behind a pointer of the program.
 ///
 /// # Safety
-/// Null, or a context that is not closed.
+/// `context` is null, or a context that is not closed.
 pub unsafe fn context_of<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
     if context.is_null() {
         return Err(libc::EINVAL);
     }
-    // SAFETY: the caller's promise; the context lies inside what we made.
+    // SAFETY: as the caller promises; the program's context lies inside ours.
     unsafe { deref(whole(context)) }
 }
 
@@ -78,38 +78,39 @@ impl Context {
         (&raw const self.verbs.context).cast_mut()
     }
 
-    /// An object of this context came to be.
+    /// Counts a new object of this context.
     pub fn hold(&self) {
         self.users.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// One is gone. The last takes the context with it.
+    /// Counts an object as gone. The last one frees the context.
     ///
     /// # Safety
-    /// The object held the context, and nobody follows its reference after this.
+    /// The object held the context, and no longer uses its reference.
     pub unsafe fn release(this: *const Self) {
-        // SAFETY: the context is there while it is held.
+        // SAFETY: the context exists while it is held.
         if unsafe { (*this).users.fetch_sub(1, Ordering::SeqCst) } == 1 {
-            // SAFETY: made by `Box::into_raw`, and nothing refers to it any more.
+            // SAFETY: made by `Box::into_raw`, and no longer referred to.
             drop(unsafe { Box::from_raw(this.cast_mut()) });
         }
     }
 }
 
-/// Gives an event of the device to all contexts, in place of an older one of its kind that waits: links come and go, and
-/// many programs never read these.
+/// Queues an event of the device for all contexts, and removes an unread older one of its kind: links go up and down,
+/// and many programs never read these events.
 pub fn tell_all(event: ibv_async_event) {
     for context in OPEN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        // SAFETY: what is listed is open, and closing waits for this lock.
+        // SAFETY: listed contexts are open, and closing one waits for this lock.
         let events = unsafe { &(*(*context as *const Context)).events };
         events.take_out(|older| older.event_type == event.event_type);
         events.push(event);
     }
 }
 
-/// The functions that inline code of the headers calls. What is left null answers EOPNOTSUPP there.
+/// Makes the table of functions that inline code of the headers calls. A null entry makes that code return
+/// EOPNOTSUPP.
 fn table(device: *mut ibv_device, async_fd: i32, engines: u32) -> verbs_context {
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut verbs: ManuallyDrop<verbs_context> = ManuallyDrop::new(unsafe { std::mem::zeroed() });
     verbs.query_port = Some(query::query_port);
     verbs.query_device_ex = Some(query::query_device_ex);

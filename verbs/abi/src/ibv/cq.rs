@@ -15,24 +15,24 @@ use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 
-/// What `ibv_cq` and `ibv_cq_ex` point to.
+/// The structure that `ibv_cq` and `ibv_cq_ex` point to.
 #[repr(C)]
 pub struct Queue {
     pub base: ibv_cq_ex,
     pub cq: Cq,
-    /// Events given out that have to be acknowledged.
+    /// Events given to the program and not yet acknowledged.
     pub completions: Ledger,
     pub asynchronous: Ledger,
-    /// Queue pairs that complete here.
+    /// The number of queue pairs that complete here.
     pub users: AtomicU32,
-    /// Where the extended interface is in its batch.
+    /// The position of the extended interface in its batch.
     pub cursor: UnsafeCell<Cursor>,
 }
 
 /// # Safety
-/// Null, or a queue that is not destroyed.
+/// `cq` is null, or a queue that is not destroyed.
 pub unsafe fn queue<'a>(cq: *mut ibv_cq) -> Result<&'a Queue, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    // SAFETY: as the caller promises; the program's structure is the first member of ours.
     unsafe { deref(cq.cast::<Queue>()) }
 }
 
@@ -58,7 +58,7 @@ impl Queue {
         let channel = unsafe { comp_channel.cast::<Channel>().as_ref() }.map(|c| &c.channel);
         let init = CqInit { depth: cqe, channel, timestamps, vector };
         let cq = context.rnic.device.create_cq_with(&init).map_err(|e| errno_of(&e))?;
-        // SAFETY: null pointers and zeros are values of all members.
+        // SAFETY: null pointers and zeros are valid for all members.
         let mut base: ibv_cq_ex = unsafe { std::mem::zeroed() };
         base.base.context = context.as_ptr();
         base.base.channel = comp_channel;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         super::async_event::withdraw(context, cq.cast());
         this.completions.wait();
         this.asynchronous.wait();
-        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(cq.cast::<Queue>()) });
         // SAFETY: the queue held it.
         unsafe { Context::release(context) };
@@ -127,13 +127,14 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         let depth = u32::try_from(cqe).map_err(|_| libc::EINVAL)?;
         this.cq.resize(depth).map_err(|e| errno_of(&e))?;
         let cqe = c_int::try_from(this.cq.depth()).unwrap_or(c_int::MAX);
-        // SAFETY: the program may look at the size meanwhile, as with any device.
+        // SAFETY: the program may read the size meanwhile, as with any device.
         unsafe { (&raw mut (*cq).cqe).write_volatile(cqe) };
         Ok(())
     })
 }
 
-/// Moderation delays events; here each is told at once, which meets any wish.
+/// Accepts moderation without effect: it would delay events, but here each event is sent at once, which satisfies any
+/// moderation.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
         // SAFETY: null or the program's.
@@ -142,8 +143,8 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
     })
 }
 
-/// Completions that wait already cause no event (verbs §8.2.5): perftest arms before it polls, and takes each event for a
-/// completion.
+/// Arms the queue. Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each
+/// event as a completion.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: null or a completion queue.
@@ -152,12 +153,13 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     })
 }
 
-/// Completions moved at a time.
+/// Completions that are moved at a time.
 const BATCH: usize = 16;
 
-/// With room for none it drives the engine all the same: so ask programs that wait for what a peer writes into their memory.
+/// Even without room for completions, this drives the engine: programs that wait for a peer's RDMA Writes poll in
+/// that way.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
-    // Nothing completes in a forked child, and the thread that held the queue's lock may not be there.
+    // Nothing completes in a forked child, and the thread that held the queue's lock may not exist there.
     if urnic::in_forked_child() {
         return 0;
     }
@@ -168,7 +170,8 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -
         if wc.is_null() && wanted > 0 {
             return Err(libc::EINVAL);
         }
-        // Who asks for one at a time looks often, and there is mostly none: room for many would take longer to clear.
+        // A program that asks for one completion polls often, and usually gets none: clearing room for many would
+        // take longer.
         // SAFETY: the program has room for `num`.
         let done = unsafe {
             match wanted {
@@ -180,7 +183,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -
     })
 }
 
-/// Moves up to `wanted` completions, up to `N` at a time; answers how many.
+/// Moves up to `wanted` completions, up to `N` at a time; returns how many.
 ///
 /// # Safety
 /// There is room for `wanted` at `wc`.
@@ -192,7 +195,8 @@ unsafe fn poll_into<const N: usize>(cq: &Cq, wc: *mut ibv_wc, wanted: usize) -> 
         let room = (wanted - done).min(N);
         let taken = cq.poll(&mut batch[..room]);
         for from in &batch[..taken] {
-            // SAFETY: as the caller promises, and `done` is less. Programs may keep completions in packed structures.
+            // SAFETY: as the caller promises, and `done` is less than `wanted`. Programs may keep completions in
+            // packed structures.
             unsafe { wc.add(done).write_unaligned(completion(from)) };
             done += 1;
         }
@@ -251,7 +255,7 @@ pub fn opcode_of(wc: &Wc) -> c_int {
     }
 }
 
-/// Immediate data in network order, or the invalidated key.
+/// Returns the immediate data in network order, or the invalidated key.
 pub fn extra_of(wc: &Wc) -> u32 {
     if wc.flags.contains(WcFlags::WITH_IMM) { wc.imm_data().to_be() } else { wc.invalidated_rkey }
 }

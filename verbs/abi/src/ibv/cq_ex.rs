@@ -1,4 +1,5 @@
-//! The extended interface of completion queues: a batch is started, looked at one by one, and ended.
+//! The extended interface of completion queues: a program starts a batch, reads its completions one by one, and ends
+//! it.
 
 use std::ffi::c_int;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,11 +11,11 @@ use super::cq::{Queue, extra_of, flags_of, opcode_of, status_of};
 use crate::call::{deref, guarded_fast, pointer};
 use crate::ffi::*;
 
-/// The completion in hand.
+/// The current completion of a batch.
 #[derive(Default)]
 pub struct Cursor {
     wc: Wc,
-    /// When it came, by the device's clock, if the queue takes the time.
+    /// When it completed, in ns of the device's clock, if the queue records that.
     time: u64,
 }
 
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn create_cq_ex(
         let context = unsafe { context_of(context) }?;
         // SAFETY: null or the program's.
         let attr = unsafe { deref(attr) }?;
-        // VLANs, flow tags and tag matching are not for this device; losing completions quietly neither.
+        // This device has no VLANs, flow tags or tag matching, and never discards completions silently.
         if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 || attr.comp_mask & !3 != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn create_cq_ex(
         let stamped = attr.wc_flags & STAMPS != 0;
         let made =
             Queue::create(context, attr.cqe, attr.cq_context, attr.channel, attr.comp_vector, stamped)?;
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just made, and no other code knows it.
         let ex = unsafe { &mut (*made).base };
         ex.start_poll = Some(if stamped { start_poll_stamped } else { start_poll });
         ex.next_poll = Some(if stamped { next_poll_stamped } else { next_poll });
@@ -62,28 +63,28 @@ pub unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// The completion in hand.
+/// Returns the current completion.
 ///
 /// # Safety
-/// A queue with a batch under way, used by one thread at a time, as the interface demands.
+/// `cq` is a queue with a started batch, used by one thread at a time, as the interface requires.
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> &'a Wc {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { &(*(*cq.cast::<Queue>()).cursor.get()).wc }
 }
 
 /// # Safety
-/// Null, or the program's.
+/// `attr` is null, or the program's.
 unsafe fn asks_for_nothing(attr: *mut ibv_poll_cq_attr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { attr.as_ref() }.is_none_or(|attr| attr.comp_mask == 0)
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: as for the next one.
+    // SAFETY: as for `next_poll`.
     unsafe { if asks_for_nothing(attr) { next_poll(cq) } else { libc::EINVAL } }
 }
 
-/// 0, or ENOENT if there is none.
+/// Returns 0, or ENOENT if there is no completion.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
     let answer = guarded_fast(|| {
@@ -102,11 +103,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn start_poll_stamped(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: as for the next one.
+    // SAFETY: as for `next_poll_stamped`.
     unsafe { if asks_for_nothing(attr) { next_poll_stamped(cq) } else { libc::EINVAL } }
 }
 
-/// The same, with the time.
+/// The same, with the time of completion.
 unsafe extern "C" fn next_poll_stamped(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
     let answer = guarded_fast(|| {
@@ -151,13 +152,13 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     flags_of(unsafe { current(cq) })
 }
 
-/// Nanoseconds by the device's clock (`hca_core_clock`).
+/// Returns nanoseconds of the device's clock (`hca_core_clock`).
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: called between the start and the end of a batch, by one thread.
     unsafe { (*(*cq.cast::<Queue>()).cursor.get()).time }
 }
 
-/// Nanoseconds since 1970, as the wall clock goes now.
+/// Returns nanoseconds since 1970, by the present setting of the wall clock.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: called between the start and the end of a batch, by one thread, on a queue whose context is open.
     let ago = unsafe {
@@ -168,7 +169,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     u64::try_from(then.saturating_sub(Duration::from_nanos(ago)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What only InfiniBand has.
+/// Stands for fields that only InfiniBand has.
 unsafe extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

@@ -1,4 +1,4 @@
-//! The list of devices, and the one in it.
+//! The list of devices, and its one device.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -7,15 +7,15 @@ use crate::call::{Errno, as_pointer, deref, guarded_anywhere, pointer, set_errno
 use crate::ffi::*;
 use crate::rnic::{self, NAME};
 
-/// The one device's structure; it is there as long as the process.
+/// The structure of the one device; it lives as long as the process.
 struct Shared(*mut ibv_device);
 
-// SAFETY: nobody writes it after it was made.
+// SAFETY: the structure never changes.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// The device, if the settings describe one.
+/// Returns the device, if the settings describe one.
 pub fn the_device() -> Result<*mut ibv_device, Errno> {
     static DEVICE: OnceLock<Shared> = OnceLock::new();
     rnic::config().ok_or(libc::ENODEV)?;
@@ -34,7 +34,7 @@ fn describe() -> ibv_device {
     }
 }
 
-/// A string as C keeps it in an array.
+/// Returns a string as a C character array.
 pub fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array[..N - 1].iter_mut().zip(text.bytes()) {
@@ -47,7 +47,7 @@ pub fn text<const N: usize>(text: &str) -> [c_char; N] {
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     as_pointer(guarded_anywhere(|| {
         let found = the_device().ok();
-        // SAFETY: the program gives null or a place for a number.
+        // SAFETY: the program passes null or a place for a number.
         if let Some(count) = unsafe { num_devices.as_mut() } {
             *count = found.is_some().into();
         }
@@ -75,13 +75,13 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
     unsafe { device.as_ref() }.map_or(std::ptr::null(), |d| d.name.as_ptr())
 }
 
-/// Only the kernel's devices have an index.
+/// Returns -1: only the kernel's devices have an index.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     -1
 }
 
-/// In network order.
+/// Returns the GUID in network order.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     let guid = guarded_anywhere(|| match rnic::config() {

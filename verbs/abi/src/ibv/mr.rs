@@ -11,22 +11,23 @@ use crate::call::{Errno, deref, errno_of, number, pointer, set_errno, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// What `ibv_mr` points to.
+/// The structure that `ibv_mr` points to.
 #[repr(C)]
 pub struct Region {
     base: ibv_mr,
-    /// Always there, but while it is deregistered.
+    /// `None` only while it is being deregistered.
     mr: Option<Mr>,
 }
 
 /// # Safety
-/// Null, or a region that is registered.
+/// `mr` is null, or a region that is registered.
 pub unsafe fn region<'a>(mr: *mut ibv_mr) -> Result<&'a Mr, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    // SAFETY: as the caller promises; the program's structure is the first member of ours.
     unsafe { deref(mr.cast::<Region>()) }?.mr.as_ref().ok_or(libc::EINVAL)
 }
 
-/// The rights that C asks for. Windows can be bound to any region, and huge pages need no hint.
+/// Converts access flags from C. Windows can be bound to any region, and huge pages need no hint, so these flags are
+/// ignored.
 pub fn access(flags: c_uint) -> Result<Access, Errno> {
     const PAIRS: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -58,7 +59,8 @@ pub fn register(
     let pd_ = unsafe { domain(pd) }?;
     let access = access(flags)?;
     let iova = iova.filter(|iova| *iova != addr as u64);
-    // SAFETY: the program promises to keep the memory mapped while it is registered, and no Rust reference is to it.
+    // SAFETY: the program promises to keep the memory mapped while it is registered, and no Rust reference points to
+    // it.
     let mr = unsafe {
         match iova {
             Some(iova) => pd_.pd.reg_mr_iova(addr.cast(), length, iova, access),
@@ -113,7 +115,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| register(pd, addr, length, Some(iova), access))
 }
 
-/// 0; a negative code of `enum ibv_rereg_mr_err_code` otherwise. The old registration stays valid then.
+/// Returns 0, or a negative code of `enum ibv_rereg_mr_err_code`. After a failure the old registration stays valid.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -129,7 +131,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         if flags & !ALL != 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a region that nobody else uses during this call, as the program promises.
+        // SAFETY: no other thread uses the region during this call, as the program promises.
         let this = unsafe { &mut *mr.cast::<Region>() };
         let moves = flags & IBV_REREG_MR_CHANGE_PD != 0;
         // SAFETY: null or a domain.
@@ -155,7 +157,7 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 fn leave(pd: *mut ibv_pd) {
-    // SAFETY: the domain is there while it is counted as used.
+    // SAFETY: the domain exists while it is counted as used.
     let old: Result<&Domain, Errno> = unsafe { domain(pd) };
     if let Ok(old) = old {
         old.users.fetch_sub(1, Ordering::SeqCst);
@@ -166,7 +168,7 @@ fn leave(pd: *mut ibv_pd) {
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
         live::take(Kind::Region, mr.cast::<Region>())?;
-        // SAFETY: a region that nobody else uses during this call, as the program promises.
+        // SAFETY: no other thread uses the region during this call, as the program promises.
         let slot = unsafe { &mut (*mr.cast::<Region>()).mr };
         let answer = match slot.take().map(Mr::deregister) {
             Some(Err((inner, error))) => {
@@ -181,7 +183,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         }
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let base = unsafe { Box::from_raw(mr.cast::<Region>()) }.base;
-        // SAFETY: the domain, and by it the context, is there while it is counted as used.
+        // SAFETY: the domain, and so the context, exists while it is counted as used.
         let context: *const Context = unsafe { domain(base.pd) }?.context();
         leave(base.pd);
         // SAFETY: the region held it.
@@ -203,7 +205,7 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Advice is for memory that is not pinned; ours is in place already.
+/// Does nothing: advice is for memory that is not pinned; ours is already in place.
 pub unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: c_int,

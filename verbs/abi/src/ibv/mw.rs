@@ -13,7 +13,7 @@ use crate::call::{deref, errno_of, pointer, post_errno, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// What `ibv_mw` points to.
+/// The structure that `ibv_mw` points to.
 #[repr(C)]
 struct Window {
     base: ibv_mw,
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         live::take(Kind::Window, mw.cast::<Window>())?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let window = unsafe { Box::from_raw(mw.cast::<Window>()) };
-        // SAFETY: the domain, and by it the context, is there while it is counted as used.
+        // SAFETY: the domain, and so the context, exists while it is counted as used.
         let domain = unsafe { domain(window.base.pd) }?;
         drop(window);
         let context: *const Context = domain.context();
@@ -54,15 +54,15 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// Windows of type 1 only; the header has checked that.
+/// Binds a window of type 1; the header has checked the type.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
-        // SAFETY: null, or a queue pair, a window and the program's wishes.
+        // SAFETY: null, or a queue pair, a window and the program's parameters.
         let (pair, bind) = unsafe { (pair(qp)?, deref(bind)?) };
         if mw.is_null() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a window that nobody else binds during this call, as the program promises.
+        // SAFETY: no other thread binds the window during this call, as the program promises.
         let window = unsafe { &mut *mw.cast::<Window>() };
         let rkey = window.mw.fresh_rkey();
         // SAFETY: the region, if there is one, is registered.

@@ -10,28 +10,28 @@ use crate::call::{Errno, deref, pointer, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// What `ibv_pd` points to.
+/// The structure that `ibv_pd` points to.
 #[repr(C)]
 pub struct Domain {
     base: ibv_pd,
     pub pd: Pd,
-    /// Regions, windows, queues and parent domains in it.
+    /// The number of regions, windows, queues and parent domains in it.
     pub users: AtomicU32,
-    /// Of a parent domain, the domain that it is made of.
+    /// The domain that a parent domain is made of; null for other domains.
     inner: *mut Domain,
-    /// What the program can see in `base`, it can also change.
+    /// The context, kept here because the program can change members of `base`.
     owner: *const Context,
 }
 
 /// # Safety
-/// Null, or a domain that is not deallocated meanwhile.
+/// `pd` is null, or a domain that is not deallocated meanwhile.
 pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Result<&'a Domain, Errno> {
     live::check(Kind::Domain, pd)?;
-    // SAFETY: it is listed, and the caller's promise; what the program has is the first member of ours.
+    // SAFETY: it is listed; otherwise as the caller promises. The program's structure is the first member of ours.
     unsafe { deref(pd.cast::<Domain>()) }
 }
 
-/// EBUSY while something uses an object.
+/// Returns EBUSY while an object is in use.
 pub fn unused(users: &AtomicU32) -> Result<(), Errno> {
     if users.load(Ordering::SeqCst) > 0 { Err(libc::EBUSY) } else { Ok(()) }
 }
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         live::leave(Kind::Domain, pd.cast::<Domain>(), |this| unused(&this.users))?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let this = unsafe { Box::from_raw(pd.cast::<Domain>()) };
-        // SAFETY: the inner domain is counted, so it is there.
+        // SAFETY: the inner domain exists while it is counted as used.
         if let Some(inner) = unsafe { this.inner.as_ref() } {
             inner.users.fetch_sub(1, Ordering::SeqCst);
         }
@@ -78,7 +78,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// A domain like the one it is made of. Thread domains need nothing of this device, and its allocators are its own.
+/// Makes a domain that acts like the one it is made of. This device ignores thread domains, and does not use the
+/// program's allocators.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         live::take(Kind::ThreadDomain, td)?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let td = unsafe { Box::from_raw(td) };
-        // SAFETY: held by it.
+        // SAFETY: the thread domain held it.
         unsafe { Context::release(context_of(td.context)?) };
         Ok(())
     })

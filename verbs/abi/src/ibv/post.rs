@@ -1,4 +1,4 @@
-//! Posting work requests: the path that has to be fast.
+//! Posting work requests: the fast path.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
@@ -10,9 +10,9 @@ use super::qp::pair;
 use crate::call::{Errno, post_errno, status_fast};
 use crate::ffi::*;
 
-/// The most elements that a list may have.
+/// The maximum number of elements of a list.
 const MAX_SGE: usize = 32;
-/// Inline bytes that lie in several pieces are gathered here.
+/// Size of the buffer in which inline bytes from several pieces are gathered.
 const GATHER: usize = 4096;
 
 pub fn flags(send_flags: c_uint) -> SendFlags {
@@ -34,8 +34,8 @@ pub fn flags(send_flags: c_uint) -> SendFlags {
 /// Room for a copy of the longest list that a queue takes.
 pub type SgeRoom = [MaybeUninit<Sge>; MAX_SGE];
 
-/// A list as the program gives it, which need not be aligned: libiscsi keeps lists in packed structures. Such a list is
-/// copied to `room`.
+/// Returns a list that the program passes. It need not be aligned, because libiscsi keeps lists in packed structures;
+/// an unaligned list is copied to `room`.
 ///
 /// # Safety
 /// `num` elements are at `list`, if `num` is more than 0.
@@ -43,9 +43,9 @@ pub unsafe fn sges(list: *const ibv_sge, num: c_int, room: &mut SgeRoom) -> Resu
     match usize::try_from(num) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(libc::EINVAL),
-        // SAFETY: the caller's promise, and it is aligned.
+        // SAFETY: as the caller promises, and the list is aligned.
         Ok(num) if list.is_aligned() => Ok(unsafe { std::slice::from_raw_parts(list, num) }),
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         Ok(num) => unsafe { aligned(list, num, room) },
         Err(_) => Err(libc::EINVAL),
     }
@@ -55,39 +55,39 @@ pub unsafe fn sges(list: *const ibv_sge, num: c_int, room: &mut SgeRoom) -> Resu
 /// `num` elements are at `list`.
 #[cold]
 unsafe fn aligned(list: *const ibv_sge, num: usize, room: &mut SgeRoom) -> Result<&[Sge], Errno> {
-    // No queue takes more.
+    // No queue takes a longer list.
     let room = room.get_mut(..num).ok_or(libc::EINVAL)?;
     for (i, to) in room.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         to.write(unsafe { list.add(i).read_unaligned() });
     }
-    // SAFETY: just written, all of them.
+    // SAFETY: all elements were just written.
     Ok(unsafe { std::slice::from_raw_parts(room.as_ptr().cast(), num) })
 }
 
-/// What the program has at `at`, or a copy of it in `room` if it is not aligned. `None`: null.
+/// Returns the structure at `at`, or a copy of it in `room` if it is not aligned; `None` if `at` is null.
 ///
 /// # Safety
-/// Null, or a `T`.
+/// `at` is null, or points to a `T`.
 #[inline]
 unsafe fn at<T: Copy>(at: *const T, room: &mut MaybeUninit<T>) -> Option<&T> {
     if at.is_aligned() {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         return unsafe { at.as_ref() };
     }
-    // SAFETY: null is aligned, so there is one.
+    // SAFETY: null counts as aligned, so the pointer is not null.
     Some(room.write(unsafe { at.read_unaligned() }))
 }
 
-/// What a window is to be bound to, as an operation.
+/// Returns the operation that binds a window as `info` describes.
 ///
 /// # Safety
-/// The region, if there is one, is registered.
+/// The region, if any, is registered.
 pub unsafe fn bind(rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> {
     let lkey = if info.mr.is_null() {
         0
     } else {
-        // SAFETY: the caller's promise.
+        // SAFETY: as the caller promises.
         unsafe { region(info.mr) }?.lkey()
     };
     Ok(SendOp::BindMw {
@@ -100,9 +100,9 @@ pub unsafe fn bind(rkey: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> 
 }
 
 /// # Safety
-/// The members that the operation has are set.
+/// The members that the operation uses are set.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
-    // SAFETY: the caller's promise; all members of the unions are plain numbers and pointers.
+    // SAFETY: as the caller promises; all members of the unions are plain numbers and pointers.
     unsafe {
         let wr_rdma { remote_addr: addr, rkey } = wr.wr.rdma;
         Ok(match wr.opcode {
@@ -127,7 +127,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     }
 }
 
-/// Adds a request to those that are posted together. Inline payload needs no registration.
+/// Adds a request to a batch that is posted together. Inline payload needs no registration.
 #[inline]
 pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     if wr.flags.contains(SendFlags::INLINE) {
@@ -136,13 +136,14 @@ pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     batch.push(wr).map_err(post_errno)
 }
 
-/// `GATHER` bytes of the stack are too many to be had by requests that do not need them.
+/// Adds a request with inline payload. A function of its own, because other requests must not pay for `GATHER` bytes
+/// of stack.
 #[inline(never)]
 fn push_inline(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     let mut gathered = [0u8; GATHER];
     let payload = match wr.sges {
         [] => &[][..],
-        // SAFETY: the program lends the bytes for the time of the call.
+        // SAFETY: the program lends the bytes for the duration of the call.
         [one] if one.len > 0 && one.addr != 0 => unsafe {
             std::slice::from_raw_parts(one.addr as *const u8, one.len as usize)
         },
@@ -155,7 +156,7 @@ fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errn
     let mut len = 0;
     for sge in sges.iter().filter(|sge| sge.len > 0) {
         let to = into.get_mut(len..len + sge.len as usize).filter(|_| sge.addr != 0).ok_or(libc::EINVAL)?;
-        // SAFETY: the program lends the bytes for the time of the call.
+        // SAFETY: the program lends the bytes for the duration of the call.
         to.copy_from_slice(unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.len as usize) });
         len += sge.len as usize;
     }
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn post_send(
         let mut batch = unsafe { pair(qp) }?.qp.send_batch();
         let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
         let mut add = |wr: &ibv_send_wr| {
-            // SAFETY: the request is as its opcode says, and so is its list.
+            // SAFETY: the request is as its opcode requires, and so is its list.
             let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, &mut list)?) };
             push(&mut batch, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })
         };
@@ -205,10 +206,10 @@ pub unsafe extern "C" fn post_recv(
     }
 }
 
-/// Posts a list of receives together, up to the first that is refused.
+/// Posts a list of receives together, up to the first one that is refused.
 ///
 /// # Safety
-/// A list of requests, and null or a place for the one that is refused.
+/// `wr` is null or a list of requests; `bad` is null or a place for the refused one.
 #[inline]
 pub unsafe fn receives<'a>(
     wr: *mut ibv_recv_wr,
@@ -238,7 +239,7 @@ pub unsafe fn receives<'a>(
     answer
 }
 
-/// Tells which request was refused.
+/// Reports to the program which request was refused.
 fn blame<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
     if answer != 0 && !bad.is_null() {
         // SAFETY: the program's place for the answer.

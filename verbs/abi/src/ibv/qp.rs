@@ -18,67 +18,69 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::PORT;
 
-/// Inline bytes that every queue pair takes.
+/// Inline bytes that every queue pair takes at least.
 const LEAST_INLINE: u32 = 64;
-/// Those of a short send queue, and most of a long one's, taken together: memory that is there from the first inline request on.
+/// Inline bytes for each request of a short send queue.
 const SHORT_INLINE: u32 = 512;
+/// The maximum of inline bytes for all requests of a long send queue together. That memory is allocated with the first
+/// inline request.
 const ALL_INLINE: u32 = 64 << 10;
 
-/// The inline bytes that a queue pair takes without having been asked for them. Some programs post a few bytes inline without
-/// asking for room. libfabric makes a queue pair of one request, asks for two bytes, and takes what it gets as the largest
-/// message that can be injected.
+/// Returns the inline bytes that a queue pair takes although the program did not ask for them, because some programs
+/// post a few bytes inline without asking for room. libfabric makes a queue pair of one request, asks for two bytes,
+/// and takes the answer as the largest message that it can inject.
 fn unasked_inline(max_send_wr: u32) -> u32 {
     (ALL_INLINE / max_send_wr.max(1)).clamp(LEAST_INLINE, SHORT_INLINE)
 }
 
-/// What whoever makes connections does when a queue pair of one ends.
+/// What the connection manager does when a queue pair ends.
 pub struct Ends {
-    /// Ends its connection gracefully, if it has one.
+    /// Ends the queue pair's connection gracefully, if it has one.
     pub close: fn(u32),
-    /// Has it destroyed by the function given.
+    /// Destroys the queue pair by calling the function passed.
     pub destroy: fn(u32, &mut dyn FnMut()),
 }
 
 static ENDS: OnceLock<Ends> = OnceLock::new();
 
-/// Has `ends` told of all queue pairs that end from now on; only the first counts.
+/// Has `ends` called for all queue pairs that end from now on; only the first call counts.
 pub fn tell_of_ends(ends: Ends) {
     let _ = ENDS.set(ends);
 }
 
-/// What `ibv_qp` and `ibv_qp_ex` point to.
+/// The structure that `ibv_qp` and `ibv_qp_ex` point to.
 #[repr(C)]
 pub struct Pair {
     pub base: ibv_qp_ex,
     pub qp: Qp,
     pub asynchronous: Ledger,
-    /// What the extended interface is collecting.
+    /// The requests that the extended interface is collecting.
     pub collector: Collector,
     signal_all: bool,
 }
 
 /// # Safety
-/// Null, or a queue pair that is not destroyed.
+/// `qp` is null, or a queue pair that is not destroyed.
 pub unsafe fn pair<'a>(qp: *mut ibv_qp) -> Result<&'a Pair, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    // SAFETY: as the caller promises; the program's structure is the first member of ours.
     unsafe { deref(qp.cast::<Pair>()) }
 }
 
-/// The queue pairs by number.
+/// Returns the queue pairs by number.
 fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
     static KNOWN: LazyLock<Mutex<HashMap<u32, usize>>> = LazyLock::new(Mutex::default);
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `with` on the queue pair of a number, if it exists; it is not destroyed meanwhile.
+/// Runs `with` on the queue pair with a number, if it exists; the queue pair is not destroyed meanwhile.
 pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
     let known = known();
     let pair = *known.get(&qpn)? as *const Pair;
-    // SAFETY: listed queue pairs exist, and leave under the lock.
+    // SAFETY: listed queue pairs exist, and are removed under the lock.
     Some(with(unsafe { &*pair }))
 }
 
-/// The queue pair of a number, for as long as the program does not destroy it.
+/// Returns the queue pair with a number. It is valid until the program destroys it.
 pub fn by_number(qpn: u32) -> Option<*mut ibv_qp> {
     known().get(&qpn).map(|pair| *pair as *mut ibv_qp)
 }
@@ -88,7 +90,7 @@ impl Pair {
         (&raw const self.base.qp_base).cast_mut()
     }
 
-    /// The state as the C interface names it. An RNIC's new queue pair is initialized.
+    /// Returns the state by its C name. A new queue pair of an RNIC is in INIT.
     fn state(&self) -> c_int {
         match self.qp.state() {
             QpState::Idle => IBV_QPS_INIT,
@@ -110,7 +112,7 @@ impl Pair {
     }
 }
 
-/// Creates a queue pair, and says in `init.cap` what it got.
+/// Creates a queue pair, and writes the capabilities that it got to `init.cap`.
 pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair, Errno> {
     live::check(Kind::Cq, init.send_cq)?;
     live::check(Kind::Cq, init.recv_cq)?;
@@ -140,7 +142,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
         None => domain.pd.create_qp(&asked),
     };
     let qp = qp.map_err(|e| errno_of(&e))?;
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut base: ibv_qp_ex = unsafe { std::mem::zeroed() };
     let context = domain.context();
     base.qp_base = ibv_qp {
@@ -200,13 +202,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         super::async_event::withdraw(context, qp.cast());
         this.asynchronous.wait();
         let (pd, send_cq, recv_cq, srq) = (base.pd, base.send_cq, base.recv_cq, base.srq);
-        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         let mut destroy = || drop(unsafe { Box::from_raw(qp.cast::<Pair>()) });
         match ENDS.get() {
             Some(ends) => (ends.destroy)(qpn, &mut destroy),
             None => destroy(),
         }
-        // SAFETY: these are there while they are counted as used.
+        // SAFETY: these exist while they are counted as used.
         unsafe {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
             queue(recv_cq)?.users.fetch_sub(1, Ordering::SeqCst);
@@ -236,7 +238,7 @@ unsafe extern "C" fn ibv_query_qp(
             return Err(libc::EINVAL);
         }
         let base = &this.base.qp_base;
-        // SAFETY: the program's places for the answers, for which zeros are values.
+        // SAFETY: the program's places for the answers, for which zeros are valid.
         let (attr, init) = unsafe {
             std::ptr::write_bytes(attr, 0, 1);
             (&mut *attr, &mut *init)
@@ -261,22 +263,23 @@ unsafe extern "C" fn ibv_query_qp(
             sq_sig_all: this.signal_all.into(),
         };
         if mask & IBV_QP_STATE != 0 {
-            // SAFETY: the program may look at the state meanwhile, as with any device.
+            // SAFETY: the program may read the state meanwhile, as with any device.
             unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
         }
         Ok(())
     })
 }
 
-/// The connection manager moves a queue pair to RTS; a program may follow along (what changes nothing succeeds), close,
-/// and give up.
+/// Changes the state. The connection manager moves a queue pair to RTS; a program may repeat its changes (which
+/// changes nothing), close the queue pair, or move it to the error state.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     status(|| {
         live::check(Kind::Qp, qp)?;
         // SAFETY: a queue pair, and null or the program's attributes.
         let (this, attr) = unsafe { (pair(qp)?, deref(attr)?) };
-        // A peer by its number and path is an InfiniBand one: whoever asks for it would wait for it for ever.
+        // Only InfiniBand addresses a peer by number and path: a program that asks for that would wait for its peer
+        // for ever.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -295,13 +298,13 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
             IBV_QPS_RTR | IBV_QPS_RTS if matches!(now, QpState::Idle | QpState::Rts) => {}
             _ => return Err(libc::EINVAL),
         }
-        // SAFETY: the program may look at the state meanwhile, as with any device.
+        // SAFETY: the program may read the state meanwhile, as with any device.
         unsafe { (&raw mut (*qp).state).write_volatile(attr.qp_state) };
         Ok(())
     })
 }
 
-/// Placement ascends, the last byte last.
+/// Returns whether payload is placed in ascending order, the last byte last: for RDMA Writes it is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: c_int, flags: u32) -> c_int {
     (!qp.is_null() && flags == 0 && op == IBV_WR_RDMA_WRITE).into()

@@ -1,4 +1,5 @@
-//! The extended interface of queue pairs: requests are collected between `wr_start` and `wr_complete`, then posted together.
+//! The extended interface of queue pairs: requests are collected between `wr_start` and `wr_complete`, then posted
+//! together.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -13,18 +14,18 @@ use super::qp::{self, Pair};
 use crate::call::{Errno, deref, pointer, post_errno, quiet_fast, status_fast};
 use crate::ffi::*;
 
-/// What a queue pair's requests are collected in, by one thread at a time.
+/// Collects the requests of a queue pair, for one thread at a time.
 #[derive(Default)]
 pub struct Collector {
-    /// The [name](this_thread) of the thread that is between `wr_start` and its end; 0: none is.
+    /// The [id](this_thread) of the thread that is between `wr_start` and its end; 0: none.
     by: AtomicUsize,
     builder: UnsafeCell<Builder>,
 }
 
-/// Spins before a thread that waits for another gives its core away.
+/// Spins of a thread that waits for another, before it yields its core.
 const SPINS: u32 = 64;
 
-/// A number that no other living thread has; not 0.
+/// Returns a number that no other living thread has; not 0.
 #[inline]
 fn this_thread() -> usize {
     std::thread_local!(static PLACE: u8 = const { 0 });
@@ -32,9 +33,10 @@ fn this_thread() -> usize {
 }
 
 impl Collector {
-    /// Begins anew, when no other thread collects. A thread that has not ended what it began loses it.
+    /// Begins a new batch once no other thread collects. A batch that this thread began before and did not end is
+    /// lost.
     fn start(&self) {
-        // Another thread of the parent's may have been collecting, and will never end here.
+        // In a forked child: a thread of the parent may have been collecting, and will never end here.
         if urnic::in_forked_child() {
             return;
         }
@@ -51,16 +53,17 @@ impl Collector {
         }
     }
 
-    /// What this thread collects; `None` if it does not.
+    /// Returns the batch that this thread collects; `None` if it collects none.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "one thread at a time, and one call at a time of it")]
     fn builder(&self) -> Option<&mut Builder> {
         let mine = self.by.load(Ordering::Relaxed) == this_thread();
-        // SAFETY: only the thread that `by` names comes here, and no function of this module calls another one while it has this.
+        // SAFETY: only the thread that `by` names gets here, and functions of this module do not call each other
+        // while they hold the builder.
         mine.then(|| unsafe { &mut *self.builder.get() })
     }
 
-    /// Lets another thread begin, if this one has.
+    /// Allows other threads to begin, if this one is collecting.
     fn end(&self) {
         if self.by.load(Ordering::Relaxed) == this_thread() {
             self.by.store(0, Ordering::Release);
@@ -68,15 +71,15 @@ impl Collector {
     }
 }
 
-/// The requests collected so far. It keeps its memory from one batch to the next.
+/// The requests collected so far. Its memory is reused by later batches.
 #[derive(Default)]
 struct Builder {
     requests: Vec<Request>,
-    /// The lists of all requests.
+    /// The scatter-gather elements of all requests.
     sges: Vec<Sge>,
     /// The inline bytes of all requests.
     bytes: Vec<u8>,
-    /// The first mistake; `wr_complete` tells it.
+    /// The first error, which `wr_complete` returns.
     wrong: Option<Errno>,
 }
 
@@ -87,7 +90,7 @@ struct Request {
     source: Source,
 }
 
-/// Where a request's payload is among what is collected.
+/// The place of a request's payload in the builder.
 enum Source {
     Listed(Range<usize>),
     Inline(Range<usize>),
@@ -101,19 +104,19 @@ impl Builder {
         self.wrong = None;
     }
 
-    /// Notes a mistake.
+    /// Records an error; the first one counts.
     fn note(&mut self, errno: Errno) {
         self.wrong.get_or_insert(errno);
     }
 
-    /// Gives the request begun last its payload.
+    /// Sets the payload of the latest request.
     fn provide(&mut self, source: Source) {
         if let Some(request) = self.requests.last_mut() {
             request.source = source;
         }
     }
 
-    /// Gives the request begun last its list.
+    /// Sets the scatter-gather list of the latest request.
     fn list(&mut self, sges: &[Sge]) {
         let start = self.sges.len();
         self.sges.extend_from_slice(sges);
@@ -140,8 +143,9 @@ impl Builder {
     }
 }
 
-/// What this device's queue pairs can be asked for: all but segmentation offload, flushes and atomic writes. Programs ask for
-/// Send with immediate data by habit; iWARP has none, so that it is refused when it is posted.
+/// The operations that this device's queue pairs accept: all but segmentation offload, flushes and atomic writes.
+/// Many programs ask for Send with immediate data without using it. iWARP has no such operation, so a request for it
+/// is refused when it is posted.
 const OPS: u64 = 0x3ff;
 
 #[unsafe(no_mangle)]
@@ -154,7 +158,7 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-/// Whether the queue pair that is asked for has the extended interface.
+/// Returns whether the program asks for a queue pair with the extended interface.
 pub fn is_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
     const KNOWN: u32 = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let flagged = init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0;
@@ -165,12 +169,12 @@ pub fn is_extended(init: &ibv_qp_init_attr_ex) -> Result<bool, Errno> {
     Ok(extended)
 }
 
-/// Gives a queue pair the extended interface.
+/// Adds the extended interface to a queue pair.
 ///
 /// # Safety
-/// A queue pair of ours that nobody uses yet.
+/// `qp` is a queue pair of ours that is not in use yet.
 pub unsafe fn extend(qp: *mut ibv_qp) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     fill(unsafe { &mut (*qp.cast::<Pair>()).base });
 }
 
@@ -186,7 +190,7 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(libc::EINVAL);
         }
         let extended = is_extended(init)?;
-        // SAFETY: it begins like the plain one, of which only members are read and written.
+        // SAFETY: the structure begins with the plain one, of which only members are read and written.
         let made = qp::create(init.pd, unsafe { &mut *plain })?.cast();
         if extended {
             // SAFETY: just made.
@@ -217,30 +221,30 @@ fn fill(ex: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// A queue pair of ours.
+/// `qp` is a queue pair of ours.
 #[inline]
 unsafe fn collector<'a>(qp: *mut ibv_qp_ex) -> &'a Collector {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { &(*qp.cast::<Pair>()).collector }
 }
 
-/// Changes what this thread collects, if it does.
+/// Changes the batch that this thread collects, if there is one.
 ///
 /// # Safety
-/// A queue pair of ours.
+/// `qp` is a queue pair of ours.
 #[inline]
 unsafe fn change(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Builder)) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     quiet_fast(|| unsafe { collector(qp) }.builder().map_or((), change));
 }
 
-/// Begins a request with the id and the flags that the program has put into the queue pair.
+/// Begins a request with the id and the flags that the program has written into the queue pair.
 ///
 /// # Safety
-/// A queue pair of ours.
+/// `qp` is a queue pair of ours.
 #[inline]
 unsafe fn begin(qp: *mut ibv_qp_ex, op: Result<SendOp, Errno>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         let (wr_id, flags) = ((*qp).wr_id, (*qp).wr_flags);
         change(qp, |builder| match op {
@@ -274,7 +278,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 macro_rules! begins {
     ($($name:ident($($arg:ident: $type:ty),*) => $op:expr;)+) => {$(
         unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $type),*) {
-            // SAFETY: a queue pair of ours, and what the program passes.
+            // SAFETY: a queue pair of ours, and arguments of the program.
             unsafe { begin(qp, $op) };
         }
     )+};
@@ -301,7 +305,7 @@ unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, len: u32)
 
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_sge) {
     let mut room = [const { std::mem::MaybeUninit::uninit() }; _];
-    // SAFETY: a queue pair of ours, and the program has that many elements there.
+    // SAFETY: a queue pair of ours, and `num` elements at `list`.
     unsafe {
         change(qp, |builder| match post::sges(list, c_int::try_from(num).unwrap_or(-1), &mut room) {
             Ok(sges) => builder.list(sges),
@@ -320,7 +324,7 @@ unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: 
     let gather = |builder: &mut Builder| {
         let start = builder.bytes.len();
         if num > 0 && !list.is_null() {
-            // SAFETY: the program has that many elements there, which need not be aligned.
+            // SAFETY: `num` elements at `list`, which need not be aligned.
             let bufs = (0..num).map(|i| unsafe { list.add(i).read_unaligned() });
             for buf in bufs.filter(|buf| buf.length > 0 && !buf.addr.is_null()) {
                 // SAFETY: the program lends the bytes.

@@ -1,4 +1,4 @@
-//! What the device and its port say of themselves.
+//! Attributes of the device and of its port.
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use crate::ffi::*;
 use crate::gids::gid;
 use crate::rnic::{self, PORT};
 
-/// "urn".
+/// The vendor id: "urn".
 const VENDOR: u32 = 0x75_726e;
-/// The device's clock counts nanoseconds.
+/// Frequency of the device's clock, which counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
-/// Reads and atomics that a connection can negotiate at most; the C interface counts them in a byte.
+/// The maximum number of Reads and atomics that a connection can negotiate; the C interface counts them in a byte.
 const MAX_RD_ATOM: c_int = 255;
 
 fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
@@ -24,7 +24,7 @@ fn device_attr(context: &Context) -> Result<ibv_device_attr, Errno> {
     let limit = |n: u32| c_int::try_from(n).unwrap_or(c_int::MAX);
     let rd_atom = c_int::from(context.rnic.config.mpa.ird.max(1)).min(MAX_RD_ATOM);
     let init_rd_atom = c_int::from(context.rnic.config.mpa.ord.max(1)).min(MAX_RD_ATOM);
-    // SAFETY: zeros are values of all members.
+    // SAFETY: zeros are valid for all members.
     let zero: ibv_device_attr = unsafe { std::mem::zeroed() };
     Ok(ibv_device_attr {
         fw_ver: super::device::text(env!("CARGO_PKG_VERSION")),
@@ -91,25 +91,25 @@ pub unsafe extern "C" fn query_device_ex(
         if asked != 0 || attr.is_null() || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: zeros are values of all members.
+        // SAFETY: zeros are valid for all members.
         let mut answer: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         answer.orig_attr = device_attr(context)?;
         answer.completion_timestamp_mask = u64::MAX;
         answer.hca_core_clock = CLOCK_KHZ;
         answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags.into();
         answer.phys_port_cnt_ex = PORT.into();
-        // SAFETY: the program says that it has `size` bytes for the answer.
+        // SAFETY: the program states that it has `size` bytes for the answer.
         unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), attr.cast(), size) };
         Ok(())
     })
 }
 
-/// Gives as much of an answer as fits; the rest of the program's room is zeroed.
+/// Copies as much of an answer as fits, and zeroes the rest of the program's room.
 ///
 /// # Safety
-/// Both are as long as they say.
+/// `from` has `len` bytes, and `to` has room for `room`.
 unsafe fn copy_out(from: *const c_void, len: usize, to: *mut c_void, room: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         std::ptr::write_bytes(to.cast::<u8>(), 0, room);
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), len.min(room));
@@ -136,10 +136,10 @@ pub unsafe extern "C" fn query_port(
             512.. => 2,
             _ => 1,
         };
-        // A link between processes comes up when both are there, and programs ask before.
+        // A link between processes comes up when both are there, and programs ask before that.
         let memory = context.rnic.config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
         let up = now.link_up || memory;
-        // SAFETY: zeros are values of all members.
+        // SAFETY: zeros are valid for all members.
         let zero: ibv_port_attr = unsafe { std::mem::zeroed() };
         let answer = ibv_port_attr {
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
@@ -154,20 +154,20 @@ pub unsafe extern "C" fn query_port(
             link_layer: IBV_LINK_LAYER_ETHERNET,
             ..zero
         };
-        // SAFETY: the program says that it has `size` bytes for the answer.
+        // SAFETY: the program states that it has `size` bytes for the answer.
         unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), attr.cast(), size) };
         Ok(())
     })
 }
 
-/// Programs of old give this less room: what lies behind `link_layer` and its padding is not written.
+/// Writes nothing after `link_layer` and its padding, because old programs pass a shorter structure.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
     // SAFETY: the program's pointers.
     unsafe { query_port(context, port, attr, 48) }
 }
 
-/// The clock as it stands, all of it in `tv_nsec`, as drivers of hardware give their count of cycles.
+/// Returns the present time of the clock, all of it in `tv_nsec`, as hardware drivers return their count of cycles.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     status(|| {
         // SAFETY: null or the program's.
@@ -196,7 +196,7 @@ unsafe extern "C" fn ibv_query_gid(
             return Err(libc::EINVAL);
         }
         let place = context.rnic.gids()?.into_iter().nth(index).ok_or(libc::EINVAL)?;
-        // A place that is vacant has the GID of zeros, as with a kernel.
+        // A vacant index has a GID of zeros, as in the kernel.
         let gid = place.map_or(ibv_gid { raw: [0; 16] }, gid);
         // SAFETY: the program's place for the answer.
         unsafe { to.write(gid) };
@@ -204,9 +204,9 @@ unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// The entries of the table, without what is vacant.
+/// Returns the entries of the table, without vacant indices.
 fn gid_entries(context: &Context) -> Result<Vec<ibv_gid_entry>, Errno> {
-    // A type that means an IP address, as the kernel says of iWARP devices too.
+    // A type that means an IP address; the kernel reports the same for iWARP devices.
     let entry = |(i, place): (usize, Option<IpAddr>)| {
         place.map(|address| ibv_gid_entry {
             gid: gid(address),
@@ -236,7 +236,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         }
         let answer =
             gid_entries(context)?.into_iter().find(|entry| entry.gid_index == index).ok_or(libc::ENODATA)?;
-        // SAFETY: the program says that it has `size` bytes for the answer.
+        // SAFETY: the program states that it has `size` bytes for the answer.
         unsafe { copy_out((&raw const answer).cast(), size_of_val(&answer), entry.cast(), size) };
         Ok(())
     })
@@ -250,7 +250,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
-    // The errno with its sign turned, as the header says.
+    // A negated errno on failure, as the header specifies.
     let mut written = 0;
     let answer = status(|| {
         // SAFETY: null or an open context.
@@ -259,7 +259,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
             return Err(libc::EINVAL);
         }
         for answer in gid_entries(context)?.iter().take(max) {
-            // SAFETY: the program says that it has `max` entries of `size` bytes.
+            // SAFETY: the program states that it has `max` entries of `size` bytes.
             unsafe {
                 let to = entries.cast::<u8>().add(written as usize * size);
                 copy_out(std::ptr::from_ref(answer).cast(), size_of_val(answer), to.cast(), size);
@@ -271,7 +271,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if answer == 0 { written } else { -(answer as isize) }
 }
 
-/// Not in the headers, but `ibv_devinfo` asks: no RoCE of any version.
+/// Not declared in the headers, but `ibv_devinfo` calls it. The answer means: no version of RoCE.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -291,7 +291,7 @@ unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// The default key; iWARP knows no other.
+/// The default partition key; iWARP has no others.
 const PKEY: u16 = 0xffff;
 
 #[unsafe(no_mangle)]

@@ -15,46 +15,46 @@ use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 
-/// What `ibv_srq` points to.
+/// The structure that `ibv_srq` points to.
 #[repr(C)]
 pub struct Shared {
     base: ibv_srq,
     pub srq: Srq,
     pub asynchronous: Ledger,
-    /// Queue pairs that receive from it.
+    /// The number of queue pairs that receive from it.
     pub users: AtomicU32,
 }
 
 /// # Safety
-/// Null, or a queue that is not destroyed.
+/// `srq` is null, or a queue that is not destroyed.
 pub unsafe fn shared<'a>(srq: *mut ibv_srq) -> Result<&'a Shared, Errno> {
-    // SAFETY: the caller's promise; what the program has is the first member of ours.
+    // SAFETY: as the caller promises; the program's structure is the first member of ours.
     unsafe { deref(srq.cast::<Shared>()) }
 }
 
-/// The queues by number.
+/// Returns the shared receive queues by number.
 fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
     static KNOWN: LazyLock<Mutex<HashMap<u32, usize>>> = LazyLock::new(Mutex::default);
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine tells that a queue holds fewer receives than its limit.
+/// Called by the engine when a queue has fewer receives than its limit.
 pub fn limit_reached(srqn: u32) {
     let known = known();
     if let Some(srq) = known.get(&srqn) {
         let srq = *srq as *mut ibv_srq;
-        // SAFETY: listed queues exist, and leave under the lock.
+        // SAFETY: listed queues exist, and are removed under the lock.
         super::async_event::tell(unsafe { (*srq).context }, srq.cast(), IBV_EVENT_SRQ_LIMIT_REACHED);
     }
 }
 
 fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
-    // SAFETY: null, or a domain and the program's wishes.
+    // SAFETY: null, or a domain and the program's parameters.
     let (domain, init) = unsafe { (domain(pd)?, init.as_mut().ok_or(libc::EINVAL)?) };
     let asked = SrqInit {
         max_wr: init.attr.max_wr,
         max_sge: u8::try_from(init.attr.max_sge).map_err(|_| libc::EINVAL)?,
-        // As rdma-core says, the limit is for `ibv_modify_srq` to set.
+        // rdma-core specifies that only `ibv_modify_srq` sets the limit.
         limit: 0,
     };
     let srq = domain.pd.create_srq(&asked).map_err(|e| errno_of(&e))?;
@@ -63,7 +63,7 @@ fn create(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> Result<*mut ibv_srq,
     let context = domain.context();
     context.hold();
     domain.users.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: null pointers and zeros are values of all members.
+    // SAFETY: null pointers and zeros are valid for all members.
     let mut base: ibv_srq = unsafe { std::mem::zeroed() };
     (base.context, base.srq_context, base.pd) = (context.as_ptr(), init.srq_context, pd);
     base.handle = srq.srqn();
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init
     pointer(|| create(pd, init))
 }
 
-/// Basic queues reach [`ibv_create_srq`]; the others are not to be had.
+/// Fails: the header sends requests for basic queues to [`ibv_create_srq`], and this device has no others.
 pub unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     _init: *mut ibv_srq_init_attr_ex,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn create_srq_ex(
 unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr, mask: c_int) -> c_int {
     status(|| {
         live::check(Kind::Srq, srq)?;
-        // SAFETY: a queue, and null or the program's wishes.
+        // SAFETY: a queue, and null or the program's attributes.
         let (this, attr) = unsafe { (shared(srq)?, deref(attr)?) };
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(libc::EINVAL);
@@ -129,11 +129,11 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: a queue, which is ours from here on.
         let this = unsafe { shared(srq) }?;
         known().remove(&this.srq.srqn());
-        // SAFETY: the domain, and by it the context, is there while it is counted as used.
+        // SAFETY: the domain, and so the context, exists while it is counted as used.
         let (domain, context) = unsafe { (domain(this.base.pd)?, context_of(this.base.context)?) };
         super::async_event::withdraw(context, srq.cast());
         this.asynchronous.wait();
-        // SAFETY: made by `Box::into_raw`; the program gives it up, and events do not find it any more.
+        // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(srq.cast::<Shared>()) });
         domain.users.fetch_sub(1, Ordering::SeqCst);
         // SAFETY: the queue held it.

@@ -1,11 +1,12 @@
-//! What this device does not have. It is here so that no program reaches another library's code with our objects.
+//! Verbs that this device does not support. They are defined so that no program calls another library's code with our
+//! objects.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::call::{pointer, set_errno, status};
 use crate::ffi::*;
 
-/// Verbs that answer with an errno.
+/// Verbs that return an errno.
 macro_rules! refused {
     ($($name:ident($($type:ty),*) = $errno:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -15,7 +16,7 @@ macro_rules! refused {
     )+};
 }
 
-/// Verbs that answer with null and an errno.
+/// Verbs that return null and set errno.
 macro_rules! absent {
     ($($name:ident($($type:ty),*) = $errno:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -25,7 +26,7 @@ macro_rules! absent {
     )+};
 }
 
-/// Functions without an answer, about things that do not exist here.
+/// Functions without a result, about objects that do not exist here.
 macro_rules! ignored {
     ($($name:ident($($type:ty),*);)+) => {$(
         #[unsafe(no_mangle)]
@@ -43,7 +44,7 @@ refused! {
     ibv_resolve_eth_l2_from_gid(Any, Any, Any, Any) = EOPNOTSUPP;
     // Connection establishment without a connection manager.
     ibv_set_ece(Any, Any) = EOPNOTSUPP;
-    // Handles for the way of DMA in a machine.
+    // Handles for the path of DMA in a machine.
     ibv_dealloc_dmah(Any) = EOPNOTSUPP;
     // Counters of completions.
     _ibv_query_comp_cntr_caps(Any, Any, usize) = EOPNOTSUPP;
@@ -55,7 +56,7 @@ refused! {
     ibv_read_comp_cntr(Any, Any) = EOPNOTSUPP;
     ibv_read_err_comp_cntr(Any, Any) = EOPNOTSUPP;
     ibv_qp_attach_comp_cntr(Any, Any, Any) = EOPNOTSUPP;
-    // The port's speed as measured: `ibv_query_port` has a nominal one.
+    // The port's measured speed; `ibv_query_port` reports a nominal one.
     ibv_query_port_speed(Any, u32, Any) = EOPNOTSUPP;
 }
 
@@ -76,7 +77,7 @@ ignored! {
     ibv_unimport_mr(Any);
     ibv_unimport_dm(Any);
     ibv_register_driver(Any, Any);
-    // Of the kernel's structures, which no object here comes from.
+    // For the kernel's structures, from which no object here is made.
     ibv_copy_ah_attr_from_kern(Any, Any);
     ibv_copy_path_rec_from_kern(Any, Any);
     ibv_copy_path_rec_to_kern(Any, Any);
@@ -95,7 +96,7 @@ unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_: Any) -> c_int {
     -1
 }
 
-/// No options were negotiated: an answer that says so.
+/// Reports that no options were negotiated.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     status(|| {
@@ -108,13 +109,13 @@ unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int 
     })
 }
 
-/// Registered memory is ordinary memory to a forked child; the device is not the child's.
+/// Returns 0: registered memory is ordinary memory in a forked child, and the child does not use the device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// `IBV_FORK_UNNEEDED`.
+/// Returns `IBV_FORK_UNNEEDED`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_is_fork_initialized() -> c_int {
     2
@@ -135,7 +136,7 @@ unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// There is no such file of this device.
+/// Fails: this device has no such file.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_read_sysfs_file(
     _: *const c_char,

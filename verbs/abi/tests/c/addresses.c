@@ -1,10 +1,10 @@
-/* Which addresses identifiers have: those of families, of the loopback, and of connections.
+/* Addresses of identifiers: of both families, of the loopback, and of connections.
  *
  *   addresses families | loopback | names IPV4 IPV6    the device's own addresses */
 #include "harness.h"
 
 static const char *v4, *v6;
-static bool on_loopback; /* the device's addresses are the loopback's: that of the host is its own */
+static bool on_loopback; /* the device's address on the loopback is the host's own */
 
 static struct sockaddr_storage address(const char *ip, uint16_t port)
 {
@@ -51,7 +51,7 @@ static int bind_to(struct rdma_cm_id *id, const char *ip, uint16_t port)
 	return rdma_bind_addr(id, (struct sockaddr *)&at);
 }
 
-/* A new listener; port 0 is any. */
+/* Makes a new listener; port 0 means any. */
 static struct rdma_cm_id *listener(const char *ip, uint16_t port, bool afonly)
 {
 	struct rdma_cm_id *id = identifier(afonly);
@@ -60,7 +60,7 @@ static struct rdma_cm_id *listener(const char *ip, uint16_t port, bool afonly)
 	return id;
 }
 
-/* The listener that a connection to an address comes to. */
+/* Returns the listener that a connection to an address reaches. */
 static struct rdma_cm_id *reached(const char *from, const char *ip, uint16_t port)
 {
 	struct link l = { .channel = channel };
@@ -79,7 +79,7 @@ static struct rdma_cm_id *reached(const char *from, const char *ip, uint16_t por
 	l.server = event->id;
 	OK(rdma_ack_cm_event(event));
 	link_end(&l, 1, l.server);
-	/* What the client has been told of both ends is so. */
+	/* The client's addresses of both ends are the server's. */
 	CHECK(!memcmp(rdma_get_peer_addr(l.client), rdma_get_local_addr(l.server), sizeof(struct sockaddr_in)));
 	CHECK(rdma_get_local_addr(l.client)->sa_family == rdma_get_peer_addr(l.client)->sa_family);
 	if (rdma_get_peer_addr(l.server)->sa_family == AF_INET)
@@ -88,7 +88,7 @@ static struct rdma_cm_id *reached(const char *from, const char *ip, uint16_t por
 	OK(rdma_accept(l.server, &param));
 	take_event(channel, RDMA_CM_EVENT_ESTABLISHED);
 	take_event(channel, RDMA_CM_EVENT_ESTABLISHED);
-	/* Data goes through. */
+	/* Data gets through. */
 	strcpy(l.memory[0], "across");
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)l.memory[1], l.mr[1]->rkey } };
 	OK(post(l.client, l.mr[0], 0, 7, &wr));
@@ -101,7 +101,8 @@ static struct rdma_cm_id *reached(const char *from, const char *ip, uint16_t por
 	return listening;
 }
 
-/* Each family has its ports, if programs say so: as tgtd, which listens at 0.0.0.0 and then at [::]. */
+/* The families have separate ports if programs ask for that, as tgtd does, which listens on 0.0.0.0 and then on
+ * [::]. */
 static void families(void)
 {
 	struct rdma_cm_id *four = listener("0.0.0.0", 0, true);
@@ -117,7 +118,7 @@ static void families(void)
 	OK(rdma_destroy_id(six));
 	OK(rdma_destroy_id(four));
 
-	/* Without a word [::] is both. */
+	/* By default [::] stands for both families. */
 	OK(bind_to(both, "::", 0));
 	OK(rdma_listen(both, 4));
 	port = rdma_get_src_port(both);
@@ -129,7 +130,7 @@ static void families(void)
 	OK(rdma_destroy_id(four));
 	OK(rdma_destroy_id(both));
 
-	/* One address, and another of the other family, without a word. */
+	/* By default, an address of one family and one of the other can have the same port. */
 	four = listener(v4, 0, false);
 	port = rdma_get_src_port(four);
 	six = listener(v6, port, false);
@@ -140,7 +141,7 @@ static void families(void)
 	OK(rdma_destroy_id(four));
 }
 
-/* Addresses of the loopback stand for any where the device has none of them, and lead to itself. */
+/* If the device has no loopback address, these stand for any address, and lead to the device itself. */
 static void loopback(void)
 {
 	static const char *const names[2][2] = { { "127.0.0.1", "127.1.2.3" }, { "::1", "::1" } };
@@ -159,7 +160,7 @@ static void loopback(void)
 			FAILS(bind_to(second, own[family], port), EADDRINUSE);
 			OK(rdma_destroy_id(second));
 		} else if (!family) {
-			/* One that is bound to is shown, whatever the routes say. */
+			/* A connection to a bound address reaches its listener, whatever the routes are. */
 			struct rdma_cm_id *any = listener("0.0.0.0", 0, false);
 			CHECK(reached("127.1.2.3", v4, rdma_get_src_port(any)) == any);
 			OK(rdma_destroy_id(any));
@@ -173,7 +174,7 @@ static void loopback(void)
 	}
 }
 
-/* Names and addresses of either family are found without a word of which. */
+/* Names and addresses of either family are found without naming the family. */
 static void names(void)
 {
 	const char *all[] = { v4, v6, "127.0.0.1", "::1" };

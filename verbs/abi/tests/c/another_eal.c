@@ -1,4 +1,4 @@
-/* A program that has started DPDK itself, as SPDK does, and uses urnic beside it. What it prints, the test reads. */
+/* A program that has started DPDK itself, as SPDK does, and uses urnic beside it. The test reads its output. */
 #include "harness.h"
 #include <dirent.h>
 #include <rte_eal.h>
@@ -8,7 +8,7 @@
 static struct ibv_pd *pd;
 static int grown;
 
-/* What EAL's heap takes is registered from the very callback that tells of it, while EAL holds its locks. */
+/* Registers new memory of EAL's heap in the very callback that announces it, while EAL holds its locks. */
 static void grows(enum rte_mem_event event, const void *at, size_t len, void *unused)
 {
 	(void)unused;
@@ -18,7 +18,7 @@ static void grows(enum rte_mem_event event, const void *at, size_t len, void *un
 	OK(ibv_dereg_mr(SOME(ibv_reg_mr(pd, (void *)at, len, IBV_ACCESS_LOCAL_WRITE))));
 }
 
-/* The cores that the thread of this name may run on; none: there is no such thread. */
+/* Returns the cores that the thread of this name may run on; an empty set if there is no such thread. */
 static cpu_set_t cores_of(const char *wanted)
 {
 	cpu_set_t cores;
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	char *memory = SOME(rte_zmalloc(NULL, 1 << 20, 4096));
 	struct ibv_mr *mr = SOME(ibv_reg_mr(pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE));
 
-	/* The engine's thread leaves the core of whoever has opened the device, where there is another. */
+	/* The engine's thread avoids the core of the thread that opened the device, if there is another. */
 	do {
 		sched_yield();
 		engine = cores_of("urnic-engine");
@@ -81,7 +81,8 @@ int main(int argc, char **argv)
 	rdma_free_devices(devices);
 	rte_free(memory);
 
-	/* What the engine's thread polls goes with EAL: it is not there any more where the EAL is the device's, too. */
+	/* The engine's thread stops when the EAL that it uses is cleaned up: afterwards it is gone if the
+	 * program's EAL is also the device's. */
 	OK(rte_eal_cleanup());
 	engine = cores_of("urnic-engine");
 	printf("engine %s\n", CPU_COUNT(&engine) ? "there" : "gone");

@@ -1,12 +1,12 @@
-/* Calls every function of libibverbs and librdmacm, with arguments that are right and with such that are not, in several
- * threads at once. Prints the names of those that it called: the test compares them with the list of symbols.
+/* Calls every function of libibverbs and librdmacm, with right and wrong arguments, in several threads at once.
+ * Prints the names of the functions that it called, which the test compares with the list of symbols.
  *
  *   calls THREADS */
 #include "newer.h"
 #include "urnic.h"
 #include <dlfcn.h>
 
-/* What was called. */
+/* Names of the functions that were called. */
 static const char *called[256];
 static atomic_int calls;
 
@@ -18,7 +18,7 @@ static void note(const char *name)
 	called[atomic_fetch_add(&calls, 1)] = name;
 }
 
-/* One that the headers may lack. */
+/* Returns a function that the headers may lack. */
 static void *newer(const char *name, const char *version)
 {
 	(void)version;
@@ -26,10 +26,10 @@ static void *newer(const char *name, const char *version)
 	return SOME(dlsym(RTLD_DEFAULT, name));
 }
 
-/* A function of the list, noted. Some are macros of the headers: the parentheses pass by them. */
+/* Calls a function of the list, and notes its name. Parentheses prevent macros of the headers from replacing it. */
 #define C(function) (note(#function), (function))
 
-/* Not in the headers, but in the libraries. */
+/* Exported by the libraries, but not declared in the headers. */
 extern int ibv_query_gid_type(struct ibv_context *, uint8_t, unsigned, int *);
 extern const char *ibv_get_sysfs_path(void);
 extern int ibv_read_sysfs_file(const char *, const char *, char *, size_t);
@@ -95,7 +95,7 @@ static void queries(struct ibv_context *context)
 	FAILS(verbs->query_device_ex(context, NULL, &ex, 8), EINVAL);
 	FAILS(verbs->query_device_ex(context, NULL, NULL, sizeof ex), EINVAL);
 	FAILS(verbs->query_device_ex(NULL, NULL, &ex, sizeof ex), EINVAL);
-	/* Less room than there is to say, and more. */
+	/* Room for less than the whole answer, and for more. */
 	char room[2 * sizeof ex];
 	memset(room, 0x55, sizeof room);
 	OK(verbs->query_device_ex(context, NULL, (void *)room, sizeof ex.orig_attr));
@@ -103,7 +103,7 @@ static void queries(struct ibv_context *context)
 	OK(verbs->query_device_ex(context, NULL, (void *)room, sizeof room));
 	CHECK(room[sizeof room - 1] == 0);
 
-	/* Programs of old have 48 bytes for the answer. */
+	/* Old programs have 48 bytes for the answer. */
 	char port[128] __attribute__((aligned(8)));
 	struct _compat_ibv_port_attr *old = (void *)port;
 	memset(port, 0x55, sizeof port);
@@ -272,7 +272,7 @@ static void completion_queues(struct ibv_context *context)
 	OK(ibv_req_notify_cq(cq, 1));
 	FAILS(context->ops.req_notify_cq(NULL, 0), EINVAL);
 
-	/* Nothing waits: a program that asked not to block is told so. */
+	/* No event waits: a program that does not block gets EAGAIN. */
 	CHECK(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
 	struct ibv_cq *from;
 	void *with;
@@ -280,7 +280,7 @@ static void completion_queues(struct ibv_context *context)
 	FAILS(ibv_get_cq_event(NULL, &from, &with), EBADF);
 	FAILS(ibv_get_cq_event(channel, NULL, &with), EINVAL);
 	C(ibv_ack_cq_events)(cq, 0);
-	ibv_ack_cq_events(cq, 1000); /* more than were given */
+	ibv_ack_cq_events(cq, 1000); /* more than were fetched */
 	ibv_ack_cq_events(NULL, 1);
 
 	FAILS(C(ibv_destroy_comp_channel)(channel), EBUSY);
@@ -288,7 +288,7 @@ static void completion_queues(struct ibv_context *context)
 	FAILS(ibv_destroy_cq(NULL), EINVAL);
 	OK(ibv_destroy_comp_channel(channel));
 	FAILS(ibv_destroy_comp_channel(NULL), EINVAL);
-	FAILS(ibv_get_cq_event(channel, &from, &with), EBADF); /* gone, and known to be */
+	FAILS(ibv_get_cq_event(channel, &from, &with), EBADF); /* destroyed, and detected as such */
 
 	struct ibv_cq_init_attr_ex init = { .cqe = 16, .wc_flags = IBV_WC_STANDARD_FLAGS };
 	struct ibv_cq_ex *ex = SOME(ibv_create_cq_ex(context, &init));
@@ -359,7 +359,7 @@ static void shared_queues(struct ibv_context *context, void *memory)
 	FAILS(context->ops.post_srq_recv(NULL, &good, &bad), EINVAL);
 	OK(ibv_post_srq_recv(srq, NULL, &bad));
 
-	/* What is special about a queue pair that receives from it. */
+	/* A queue pair that receives from the shared queue differs in some points. */
 	struct ibv_cq *cq = SOME(ibv_create_cq(context, 16, NULL, NULL, 0));
 	struct ibv_qp_init_attr qp_init = qp_like(cq);
 	qp_init.srq = srq;
@@ -385,7 +385,7 @@ static void shared_queues(struct ibv_context *context, void *memory)
 
 #define BATCHES 4
 
-/* Pairs of requests, 70 and 71, that belong together. */
+/* Posts requests in pairs, 70 and 71, that must stay together. */
 static void *post_batches(void *arg)
 {
 	struct ibv_qp_ex *qp = arg;
@@ -412,7 +412,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	CHECK(qp->pd == pd && qp->send_cq == cq && qp->state == IBV_QPS_RESET && qp->qp_type == IBV_QPT_RC);
 	FAILS(ibv_destroy_cq(cq), EBUSY);
 	FAILS(ibv_dealloc_pd(pd), EBUSY);
-	/* Inline bytes that were not asked for: many where the queue is short, as libfabric looks for them. */
+	/* Inline bytes that the program did not ask for: many on a short queue, which libfabric relies on. */
 	static const uint32_t inline_bytes[][3] = { { 1, 2, 512 }, { 1, 0, 512 }, { 128, 0, 512 }, { 256, 0, 256 }, { 4096, 8, 64 },
 		{ 4096, 600, 600 }, { 1, 4096, 4096 } };
 	for (size_t i = 0; i < sizeof inline_bytes / sizeof *inline_bytes; i++) {
@@ -458,7 +458,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	FAILS(ibv_query_ece(NULL, &ece), EINVAL);
 	FAILS(C(ibv_set_ece)(qp, &ece), EOPNOTSUPP);
 
-	/* Receives wait, and what is wrong with one says which. */
+	/* Receives wait; a faulty one is reported by its address. */
 	struct ibv_sge sges[3] = { { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey } };
 	struct ibv_recv_wr many = { .wr_id = 2, .sg_list = sges, .num_sge = 3 }, recv = { .wr_id = 1, .sg_list = sges, .num_sge = 2, .next = &many }, *bad_recv = NULL;
 	FAILS(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
@@ -553,21 +553,21 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_abort(qpx);
 	ibv_wr_start(qpx);
 	OK(ibv_wr_complete(qpx));
-	/* Who forgets the end of a batch begins anew; who forgets the beginning posts nothing. */
+	/* A program that forgets to end a batch begins a new one; one that forgets to begin posts nothing. */
 	ibv_wr_start(qpx);
 	ibv_wr_send(qpx);
 	ibv_wr_start(qpx);
 	OK(ibv_wr_complete(qpx));
 	ibv_wr_send(qpx);
 	OK(ibv_wr_complete(qpx));
-	/* A batch that does not fit the queue is posted in no part. */
+	/* A batch that does not fit the queue is not posted at all. */
 	ibv_wr_start(qpx);
 	for (uint32_t i = 0; i < 1 + ex.cap.max_send_wr; i++) {
 		qpx->wr_id = i;
 		ibv_wr_send(qpx);
 	}
 	FAILS(ibv_wr_complete(qpx), ENOMEM);
-	/* Those of two threads do not mix. */
+	/* Batches of two threads do not mix. */
 	pthread_t threads[2];
 	for (int i = 0; i < 2; i++)
 		OK(pthread_create(&threads[i], NULL, post_batches, qpx));
@@ -583,7 +583,8 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	}
 	IS(ibv_poll_cq(cq, 1, &wc), 0);
 	OK(ibv_destroy_qp(qp));
-	/* What programs ask for by habit, and what only those ask for that need it. */
+	/* First operations that many programs request but never use, then an operation that a program requests
+	 * only if it needs it. */
 	ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_WRITE |
 		IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ;
 	qp = SOME(ibv_create_qp_ex(context, &ex));
@@ -670,7 +671,7 @@ static void what_is_not_here(struct ibv_context *context)
 	CHECK(C(ibv_read_sysfs_file)("/sys", "nothing", page, sizeof page) < 0);
 	CHECK(ibv_read_sysfs_file(NULL, NULL, NULL, 0) < 0);
 
-	/* Inline code of the headers, by way of the table that it finds in the context. */
+	/* Inline code of the headers, through the table in the context. */
 	struct ibv_alloc_dm_attr dm = { .length = 64 };
 	NONE(ibv_alloc_dm(context, &dm), EOPNOTSUPP);
 	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ };
@@ -702,7 +703,7 @@ static void addresses(void)
 	OK(rdma_getaddrinfo(NULL, "7471", &hints, &res));
 	CHECK(res->ai_src_addr && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
-	/* Of the other family, where that is asked for; with an interface, which is the system's business. */
+	/* The other family, if asked for; with a zone, which the system resolves. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6, .ai_port_space = RDMA_PS_TCP };
 	OK(rdma_getaddrinfo("fe80::1%lo", "7471", &hints, &res));
 	CHECK(res->ai_dst_len == sizeof(struct sockaddr_in6) && ((struct sockaddr_in6 *)res->ai_dst_addr)->sin6_scope_id);
@@ -771,7 +772,7 @@ static void identifiers(void)
 	FAILS(rdma_set_option(NULL, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &byte, 1), EINVAL);
 	OK(rdma_bind_addr(second, (void *)&taken));
 	FAILS(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes), EINVAL);
-	/* What two share is no place for a listener. */
+	/* An address that two identifiers share cannot have a listener. */
 	FAILS(rdma_listen(id, 1), EADDRINUSE);
 	OK(C(rdma_destroy_id)(second));
 	FAILS(rdma_destroy_id(NULL), EINVAL);
@@ -779,7 +780,7 @@ static void identifiers(void)
 	OK(rdma_listen(id, 1));
 	FAILS(rdma_listen(id, 1), EINVAL);
 
-	/* Nobody shares a listener's, or what another has for itself. The families have ports of their own. */
+	/* A listener's address, or one that is not shared, cannot be shared. The families have separate ports. */
 	OK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP));
 	OK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	FAILS(rdma_bind_addr(second, (void *)&taken), EADDRINUSE);
@@ -805,7 +806,7 @@ static void identifiers(void)
 	OK(rdma_resolve_addr(id, (void *)&(struct sockaddr_in){ .sin_family = AF_INET }, (void *)&own, 1000));
 	CHECK(rdma_get_dst_port(id) == htons(1));
 
-	/* The event that waits goes along to another channel, and back to none. */
+	/* A waiting event moves to another channel, and to the identifier's own. */
 	FAILS(C(rdma_migrate_id)(NULL, other), EINVAL);
 	FAILS(rdma_migrate_id(id, (void *)&count), EBADF);
 	OK(rdma_migrate_id(id, other));
@@ -824,7 +825,7 @@ static void identifiers(void)
 	FAILS(rdma_init_qp_attr(id, &attr, NULL), EINVAL);
 	FAILS(rdma_init_qp_attr(NULL, &attr, &mask), EINVAL);
 
-	/* Without a queue pair nothing can be connected, without a request nothing accepted. */
+	/* Nothing can be connected without a queue pair, nor accepted without a request. */
 	FAILS(C(rdma_connect)(id, NULL), EINVAL);
 	FAILS(rdma_connect(NULL, NULL), EINVAL);
 	FAILS(C(rdma_accept)(id, NULL), EINVAL);
@@ -846,7 +847,7 @@ static void identifiers(void)
 	FAILS(C(rdma_join_multicast_ex)(id, NULL, NULL), EOPNOTSUPP);
 	FAILS(C(rdma_leave_multicast)(id, (void *)&own), EOPNOTSUPP);
 
-	/* Queues of the identifier. */
+	/* Queue pairs of the identifier. */
 	struct ibv_qp_init_attr init = qp_like(NULL);
 	FAILS(C(rdma_create_qp)(NULL, NULL, &init), EINVAL);
 	FAILS(rdma_create_qp(id, NULL, NULL), EINVAL);
@@ -887,7 +888,7 @@ static void identifiers(void)
 	FAILS(rdma_create_srq_ex(id, &srq_ex), EOPNOTSUPP);
 	FAILS(rdma_create_srq_ex(id, NULL), EINVAL);
 
-	/* Nobody listens there. */
+	/* No listener at that address. */
 	init = qp_like(NULL);
 	OK(rdma_create_qp(id, NULL, &init));
 	OK(rdma_connect(id, &(struct rdma_conn_param){ 0 }));
@@ -897,7 +898,7 @@ static void identifiers(void)
 	rdma_destroy_qp(id);
 	OK(rdma_destroy_id(id));
 
-	/* Events: none waits. */
+	/* Events: none is waiting. */
 	CHECK(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
 	FAILS(C(rdma_get_cm_event)(channel, &event), EAGAIN);
 	FAILS(rdma_get_cm_event(channel, NULL), EINVAL);
@@ -948,7 +949,8 @@ static void endpoints(void)
 	FAILS(rdma_create_ep(&id, &active, NULL, &init), EINVAL);
 }
 
-/* A device on a port has no sockets to convert: `convert.c` does that on one that has. */
+/* A device on a port does not use the kernel's sockets, so nothing can be converted; `convert.c` converts on a
+ * device that does. */
 static void conversions(void)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -975,7 +977,7 @@ static void conversions(void)
 	OK(close(listener));
 }
 
-/* What only makes sense with a connection. */
+/* Calls that need a connection. */
 static void connections(void)
 {
 	struct link l;
@@ -997,7 +999,7 @@ static void connections(void)
 	struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(l.client->verbs));
 	OK(ibv_destroy_comp_channel(channel));
 
-	/* A Send finds no receive: the connection ends at both ends, and what is posted is flushed. */
+	/* A Send finds no receive: the connection ends at both ends, and posted requests are flushed. */
 	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
 	OK(post(l.client, l.mr[0], 0, 100, &wr));
 	completion(l.cq[0]);

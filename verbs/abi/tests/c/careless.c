@@ -1,5 +1,5 @@
-/* Programs that take no care: objects that are destroyed in every order while traffic runs, and twice; threads that are
- * cancelled wherever they wait; forks in the middle of it.
+/* Careless programs: objects are destroyed in every order while traffic runs, and twice; threads are cancelled
+ * wherever they wait; processes fork in the middle.
  *
  *   careless order SEED [COUNT] | twice | race | cancel | fork */
 #include "harness.h"
@@ -9,7 +9,7 @@
 enum { PD, MR, MW, CHANNEL, CQ, SRQ, QP, ID, EVENTS, KINDS };
 static const char *const NAMES[KINDS] = { "pd", "mr", "mw", "channel", "cq", "srq", "qp", "id", "events" };
 
-/* What an object cannot go before: rdma-core answers EBUSY. */
+/* The objects that must be destroyed before an object: otherwise rdma-core returns EBUSY. */
 static const unsigned NEEDED_BY[KINDS] = {
 	[PD] = 1 << MR | 1 << MW | 1 << SRQ | 1 << QP, [MR] = 1 << MW, [CHANNEL] = 1 << CQ, [CQ] = 1 << QP, [SRQ] = 1 << QP };
 
@@ -74,7 +74,7 @@ static void furnish(struct end *e)
 	}
 }
 
-/* Two ends with everything, connected. */
+/* Connects two ends that have all objects. */
 static void meet(struct end *own, struct end *peer)
 {
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
@@ -103,7 +103,7 @@ static void meet(struct end *own, struct end *peer)
 
 struct job {
 	struct end *peer;
-	/* Of its requests so many are done. */
+	/* Number of requests that are done. */
 	atomic_int done;
 	uint64_t to;
 	uint32_t rkey, window;
@@ -118,7 +118,7 @@ static int work(struct end *e, enum ibv_wr_opcode opcode, uint64_t to, uint32_t 
 	return ibv_post_send(e->qp, &wr, &bad);
 }
 
-/* Uses what the other end has, until that fails or nobody wants more. */
+/* Uses the other end's objects, until that fails or is no longer wanted. */
 static void *keep_busy(void *arg)
 {
 	struct job *job = arg;
@@ -139,7 +139,7 @@ static void *keep_busy(void *arg)
 		}
 		int n = ibv_poll_cq(job->peer->cq, 1, &wc);
 		CHECK(n >= 0);
-		/* The other end's Sends arrive here, too. */
+		/* Receives of the other end's Sends complete here as well. */
 		if (n && !(wc.opcode & IBV_WC_RECV)) {
 			under_way--;
 			job->done++;
@@ -159,7 +159,7 @@ static int destroy(struct end *e, int kind, unsigned left)
 		return ibv_dealloc_pd(e->pd);
 	case MR:
 		answer = ibv_dereg_mr(e->mr);
-		/* From now on nobody touches it. */
+		/* No one may touch the memory from now on. */
 		if (!answer)
 			OK(mprotect(e->memory, LENGTH, PROT_NONE));
 		return answer;
@@ -194,10 +194,10 @@ static unsigned chance(unsigned below)
 	return random_state % below;
 }
 
-/* Which objects were tried to be destroyed while which were left. */
+/* Which objects the test has tried to destroy, for each set of objects that were left. */
 static bool tried[1 << KINDS][KINDS];
 
-/* Destroys the objects of one end in an order, in which those that are needed wait for another turn. */
+/* Destroys the objects of one end in an order; objects that are needed wait for the next round. */
 static void destroy_in(struct end *e, const int *order)
 {
 	unsigned left = (1 << KINDS) - 1;
@@ -219,7 +219,7 @@ static void destroy_in(struct end *e, const int *order)
 			}
 			if (!answer)
 				left &= ~(1u << kind);
-			/* What is under way goes on meanwhile, now more, now less. */
+			/* Requests in flight go on meanwhile, sometimes more, sometimes less. */
 			for (unsigned turns = chance(8); turns; turns--)
 				sched_yield();
 		}
@@ -238,24 +238,24 @@ static void one_order(const int *order)
 	stop = 0;
 	OK(ibv_req_notify_cq(own.cq, 0));
 	OK(pthread_create(&thread, NULL, keep_busy, &job));
-	/* Of its own it has some under way, too. */
+	/* This end has requests in flight as well. */
 	for (int i = 0; i < 4; i++)
 		OK(work(&own, i % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, (uintptr_t)peer.memory, peer.mr->rkey, LENGTH));
 	while (job.done < 8)
 		sched_yield();
 	destroy_in(&own, order);
 	stop = 1;
-	/* The connection ended with the queue pair: what is posted comes back. */
+	/* The connection ended with the queue pair: posted requests are flushed. */
 	OK(pthread_join(thread, NULL));
 	OK(munmap(own.memory, LENGTH));
-	/* In good order; the channel is the listener's. */
+	/* The other end's objects in a right order; the channel is the listener's. */
 	for (int i = 0; i < KINDS - 1; i++)
 		OK(destroy(&peer, tidy[i], (1 << KINDS) - 1));
 	OK(munmap(peer.memory, LENGTH));
 	alarm(0);
 }
 
-/* How many new things an order would try. */
+/* Returns how many new situations an order would try. */
 static int novelty(const int *order)
 {
 	unsigned left = (1 << KINDS) - 1;
@@ -272,7 +272,7 @@ static int novelty(const int *order)
 	return new;
 }
 
-/* The next order in the dictionary of orders, and the first after the last. */
+/* The next order in lexicographic sequence; after the last, the first. */
 static void next_order(int *order)
 {
 	int i = KINDS - 2, j = KINDS - 1;
@@ -292,14 +292,15 @@ static void next_order(int *order)
 	}
 }
 
-/* As many orders as it takes to try each object with each possible rest of the others; or as many as are wanted. */
+/* Runs as many orders as it takes to try to destroy each object with each possible set of others left, or `wanted`
+ * orders. */
 static void orders(const char *seed, int wanted)
 {
 	int order[KINDS] = { PD, MR, MW, CHANNEL, CQ, SRQ, QP, ID, EVENTS };
 	int runs = 0, all = 1;
 	random_state = strtoull(seed, NULL, 0) * 2654435769u + 1;
 	listen_here();
-	/* At random, those that try much, until such are rare. */
+	/* First random orders that try many new situations, until such are rare. */
 	for (int dull = 0; wanted ? runs < wanted : dull < 300;) {
 		for (int i = KINDS - 1; i > 0; i--) {
 			int j = chance(i + 1), swap = order[i];
@@ -314,7 +315,7 @@ static void orders(const char *seed, int wanted)
 		runs++;
 		dull = 0;
 	}
-	/* Then, of all that there are, those that try anything new. */
+	/* Then, of all orders, those that try any new situation. */
 	for (int i = 2; i <= KINDS; i++)
 		all *= i;
 	for (int i = 0; !wanted && i < all; i++, next_order(order)) {
@@ -355,7 +356,7 @@ static void twice(void)
 	struct ibv_qp_init_attr init;
 	FAILS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
 	FAILS(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init), EINVAL);
-	/* The header's own function would look into the window. */
+	/* The header's own function would read the window. */
 	OK(verbs->ops.dealloc_mw(e.mw));
 	FAILS(verbs->ops.dealloc_mw(e.mw), EINVAL);
 	OK(ibv_dereg_mr(e.mr));
@@ -389,7 +390,7 @@ static void twice(void)
 	struct ibv_td_init_attr plain = { 0 };
 	struct ibv_td *td = SOME(ibv_alloc_td(context, &plain));
 	OK(ibv_dealloc_td(td));
-	/* The device is closed before what was made of it: that can go afterwards. */
+	/* The device is closed before the objects made of it, which can be destroyed afterwards. */
 	struct ibv_pd *pd = SOME(ibv_alloc_pd(context));
 	struct ibv_cq *cq = SOME(ibv_create_cq(context, 4, NULL, NULL, 0));
 	OK(ibv_close_device(context));
@@ -409,7 +410,7 @@ static void twice(void)
 	listen_no_more();
 }
 
-/* Two threads destroy the same object: one of them does. */
+/* Two threads destroy the same object: one of them succeeds. */
 static pthread_barrier_t together;
 static struct end shared;
 static struct rdma_cm_id *contested;
@@ -456,7 +457,7 @@ static void race(void)
 	rdma_destroy_event_channel(events);
 }
 
-/* Both ends go, in an order that is right. */
+/* Destroys both ends, in a right order. */
 static void part(struct end *own, struct end *peer)
 {
 	int tidy[KINDS] = { MW, QP, SRQ, CQ, CHANNEL, MR, PD, ID, EVENTS };
@@ -531,7 +532,7 @@ static void *wait_in(void *arg)
 	return NULL;
 }
 
-/* Ends a thread when it waits in a call. False: the call has ended before. */
+/* Cancels a thread while it waits in a call. Returns false if the call ended before. */
 static bool cancelled(const char *name, int (*call)(void *), void *with)
 {
 	struct wait wait = { name, call, with };
@@ -552,7 +553,8 @@ static bool cancelled(const char *name, int (*call)(void *), void *with)
 	return answer == PTHREAD_CANCELED;
 }
 
-/* In every call that waits. All goes on to work, and what the threads have waited for can be destroyed. */
+/* Cancels threads in every call that waits. Everything goes on working, and the objects that the threads waited
+ * for can be destroyed. */
 static void cancellation(void)
 {
 	struct end own = { 0 }, peer = { 0 };
@@ -572,7 +574,7 @@ static void cancellation(void)
 		CHECK(cancelled("cq", in_cq, own.channel));
 		CHECK(cancelled("async", in_async, own.id->verbs));
 		CHECK(cancelled("request", in_request, passive));
-		/* Connecting ends by itself after some seconds, which may have passed on a busy machine. */
+		/* Connecting fails by itself after some seconds, which may have passed on a busy machine. */
 		for (bool done = false; !done;) {
 			struct ibv_qp_init_attr init = qp_like(NULL);
 			OK(rdma_create_ep(&active, &there, NULL, &init));
@@ -593,7 +595,7 @@ static void cancellation(void)
 
 /* ---- forks --------------------------------------------------------------------------------------------------------- */
 
-/* Holds, in turn, whatever locks there are, so that forks find them held. */
+/* Takes all locks in turn, so that forks find them taken. */
 static void *bustle(void *arg)
 {
 	struct end *e = arg;
@@ -613,7 +615,7 @@ static void *bustle(void *arg)
 	return NULL;
 }
 
-/* A child calls everything: nothing works, nothing waits, and its parent does not notice. */
+/* A child calls everything: no call works, none waits, and the parent notices nothing. */
 static void child_of(struct end *e, int round)
 {
 	struct ibv_wc wc;
@@ -645,7 +647,7 @@ static void child_of(struct end *e, int round)
 	FAILS(work(e, IBV_WR_RDMA_WRITE, 0, 0, 100), ENODEV);
 	IS(ibv_poll_cq(e->cq, 1, &wc), 0);
 	FAILS(ibv_req_notify_cq(e->cq, 0), ENODEV);
-	/* The descriptors are the parent's, too: what waits there is for it. */
+	/* The descriptors are shared with the parent: events that wait there are the parent's. */
 	FAILS(rdma_get_cm_event(e->events, &event), ENODEV);
 	FAILS(ibv_get_cq_event(e->channel, &cq, &context), ENODEV);
 	FAILS(ibv_get_async_event(verbs, &async), ENODEV);

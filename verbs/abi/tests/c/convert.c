@@ -1,12 +1,12 @@
-/* Sockets that the program has connected become connections, on a device over the kernel's sockets: in both roles, with what was
- * read already, by identifiers with and without a channel; and what is refused. */
+/* Sockets that the program has connected become RDMA connections, on a device over the kernel's sockets: in both
+ * roles, with octets that were read before, by identifiers with and without a channel; and refused conversions. */
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "harness.h"
 #include "urnic.h"
 
-/* Both ends of a TCP connection over the loopback. */
+/* Makes both ends of a TCP connection over the loopback. */
 static void wire(int fd[2])
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -32,7 +32,7 @@ static void hear(int fd, void *words, size_t n)
 	IS(recv(fd, words, n, MSG_WAITALL), n);
 }
 
-/* The next event is of this kind, and says this. */
+/* Expects the next event to be of this kind, with this private data. */
 static void told(struct rdma_event_channel *channel, struct rdma_cm_id *id, enum rdma_cm_event_type wanted, const char *words)
 {
 	struct rdma_cm_event *event = next_event(channel, wanted);
@@ -42,7 +42,7 @@ static void told(struct rdma_event_channel *channel, struct rdma_cm_id *id, enum
 	OK(rdma_ack_cm_event(event));
 }
 
-/* A program's protocol, then RDMA: one end after the other, as each has its own channel. */
+/* A program's protocol, then RDMA: converts one end after the other, because each has its own channel. */
 static void both_roles(int connected_asks)
 {
 	struct link l = { 0 };
@@ -75,7 +75,7 @@ static void both_roles(int connected_asks)
 	hear(fd[0], words, 3);
 	OK(urnic_convert(ids[0], fd[0], URNIC_INITIATOR, NULL, 0, &ask));
 	OK(close(fd[0]));
-	/* A part of the Request, as a buffer may have it. */
+	/* A part of the MPA Request, as a program's buffer may contain it. */
 	hear(fd[1], words, 10);
 	CHECK(!memcmp(words, "MPA ID Req", 10));
 	OK(urnic_convert(ids[1], fd[1], URNIC_RESPONDER, words, 10, &answer));
@@ -110,7 +110,7 @@ static void both_roles(int connected_asks)
 	}
 }
 
-/* One end of a connection whose calls wait. */
+/* One end of a connection with synchronous calls. */
 struct end {
 	int fd, role;
 	struct rdma_cm_id *id;
@@ -154,7 +154,7 @@ static void without_channels(void)
 		OK(rdma_destroy_id(ends[i].id));
 	}
 
-	/* A peer that is none: the call tells. */
+	/* The peer does not speak MPA: the call fails. */
 	wire(fd);
 	struct rdma_cm_id *id;
 	struct ibv_qp_init_attr init = qp_like(NULL);
@@ -172,7 +172,7 @@ static void without_channels(void)
 	OK(rdma_destroy_id(id));
 }
 
-/* What is refused leaves the socket, and the identifier, as they were. */
+/* A refused conversion leaves the socket and the identifier as they were. */
 static void refusals(void)
 {
 	int fd[2], files[2], sockets[2];
@@ -212,7 +212,7 @@ static void refusals(void)
 	}
 	say(fd[0], "more", 4);
 	hear(fd[1], octets, 4);
-	/* It can be converted still, once. A peer that goes is told. */
+	/* The socket can still be converted, once. An event reports that the peer is gone. */
 	OK(urnic_convert(id, fd[0], URNIC_RESPONDER, NULL, 0, NULL));
 	FAILS(urnic_convert(id, fd[0], URNIC_RESPONDER, NULL, 0, NULL), EINVAL);
 	OK(close(fd[0]));

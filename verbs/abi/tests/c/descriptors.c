@@ -1,11 +1,12 @@
-/* A process without descriptors, on the kernel's sockets: calls that need one fail with EMFILE, and what is there goes on. */
+/* A process without free descriptors, on the kernel's sockets: calls that need one fail with EMFILE, and existing
+ * objects go on working. */
 #include "harness.h"
 #include <dirent.h>
 #include <sys/resource.h>
 
 static int hoard[256], hoarded;
 
-/* Takes all that are left but `left`. */
+/* Opens all free descriptors but `left`. */
 static void take(int left)
 {
 	while ((hoard[hoarded] = open("/dev/null", O_RDONLY)) >= 0)
@@ -21,7 +22,7 @@ static void give(void)
 		OK(close(hoard[--hoarded]));
 }
 
-/* Those that are open. */
+/* Returns the number of open descriptors. */
 static int descriptors(void)
 {
 	DIR *folder = SOME(opendir("/proc/self/fd"));
@@ -32,7 +33,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* A request comes in and is rejected, and the other end hears of it; nothing is left of the connection. */
+/* A request arrives and is rejected, and the other end gets the event; nothing remains of the connection. */
 static void turn_away(struct rdma_event_channel *channel, int before)
 {
 	struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -47,7 +48,7 @@ static void turn_away(struct rdma_event_channel *channel, int before)
 
 int main(void)
 {
-	/* What the device raises is the soft limit. */
+	/* The device raises only the soft limit, so the hard limit is lowered. */
 	struct rlimit few = { 128, 128 };
 	OK(setrlimit(RLIMIT_NOFILE, &few));
 	CHECK(rdma_event_str(RDMA_CM_EVENT_ESTABLISHED)); /* the library is there, and the device is not open yet */
@@ -75,7 +76,7 @@ int main(void)
 	union ibv_gid before, now;
 	OK(ibv_query_gid(client->verbs, 1, 0, &before));
 
-	int idle = descriptors() + 1; /* with one for the events of connections, from the first on */
+	int idle = descriptors() + 1; /* with one for connection events, which the first connection opens */
 	OK(rdma_connect(client, NULL));
 	turn_away(channel, idle);
 
@@ -91,9 +92,10 @@ int main(void)
 		FAILS(rdma_resolve_addr(other, NULL, (struct sockaddr *)&to, 1000), EMFILE);
 		FAILS(rdma_connect(client, NULL), EMFILE);
 		OK(ibv_query_gid(client->verbs, 1, 0, &now));
-		CHECK(!memcmp(&before, &now, sizeof now)); /* the host has its addresses all the same */
+		CHECK(!memcmp(&before, &now, sizeof now)); /* the host keeps its addresses nevertheless */
 
-		/* One for this end of a connection: the other waits in the kernel until there are more. */
+		/* One descriptor for this end of a connection: the other end waits in the kernel until there are
+		 * more. */
 		give();
 		take(1);
 		OK(rdma_connect(client, NULL));
@@ -103,7 +105,7 @@ int main(void)
 		turn_away(channel, idle);
 	}
 
-	/* All that was refused can be had. */
+	/* All calls that were refused succeed now. */
 	struct sockaddr_in own = own_address(0);
 	OK(rdma_bind_addr(bound, (struct sockaddr *)&own));
 	OK(rdma_listen(bound, 4));

@@ -1,10 +1,10 @@
 /* How processes end, and what careless programs do to themselves, on a network of three nodes.
  *
- *   endings serve          echoes what comes on any number of connections; tells who connects and who has gone, and how
+ *   endings serve          echoes the messages of any number of clients; prints who connects and who leaves, and how
  *   endings witness ADDR   is echoed all the time, until SIGTERM
  *   endings WAY ADDR       connects, is echoed, says "ready", and ends in a way of the table below
  *
- * A way that is no end is followed by exit(GOES_ON), after a few more echoes. */
+ * A way that does not end the process is followed by a few more echoes and exit(GOES_ON). */
 #include <dirent.h>
 #include <spawn.h>
 #include <sys/resource.h>
@@ -15,9 +15,9 @@
 #define PORT 7171
 #define MESSAGE 512
 #define DEPTH 8
-/* What a process ends with that was to end by itself. */
+/* Exit status of a process that should have ended by itself. */
 #define ENDED 7
-/* ... that was to go on. */
+/* ... that should have gone on. */
 #define GOES_ON 8
 
 extern char **environ;
@@ -28,7 +28,7 @@ struct end {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
-	char *memory; /* what is received at the front, what is sent behind */
+	char *memory; /* received messages first, then messages to send */
 	char name[64];
 	unsigned long echoes;
 };
@@ -70,7 +70,7 @@ static void forget(struct end *end)
 	free(end);
 }
 
-/* Echoes what has come. */
+/* Echoes the messages that have arrived. */
 static void echo(struct end *end)
 {
 	struct ibv_wc wc;
@@ -177,7 +177,7 @@ static void next_message(char *to)
 	sent++;
 }
 
-/* A message goes and comes back. */
+/* Sends a message and waits for its echo. */
 static bool is_echoed(void)
 {
 	struct ibv_cq *cq;
@@ -206,7 +206,7 @@ static bool is_echoed(void)
 		int n = ibv_poll_cq(mine.cq, 0, &wc);
 		CHECK(n == 0);
 		struct pollfd wait = { .fd = mine.channel->fd, .events = POLLIN };
-		/* What came before it was armed is told of by nobody. */
+		/* Completions before the arming raise no event. */
 		if (poll(&wait, 1, 10) > 0) {
 			OK(ibv_get_cq_event(mine.channel, &cq, &context));
 			ibv_ack_cq_events(cq, 1);
@@ -260,7 +260,7 @@ static void after(int ms, void (*handler)(int))
 	OK(setitimer(ITIMER_REAL, &timer, NULL));
 }
 
-/* The handler interrupts a poll, mostly in the middle of a pass. */
+/* The handler interrupts a poll, usually in the middle of a pass. */
 static void by_exit_in_handler(void)
 {
 	struct ibv_wc wc;
@@ -278,7 +278,7 @@ static void calls_and_exits(int signal)
 	exit(ENDED);
 }
 
-/* Handlers that tidy up first. */
+/* Handlers that clean up first. */
 static void by_verbs_in_handler(void)
 {
 	struct ibv_wc wc;
@@ -287,7 +287,7 @@ static void by_verbs_in_handler(void)
 		ibv_poll_cq(mine.cq, 1, &wc);
 }
 
-/* The last thread of the program. The status is then 0. */
+/* Ends the last thread of the program, which makes the status 0. */
 static void by_last_thread(void) { pthread_exit(NULL); }
 
 static void *echoes_a_while(void *unused)
@@ -304,7 +304,7 @@ static void by_last_thread_later(void)
 	pthread_exit(NULL);
 }
 
-/* The parent ends; the child, which has no device, stays a little. */
+/* The parent ends; the child, which has no device, lives a little longer. */
 static void by_daemon(void)
 {
 	OK(daemon(1, 1));
@@ -312,7 +312,8 @@ static void by_daemon(void)
 	_exit(0);
 }
 
-/* A thread of the program hears of everything; what it hears while the process ends would be used after its end. */
+/* A thread of the program fetches all events; an event during the end of the process would be used after its
+ * object is gone. */
 static atomic_int ending, heard;
 
 static void *hears_events(void *unused)
@@ -349,7 +350,7 @@ static void *hears_channel(void *unused)
 	return unused;
 }
 
-/* Registered before the device's handler, it runs after that. */
+/* Registered before the device's exit handler, so it runs after that. */
 static void judge(void)
 {
 	if (!ending)
@@ -403,7 +404,7 @@ static void *starts_to_poll(void *cq)
 	return NULL; /* the poll never ends */
 }
 
-/* A thread ends in the middle of reading a queue: nobody else can read that, all others go on. */
+/* A thread ends while it reads a queue: no other thread can read that queue, but all others go on. */
 static void thread_ends_with_lock(void)
 {
 	pthread_t thread;
@@ -412,7 +413,7 @@ static void thread_ends_with_lock(void)
 	goes_on();
 }
 
-/* ---- what is no end ---- */
+/* ---- ways that do not end the process ---- */
 
 static void reap(pid_t child, int expected)
 {
@@ -459,10 +460,10 @@ static void by_spawn(void)
 	IS(system("exit 9") >> 8, 9);
 }
 
-/* A child of another user that becomes another program holds nothing but its standard descriptors. */
+/* A child of another user that runs another program inherits only its standard descriptors. */
 static void inherits_nothing(void)
 {
-	/* A name that ends while it is looked at is the shell's own. */
+	/* A descriptor that is closed while it is examined is the shell's own. */
 	char look[] = "held=0; for fd in /proc/self/fd/*; do"
 		" if [ ${fd##*/} -gt 2 ] && [ -e $fd ]; then readlink $fd >&2; held=1; fi; done; exit $held";
 	pid_t child = fork();
@@ -484,7 +485,7 @@ static void by_setuid(void)
 	OK(ibv_dereg_mr(mr));
 }
 
-/* The device's descriptors are gone: nothing is promised but an end. */
+/* The device's descriptors are closed: the only promise is that the process ends. */
 static void by_closefrom(void)
 {
 	closefrom(3);
@@ -522,7 +523,7 @@ static void stops(void)
 	reap(child, 0);
 }
 
-/* Stopped for longer than its peer waits: the connection is gone then, and it is told so. */
+/* Stopped for longer than its peer waits: the connection is lost, and the process learns that. */
 static void stopped(void)
 {
 	stops();
@@ -559,7 +560,7 @@ static void by_truncate(void)
 	is_touched();
 }
 
-/* What is deregistered may go at once. */
+/* Deregistered memory may be unmapped at once. */
 static void deregistered(void)
 {
 	for (int round = 0; round < 100; round++) {
@@ -571,7 +572,7 @@ static void deregistered(void)
 		unsigned got = 0;
 		memset(memory, 1, MESSAGE);
 		OK(post(mine.id, mr, 0, MESSAGE, &wr));
-		/* Done with when the request completes; the answer comes to other memory. */
+		/* The memory is free when the request completes; the answer goes to other memory. */
 		while (got != 3)
 			if (ibv_poll_cq(mine.cq, 1, &wc) > 0) {
 				CHECK(wc.status == IBV_WC_SUCCESS);
@@ -589,7 +590,7 @@ static void deregistered(void)
 static const struct way {
 	const char *name;
 	void (*run)(void);
-	/* Where its memory lies: 0 on the heap, 1 mapped, 2 a file. */
+	/* The kind of registered memory: 0 heap, 1 anonymous mapping, 2 file. */
 	int memory;
 } WAYS[] = {
 	{ "exit", by_exit, 0 },
@@ -627,7 +628,7 @@ int main(int argc, char **argv)
 	struct rlimit none = { 0, 0 };
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	OK(setrlimit(RLIMIT_CORE, &none));
-	closefrom(3); /* what it inherits is not ours */
+	closefrom(3); /* inherited descriptors are not ours */
 	if (argc == 2 && !strcmp(argv[1], "serve"))
 		serve();
 	if (argc == 3 && !strcmp(argv[1], "witness")) {

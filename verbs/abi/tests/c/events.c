@@ -1,9 +1,9 @@
-/* Events of connections: none is lost because an object is gone, and none comes for one that is.
+/* Connection events: none is lost because an object is gone, and none arrives for an object that is.
  *
  *   events timewait | migrate | gone | queue-pair-first | identifier-first | synchronous */
 #include "harness.h"
 
-/* The next event of a channel, if there is one within so many seconds. */
+/* Returns the next event of a channel, if one arrives within `seconds`. */
 static struct rdma_cm_event *event_within(struct rdma_event_channel *channel, double seconds)
 {
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
@@ -28,7 +28,8 @@ static void take_both(struct rdma_event_channel *channel, enum rdma_cm_event_typ
 	}
 }
 
-/* Whatever has ended the connection: one side, the other, an error of one, a Terminate of one. */
+/* The event comes however the connection ended: by one side, by the other, by an error of one, by a Terminate of
+ * one. */
 static void timewait_of_every_end(void)
 {
 	for (int way = 0; way < 4; way++) {
@@ -57,7 +58,7 @@ static void timewait_of_every_end(void)
 	}
 }
 
-/* A second or more behind the end of the connection, for both ends. */
+/* The event comes a second or more after the end of the connection, at both ends. */
 static void timewait(void)
 {
 	timewait_of_every_end();
@@ -70,7 +71,7 @@ static void timewait(void)
 	CHECK(now() - told >= 1);
 	CHECK(!event_within(l.channel, 0.1));
 
-	/* However long the program has not looked for events: there are never two at once. */
+	/* However long the program has not fetched events, the two never wait at the same time. */
 	struct link m;
 	link_up(&m);
 	OK(rdma_disconnect(m.client));
@@ -85,7 +86,7 @@ static void timewait(void)
 	link_free(&l);
 }
 
-/* It comes by the channel that the identifier has then. */
+/* The event comes through the channel that the identifier has by then. */
 static void migrate(void)
 {
 	struct link l;
@@ -105,7 +106,7 @@ static void migrate(void)
 	rdma_destroy_event_channel(other);
 }
 
-/* Not for identifiers that are destroyed, nor for others that are made in their place. */
+/* The event does not come for identifiers that are destroyed, nor for new ones at the same addresses. */
 static void gone(void)
 {
 	struct link l, m;
@@ -125,7 +126,7 @@ static void gone(void)
 		OK(rdma_create_id(channel, &ids[i], NULL, RDMA_PS_TCP));
 		same |= ids[i] == l.client || ids[i] == l.server;
 	}
-	/* One that comes later than theirs would have. */
+	/* A connection whose event comes later than theirs would have. */
 	OK(rdma_disconnect(m.client));
 	take_both(m.channel, RDMA_CM_EVENT_DISCONNECTED, m.client, m.server);
 	take_both(m.channel, RDMA_CM_EVENT_TIMEWAIT_EXIT, m.client, m.server);
@@ -143,10 +144,10 @@ static void gone(void)
 	link_free(&m);
 }
 
-/* Every connection's end is told, whatever became of the queue pairs. */
+/* The end of every connection causes an event, whatever happens to the queue pairs. */
 static void queue_pair_first(void)
 {
-	/* Disconnected and destroyed at once, as cmtime does; only destroyed; and by the other end. */
+	/* Disconnected and destroyed at once, as cmtime does; only destroyed; and the same at the other end. */
 	for (int way = 0; way < 6; way++) {
 		struct link l;
 		link_up(&l);
@@ -161,7 +162,7 @@ static void queue_pair_first(void)
 			l.client->qp = NULL;
 		}
 		take_both(l.channel, RDMA_CM_EVENT_DISCONNECTED, l.client, l.server);
-		OK(rdma_disconnect(l.client)); /* of what is over */
+		OK(rdma_disconnect(l.client)); /* already ended */
 		CHECK(!event_within(l.channel, 0));
 		link_free(&l);
 	}
@@ -191,7 +192,8 @@ static void queue_pair_first(void)
 	link_down(&l);
 }
 
-/* The reverse: the queue pair stays, and what was posted to it comes back. Nothing goes on for an identifier that is gone. */
+/* The reverse: the queue pair stays, and its posted requests are flushed. A destroyed identifier gets no more
+ * events. */
 static void identifier_first(void)
 {
 	struct link l;
@@ -209,7 +211,7 @@ static void identifier_first(void)
 	}
 	OK(ibv_destroy_qp(qp));
 
-	/* A connection that is on its way is given up: the peer's answer comes too late. */
+	/* Destroying the identifier aborts a connection attempt: the peer's answer comes too late. */
 	struct sockaddr_in to = own_address(0);
 	to.sin_port = rdma_get_src_port(l.listener);
 	OK(rdma_create_id(l.channel, &l.client, NULL, RDMA_PS_TCP));
@@ -245,7 +247,7 @@ static void identifier_first(void)
 	rdma_destroy_event_channel(l.channel);
 }
 
-/* Identifiers without a channel wait for the end in the call, and do not wait for one that they have seen. */
+/* Identifiers without a channel wait for the end in the call, but not for an end that they have seen. */
 static void synchronous(void)
 {
 	struct link l;

@@ -1,5 +1,5 @@
-/* Client and server in one process on one address: every operation, verified; from two contexts; by synchronous
- * identifiers in two threads. */
+/* Client and server are in one process on one address. Tests every operation and verifies the data; from two
+ * contexts; with synchronous identifiers in two threads. */
 #include <stddef.h>
 
 #include "harness.h"
@@ -17,7 +17,7 @@ static void expect(struct ibv_cq *cq, enum ibv_wc_opcode opcode, uint32_t len)
 		failed(__FILE__, __LINE__, ibv_wc_status_str(wc.status), wc.opcode, (int)wc.byte_len);
 }
 
-/* Every operation, from the client to the server and back. */
+/* Tests every operation, from the client to the server and back. */
 static void operations(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -33,7 +33,7 @@ static void operations(struct link *l)
 		OK(post(ids[from], mine, 0, 40000, &wr));
 		expect(l->cq[from], IBV_WC_RDMA_WRITE, 0);
 
-		/* What a Read brings back is what was written: it is ordered behind the Write. */
+		/* A Read returns what was written, because it is ordered after the Write. */
 		wr.opcode = IBV_WR_RDMA_READ;
 		memset(l->memory[from], 0, 40000);
 		OK(post(ids[from], mine, 0, 40000, &wr));
@@ -76,7 +76,7 @@ static void operations(struct link *l)
 	}
 }
 
-/* Requests, lists and completions in packed structures: they lie where they lie, as in libiscsi's descriptors. */
+/* Requests, lists and completions in packed structures, so unaligned, as in libiscsi's descriptors. */
 struct packed {
 	char odd;
 	struct ibv_send_wr send;
@@ -91,7 +91,8 @@ struct packed {
 
 static void unaligned(struct link *l)
 {
-	/* Where the fields lie, as bytes: a pointer to a member would be undefined in this program, too. */
+	/* Addresses of the fields, as bytes: a pointer to a member would be undefined behaviour in this program as
+	 * well. */
 	struct packed p = { 0 }, *at = &p;
 #define AT(member) ((void *)((char *)at + offsetof(struct packed, member)))
 	char *mine = l->mr[0]->addr, *theirs = l->mr[1]->addr;
@@ -117,7 +118,7 @@ static void unaligned(struct link *l)
 		for (int i = 0; i < 30; i++)
 			CHECK(theirs[i < 10 ? i : 100 + i - 10] == mine[i / 15 * 50 + i % 15]);
 	}
-	/* A list that no queue takes, and inline payload at no address. */
+	/* A list that is too long for any queue, and inline payload at a null address. */
 	p.receive.num_sge = 33;
 	FAILS(ibv_post_recv(l->server->qp, AT(receive), AT(bad)), EINVAL);
 	CHECK(p.bad == AT(receive));
@@ -164,7 +165,7 @@ static uint64_t wall_clock(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Completions tell when they came, by the device's clock and by the wall's. */
+/* Completions contain the time when they arrived, by the device's clock and by the wall clock. */
 static void stamps(void)
 {
 	struct link l;
@@ -189,7 +190,7 @@ static void stamps(void)
 	while (ibv_start_poll(cq, &none))
 		;
 	uint64_t after, wall_after, last = before;
-	/* Who sets the wall clock moves it a little against the device's. */
+	/* Setting the wall clock moves it a little against the device's clock. */
 	const uint64_t step = 100000000;
 	for (uint64_t id = 1; id <= 3; id++) {
 		uint64_t at = ibv_wc_read_completion_ts(cq), wall = ibv_wc_read_completion_wallclock_ns(cq);
@@ -231,7 +232,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Synchronous identifiers: one thread serves, another asks; wherever the address says, by number or by "any". */
+/* Synchronous identifiers: one thread serves, another asks; the server's address is numeric or "any". */
 static void synchronous(bool any)
 {
 	char address[64], memory[64] = "question";

@@ -1,4 +1,4 @@
-/* What the test programs share: checks that say where they fail, and a connection of a process with itself. */
+/* Code shared by the test programs: checks that print where they fail, and a connection of a process with itself. */
 #ifndef HARNESS_H
 #define HARNESS_H
 
@@ -33,26 +33,26 @@ static inline void failed(const char *file, int line, const char *what, long ans
 	_exit(1);
 }
 
-/* Something is so. */
+/* A condition holds. */
 #define CHECK(what) do { if (!(what)) failed(__FILE__, __LINE__, #what, 0, errno); } while (0)
-/* A call succeeds with 0. */
+/* A call returns 0. */
 #define OK(call) do { errno = 0; long ok_ = (long)(call); if (ok_) failed(__FILE__, __LINE__, #call, ok_, errno); } while (0)
-/* A call answers with a number. */
+/* A call returns a number. */
 #define IS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (long)(number)) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
-/* A call answers with the errno itself, or with -1 and errno. */
+/* A call fails: it returns the errno itself, or -1 and errno. */
 #define FAILS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (number) && !(is_ == -1 && errno == (number))) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
-/* A call answers with null and errno. */
+/* A call returns null and sets errno. */
 #define NONE(call, number) do { errno = 0; const void *is_ = (const void *)(call); \
 	if (is_ || errno != (number)) failed(__FILE__, __LINE__, #call, (long)is_, errno); } while (0)
-/* A call answers with a pointer, which this is. */
+/* A call returns a pointer, which is the value of this macro. */
 #define SOME(call) ({ errno = 0; __typeof__(call) some_ = (call); \
 	if (!some_) \
 		failed(__FILE__, __LINE__, #call, 0, errno); \
 	some_; })
 
-/* The device's address, as `urnic run` gives it, or the host's own where there is none; and a port of this thread's choice. */
+/* The device's address, as `urnic run` sets it, or else the host's own; with a port that this thread chooses. */
 static inline struct sockaddr_in own_address(int port)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -77,7 +77,7 @@ static inline void take_event(struct rdma_event_channel *channel, enum rdma_cm_e
 	OK(rdma_ack_cm_event(next_event(channel, wanted)));
 }
 
-/* The next completion of a queue. */
+/* Waits for the next completion of a queue. */
 static inline struct ibv_wc completion(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -105,7 +105,7 @@ static inline struct ibv_qp_init_attr qp_like(struct ibv_cq *cq)
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
 }
 
-/* How an end of a link gets its queue pair, unless the program says otherwise. */
+/* How an end of a link gets its queue pair, unless the program defines it. */
 #ifndef LINK_QP
 #define LINK_QP(id, init) OK(rdma_create_qp(id, NULL, init))
 #endif
@@ -120,12 +120,13 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	LINK_QP(id, &init);
 }
 
-/* How long an end, 0 that connects, has Sends wait for receives, unless the program says otherwise. */
+/* How long an end (0: the one that connects) lets the peer's Sends wait for receives, unless the program defines
+ * it. */
 #ifndef LINK_RNR_RETRY
 #define LINK_RNR_RETRY(end) 0
 #endif
 
-/* With a channel and a listening identifier that are there. */
+/* Connects a link, with an existing channel and listening identifier. */
 static inline void link_at(struct link *l, struct sockaddr *to)
 {
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4, .private_data = "hello", .private_data_len = 5,
@@ -161,7 +162,7 @@ static inline void link_up(struct link *l)
 	link_at(l, (struct sockaddr *)&to);
 }
 
-/* All but what `link_at` has found there. */
+/* Frees all of a link but the objects that `link_at` found. */
 static inline void link_ends_free(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -185,7 +186,7 @@ static inline void link_part(struct link *l)
 {
 	struct rdma_cm_event *event;
 	OK(rdma_disconnect(l->client));
-	/* Both ends are told. A second later there would be another event, if they still existed. */
+	/* Both ends get the event. A second later another event would follow, if they still existed. */
 	for (int told = 0; told < 2;) {
 		OK(rdma_get_cm_event(l->channel, &event));
 		CHECK(event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_TIMEWAIT_EXIT);
@@ -219,7 +220,7 @@ static inline int post_receive(struct rdma_cm_id *id, struct ibv_mr *mr, size_t 
 	return ibv_post_recv(id->qp, &wr, &bad);
 }
 
-/* What a thread does: 'S' if it sleeps in the kernel, 0 if it has ended. */
+/* The state of a thread: 'S' if it sleeps in the kernel, 0 if it has ended. */
 static inline char state_of(pid_t thread)
 {
 	char path[64], text[256] = "";

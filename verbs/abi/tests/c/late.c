@@ -1,4 +1,4 @@
-/* The device opens when it is needed: what programs make before they fork is good in the child.
+/* The device opens only when it is needed: objects that programs make before they fork can be used in the child.
  *
  *   late nothing | fork | daemon */
 #include "harness.h"
@@ -15,7 +15,7 @@ static int threads(void)
 	return n;
 }
 
-/* What a program makes before it forks. */
+/* Objects that a program makes before it forks. */
 struct early {
 	struct rdma_event_channel *channel;
 	struct rdma_cm_id *id;
@@ -43,7 +43,7 @@ static struct early early(void)
 	OK(rdma_set_option(e.id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	struct rdma_cm_event *event;
 	FAILS(rdma_get_cm_event(e.channel, &event), EAGAIN);
-	/* Nobody drives a device. */
+	/* No thread drives a device. */
 	IS(threads(), 1);
 	return e;
 }
@@ -65,7 +65,7 @@ static void wait_for(struct early *e, enum rdma_cm_event_type wanted, struct rdm
 	CHECK((*event)->event == wanted);
 }
 
-/* Listens and connects to itself, with what was made early. */
+/* Listens and connects to itself, with the early objects. */
 static void use(struct early *e)
 {
 	struct link l = { .channel = e->channel };
@@ -118,7 +118,7 @@ static void reap(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* In the child, and in the parent when the child has been there. */
+/* Used in the child, and in the parent when the child has ended. */
 static void after_fork(void)
 {
 	struct early e = early();

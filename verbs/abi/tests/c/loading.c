@@ -1,9 +1,9 @@
-/* What a program sees of the libraries, however they came into it: the host's addresses, and a connection. */
+/* How a program sees the libraries, whatever way they were loaded: the host's addresses, and a connection. */
 #include "harness.h"
 #include <ifaddrs.h>
 #include <net/if.h>
 
-/* The device's address is there once, and the kernel's are there, too. */
+/* The device's address appears once, together with the kernel's. */
 static void interfaces(void)
 {
 	struct ifaddrs *list;

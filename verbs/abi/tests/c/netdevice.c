@@ -1,4 +1,4 @@
-/* The device's interface, by the requests of netdevice(7) and by names and numbers.
+/* The device's interface, through the requests of netdevice(7), and by names and indices.
  *
  *   netdevice IPV4 MASK BROADCAST MTU | "-"    what it has, or that it has no IPv4 address
  *   netdevice none                             there is none */
@@ -24,7 +24,7 @@ static bool is(const struct sockaddr *address, const char *ip)
 	return sin->sin_family == AF_INET && inet_ntop(AF_INET, &sin->sin_addr, text, sizeof text) && !strcmp(text, ip);
 }
 
-/* What the kernel has stays as it is. */
+/* The kernel's answers stay as they are. */
 static void others(void)
 {
 	struct ifreq request;
@@ -50,7 +50,7 @@ static void others(void)
 	IS(waiting, 0);
 }
 
-/* How often a name is among all interfaces'. */
+/* Counts how often a name is in the list of all interfaces. */
 static int listed(const char *wanted, unsigned index)
 {
 	int n = 0;
@@ -64,7 +64,7 @@ static int listed(const char *wanted, unsigned index)
 	return n;
 }
 
-/* The same among those with IPv4 addresses, in room for so many. */
+/* Counts how often a name is among the interfaces with IPv4 addresses, with room for `room` of them. */
 static int configured(const char *wanted, const char *ip, int room)
 {
 	struct ifreq all[64];
@@ -78,7 +78,7 @@ static int configured(const char *wanted, const char *ip, int room)
 			CHECK(is(&all[i].ifr_addr, ip));
 			n++;
 		}
-	/* Nothing behind them is touched. */
+	/* The memory after the entries is untouched. */
 	for (unsigned char *at = (void *)(all + found); at < (unsigned char *)(all + 64); at++)
 		CHECK(*at == 0xee);
 	if (room == 64) {
@@ -89,7 +89,7 @@ static int configured(const char *wanted, const char *ip, int room)
 	return n;
 }
 
-/* What the device says of the interface of its addresses. */
+/* Compares the interface with what the device reports for its addresses. */
 static void of_the_device(unsigned index, bool opened)
 {
 	struct ibv_device **list = SOME(ibv_get_device_list(NULL));
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
 	IS(request.ifr_mtu, atoi(argv[4]));
 	OK(ask(SIOCGIFHWADDR, "urnic0", &request));
 	IS(request.ifr_hwaddr.sa_family, ARPHRD_ETHER);
-	/* The EUI-64 that the node's GUID is made of. */
+	/* The EUI-64 that the node's GUID consists of. */
 	struct ibv_device **list = SOME(ibv_get_device_list(NULL));
 	uint64_t guid = ibv_get_device_guid(list[0]);
 	const unsigned char *eui = (void *)&guid, *mac = (void *)request.ifr_hwaddr.sa_data;

@@ -1,5 +1,6 @@
-/* Calls what rdma-core has got after release 44: `newer.c` by the versions of the symbols, `calls.c` for all that is exported.
- * The headers of older releases do not declare it, so it is declared here, under names that newer headers do not have. */
+/* Calls the functions that rdma-core has added since release 44: `newer.c` by the versions of the symbols,
+ * `calls.c` to cover all exported functions. Headers of older releases do not declare them, so they are declared
+ * here, under names that newer headers do not use. */
 #ifndef NEWER_H
 #define NEWER_H
 
@@ -20,13 +21,13 @@ enum { ADDRINFO_RESOLVED = 16, ADDRINFO_ERROR = 17, USER = 18 };
 #define NEWER_RAI_SA 16
 #define NEWER_RAI_DNS 32
 
-/* The function of a version, as a call by name at the time of linking would find it. */
+/* Returns the function of a symbol version, as linking by name would find it. */
 static void *newer(const char *name, const char *version);
 
 #define VERBS(version, answer, name, ...) ((answer (*)(__VA_ARGS__))newer(#name, "IBVERBS_1." #version))
 #define CM(version, answer, name, ...) ((answer (*)(__VA_ARGS__))newer(#name, "RDMACM_1." #version))
 
-/* Registration with a mask, and buffers of the library's. */
+/* Registration with a mask, and buffers that the library allocates. */
 static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 {
 	struct ibv_mr *(*reg_mr_ex)(struct ibv_pd *, struct newer_mr_init_attr *) =
@@ -39,7 +40,7 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	struct ibv_pd *pd = SOME(ibv_alloc_pd(context)), *other = SOME(ibv_alloc_pd(context));
 
 	struct newer_mr_init_attr attr = { .length = len, .access = IBV_ACCESS_LOCAL_WRITE, .comp_mask = OF_ADDR, .addr = memory,
-		.iova = 1, .fd = 77, .fd_offset = 1, .dmah = (void *)1, .buf = (void *)1 }; /* what the mask does not name does not count */
+		.iova = 1, .fd = 77, .fd_offset = 1, .dmah = (void *)1, .buf = (void *)1 }; /* members that the mask does not name are ignored */
 	struct ibv_mr *mr = SOME(reg_mr_ex(pd, &attr));
 	CHECK(mr->pd == pd && mr->context == context && mr->addr == memory && mr->length == len && mr->lkey);
 	OK(ibv_dereg_mr(mr));
@@ -48,7 +49,7 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	mr = SOME(reg_mr_ex(pd, &attr));
 	CHECK(mr->addr == memory && mr->length == len);
 	OK(ibv_dereg_mr(mr));
-	/* The structure of its first release, which ends before the buffer, at the end of a page. */
+	/* The structure of its first release, which ends before the member for the buffer, at the end of a page. */
 	long page = sysconf(_SC_PAGESIZE);
 	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(pages != MAP_FAILED);
@@ -115,7 +116,7 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	OK(ibv_dealloc_pd(pd));
 }
 
-/* What an iWARP device has not. */
+/* Features that an iWARP device does not have. */
 static void newer_refusals(struct ibv_context *context)
 {
 	uint64_t value = 77, room[8] = { 0 };
@@ -137,7 +138,7 @@ static void newer_refusals(struct ibv_context *context)
 	CHECK(value == 77);
 }
 
-/* Events of the program's own, and names resolved with an event. */
+/* Events made by the program, and names resolved with an event. */
 static void newer_identifiers(void)
 {
 	int (*write_event)(struct rdma_cm_id *, int, int, uint64_t) =
@@ -175,7 +176,7 @@ static void newer_identifiers(void)
 	event = next_event(channel, (enum rdma_cm_event_type)ADDRINFO_RESOLVED);
 	CHECK(event->id == id && event->status == 0);
 	OK(rdma_ack_cm_event(event));
-	FAILS(resolve(id, "127.0.0.1", "7471", &hints), EBUSY); /* until the program has asked for the answer */
+	FAILS(resolve(id, "127.0.0.1", "7471", &hints), EBUSY); /* until the program has fetched the result */
 	FAILS(query(id, NULL), EINVAL);
 	OK(query(id, &info));
 	struct sockaddr_in *found = (void *)SOME(info)->ai_dst_addr;
@@ -192,7 +193,8 @@ static void newer_identifiers(void)
 	FAILS(resolve(NULL, "127.0.0.1", "7471", NULL), EINVAL);
 	FAILS(query(NULL, &info), EINVAL);
 
-	/* An identifier without a channel has the answer when the call returns. What nobody asks for goes with the identifier. */
+	/* An identifier without a channel has the result when the call returns. A result that is never fetched is
+	 * freed with the identifier. */
 	OK(resolve(sync, "127.0.0.1", "7471", NULL));
 	CHECK((int)SOME(sync->event)->event == ADDRINFO_RESOLVED);
 	OK(query(sync, &info));

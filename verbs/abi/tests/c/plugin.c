@@ -1,4 +1,4 @@
-/* A program whose plug-ins use the library: loads it, uses it, unloads it, again and again, in two threads.
+/* A program whose plug-ins use the library: loads it, uses it and unloads it, again and again, in two threads.
  *
  *   plugin LIBRARY ROUNDS */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* Reads into several pieces of memory, by both ways of posting, up to what `max_sge_rd` says. */
+/* Reads into several pieces of memory, by both ways of posting, up to `max_sge_rd`. */
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
@@ -23,7 +23,7 @@ static void create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr *init)
 	CHECK(ex.cap.max_send_sge >= ELEMENTS);
 }
 
-/* What the memory of the reader must be after a Read into these elements. */
+/* Computes what the reader's memory must be after a Read into these elements. */
 static void model(char *memory, const char *base, const struct ibv_sge *sges, int n, const char *from)
 {
 	for (int i = 0; i < n; i++) {
@@ -48,7 +48,7 @@ int main(void)
 		uint32_t total = 0;
 		for (int i = 0; i < n; i++) {
 			uint32_t len = rand() % 4 ? rand() % (SIZE / ELEMENTS) : 0;
-			/* Elements of nothing are not looked at. */
+			/* Elements of length 0 are ignored. */
 			sges[i] = len ? (struct ibv_sge){ (uintptr_t)l.memory[at] + rand() % (SIZE - len), len, mine->lkey } :
 				(struct ibv_sge){ rand(), 0, rand() };
 			total += len;
@@ -79,7 +79,7 @@ int main(void)
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_READ && wc.wr_id == (uint64_t)round && wc.byte_len == total);
 		CHECK(!memcmp(expected, l.memory[at], SIZE));
 	}
-	/* An element of no region: the request is to blame, and none of the others is written. */
+	/* An element without a region: the request fails, and no element is written. */
 	memset(l.memory[0], 0, SIZE);
 	struct ibv_sge sges[3] = { { (uintptr_t)l.memory[0], 8, l.mr[0]->lkey }, { (uintptr_t)l.memory[0] + 8, 8, l.mr[0]->lkey + 1 },
 		{ (uintptr_t)l.memory[0] + 16, 8, l.mr[0]->lkey } };

@@ -1,6 +1,7 @@
-/* Connections that come and go, registrations, queues, and every operation, verified, in two threads, for some time. What
- * the process holds must not grow. Every so often all is taken down, and what is left is told: bytes of the heap that are
- * in use, resident memory (KiB), descriptors, and how many connections and operations there have been.
+/* Connections, registrations, queues, and every operation, with verified data, in two threads, for some time. The
+ * resources of the process must not grow. Every so often all is destroyed, and the program prints what is left:
+ * bytes in use on the heap, resident memory (KiB), descriptors, and the numbers of connections and operations so
+ * far.
  *
  *   soak SECONDS SEED */
 #include <dirent.h>
@@ -30,8 +31,8 @@ static long resident(void)
 	return pages * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-/* The fewest of several looks: other threads open files for a moment, or let go of what was destroyed a moment later. What
- * leaks is there every time. */
+/* Takes the minimum of several counts, because other threads open files for a moment, or close descriptors a
+ * moment late. A leak shows in every count. */
 static int descriptors(void)
 {
 	int fewest = INT_MAX;
@@ -47,7 +48,7 @@ static int descriptors(void)
 	return fewest;
 }
 
-/* Objects that come and go while connections work. */
+/* Creates and destroys objects while connections work. */
 static void churn(struct link *l, unsigned *state)
 {
 	struct ibv_context *verbs = l->client->verbs;
@@ -78,7 +79,7 @@ static void churn(struct link *l, unsigned *state)
 	OK(ibv_dereg_mr(mr));
 }
 
-/* One request from one end, and what it does at the other. */
+/* Posts one request at one end, and checks its effect at the other. */
 static void operate(struct link *l, unsigned *state)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -97,7 +98,7 @@ static void operate(struct link *l, unsigned *state)
 		OK(post(ids[from], l->mr[from], 0, len, &wr));
 		wc = completion(l->cq[from]);
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr.wr_id);
-		/* It is complete here before it is there; its last byte comes last. */
+		/* The request completes here before its data is placed there; the last byte is placed last. */
 		while (*(volatile char *)(l->memory[to] + at + len - 1) != byte)
 			sched_yield();
 		CHECK(l->memory[to][at] == byte);
@@ -154,7 +155,7 @@ static void *work(void *arg)
 		if (next(&state) % 4)
 			link_down(&l);
 		else
-			link_free(&l); /* in the middle of it */
+			link_free(&l); /* in the middle of traffic */
 		atomic_fetch_add(&rounds, 1);
 	}
 	return NULL;

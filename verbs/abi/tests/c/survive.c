@@ -1,4 +1,5 @@
-/* What programs do to themselves: cancelled threads, objects that go while others wait for them, forks.
+/* What programs do to themselves: cancelled threads, objects that are destroyed while other threads wait for them,
+ * forks.
  *
  *   survive cancel | destroy | fork-before | fork-after | silent */
 #include "harness.h"
@@ -8,14 +9,14 @@ static atomic_int ready;
 static _Thread_local pid_t me;
 static atomic_int waiter;
 
-/* The thread is about to block: nothing sleeps in between. */
+/* The thread is about to block: it does not sleep before that. */
 static void about_to_wait(void)
 {
 	me = gettid();
 	waiter = me;
 }
 
-/* False: it has ended instead. */
+/* Waits until the thread blocks. Returns false if it has ended instead. */
 static bool until_it_waits(void)
 {
 	for (;;) {
@@ -67,7 +68,7 @@ static void *in_connect(void *id)
 	return NULL;
 }
 
-/* Starts a thread, and ends it when it blocks. False: it has ended by itself. */
+/* Starts a thread, and cancels it when it blocks. Returns false if it has ended by itself. */
 static bool cancel(void *(*blocks)(void *), void *with)
 {
 	pthread_t thread;
@@ -85,7 +86,7 @@ static bool cancel(void *(*blocks)(void *), void *with)
 
 static atomic_int at_work;
 
-/* Is cancelled while it works, and ends where it may: in a call that would block, or by its own wish. */
+/* Is cancelled while it works, and ends where it may: in a call that would block, or at a point of its choice. */
 static void *at_work_when_cancelled(void *arg)
 {
 	struct link *l = arg;
@@ -148,7 +149,7 @@ static void cancellation(void)
 		CHECK(cancel(in_cq, channel));
 		CHECK(cancel(in_async, l.client->verbs));
 		CHECK(cancel(in_request, listener));
-		/* Connecting ends by itself after some seconds, which may have passed on a busy machine. */
+		/* Connecting fails by itself after some seconds, which may have passed on a busy machine. */
 		for (bool cancelled = false; !cancelled;) {
 			struct ibv_qp_init_attr init = qp_like(NULL); /* afterwards it names the queues that were made */
 			OK(rdma_create_ep(&id, &active, NULL, &init));
@@ -174,7 +175,7 @@ static void *get_and_keep(void *arg)
 	ready = 1;
 	while (ready == 1)
 		sched_yield();
-	/* The other thread is about to destroy what these are about, and will wait. */
+	/* The other thread is about to destroy the objects of these events, and will wait. */
 	ibv_ack_cq_events(cq, 1);
 	OK(rdma_ack_cm_event(event));
 	return NULL;
@@ -182,7 +183,7 @@ static void *get_and_keep(void *arg)
 
 static struct rdma_event_channel *served;
 
-/* Takes an event, and comes back for the next when the channel is gone: rping's threads do so when it ends. */
+/* Takes an event, and asks for the next when the channel is destroyed, as rping's threads do when it ends. */
 static void *in_cm_again(void *unused)
 {
 	struct rdma_cm_event *event;
@@ -196,7 +197,7 @@ static void *in_cm_again(void *unused)
 	return unused;
 }
 
-/* An identifier about which an event waits. */
+/* Makes an identifier that has a waiting event. */
 static struct rdma_cm_id *with_event(void)
 {
 	struct rdma_cm_id *id;
@@ -206,7 +207,8 @@ static struct rdma_cm_id *with_event(void)
 	return id;
 }
 
-/* The channel goes while a thread is on its way back from an event: that one waits. Who has destroyed it is told. */
+/* The channel is destroyed while a thread processes an event: that thread waits from then on. The thread that
+ * destroyed the channel gets EBADF if it asks for an event. */
 static void outrun(void)
 {
 	pthread_t thread;
@@ -231,7 +233,7 @@ static void outrun(void)
 	FAILS(rdma_get_cm_event(served, &event), EBADF);
 }
 
-/* Objects go while other threads wait for them, or hold events about them. */
+/* Objects are destroyed while other threads wait for them, or hold events about them. */
 static void destruction(void)
 {
 	struct link l;
@@ -258,7 +260,7 @@ static void destruction(void)
 		}
 		outrun();
 
-		/* Events that were not acknowledged hold their objects. */
+		/* Events that are not acknowledged delay the destruction of their objects. */
 		struct ibv_comp_channel *own = SOME(ibv_create_comp_channel(verbs));
 		struct ibv_cq *plain = l.cq[0];
 		rdma_destroy_qp(l.client);
@@ -311,7 +313,7 @@ static void reap(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* The process has loaded the library, and looked at the list of devices, but opened none: the child may. */
+/* The process has loaded the library, and listed the devices, but opened none: the child may open one. */
 static void fork_before(void)
 {
 	OK(ibv_fork_init());
@@ -326,7 +328,7 @@ static void fork_before(void)
 	use();
 }
 
-/* The device is the parent's. */
+/* The device belongs to the parent. */
 static void fork_after(void)
 {
 	struct link l;
@@ -349,14 +351,14 @@ static void fork_after(void)
 		FAILS(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENODEV);
 		FAILS(ibv_query_device(verbs, &attr), ENODEV);
 		IS(ibv_poll_cq(l.cq[0], 1, &wc), 0);
-		exit(0); /* without a word to the parent's peers */
+		exit(0); /* the parent's peers get nothing from it */
 	}
 	reap(child);
 	wr.wr.rdma.remote_addr = (uintptr_t)l.memory[1];
 	wr.wr.rdma.rkey = l.mr[1]->rkey;
 	OK(post(l.client, l.mr[0], 0, 100, &wr));
 	CHECK(completion(l.cq[0]).status == IBV_WC_SUCCESS);
-	/* A child that becomes another program. */
+	/* A child that runs another program. */
 	child = fork();
 	if (!child) {
 		execlp("true", "true", NULL);
@@ -366,7 +368,7 @@ static void fork_after(void)
 	link_down(&l);
 }
 
-/* Nobody reads what the library says. */
+/* The library's messages have no reader. */
 static void silent(void)
 {
 	int ends[2];

@@ -1,5 +1,5 @@
-/* A program that is linked to no library of RDMA: it loads those that it is told, and unloads them while the device is open,
- * objects exist, and a thread waits for events.
+/* A program that is not linked to RDMA libraries: it loads those named on its command line, and unloads them while
+ * the device is open, objects exist, and a thread waits for events.
  *
  *   unload LIBRARY [LIBRARY]: one for both interfaces, or one for each */
 #include "harness.h"
@@ -44,7 +44,8 @@ static void *waits_in_channel(void *arg)
 	return NULL;
 }
 
-/* Unloads the libraries while the device is open, objects exist, and a thread waits; loads them again, and goes on. */
+/* Unloads the libraries while the device is open, objects exist, and a thread waits; loads them again, and goes
+ * on. */
 static void come_and_go(void)
 {
 	struct sockaddr_in own = own_address(0);
@@ -71,7 +72,7 @@ static void come_and_go(void)
 		struct ibv_qp_init_attr init = qp_like(cq);
 		struct ibv_qp *qp = SOME(FROM(verbs_library, ibv_create_qp)(pd, &init));
 		unload();
-		/* Tables of functions lead to what is still there. */
+		/* Tables of functions still lead to loaded code. */
 		IS(cq->context->ops.poll_cq(cq, 1, &wc), 0);
 		load();
 		OK(FROM(cm_library, rdma_get_cm_event)(events, &event));

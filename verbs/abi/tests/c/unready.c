@@ -1,4 +1,4 @@
-/* A Send that finds no receive waits as long as its receiver has asked for, whichever end that is. */
+/* A Send that finds no receive waits as long as its receiver asked for, whichever end that is. */
 static int rnr_retry[2];
 #define LINK_RNR_RETRY(end) rnr_retry[end]
 #include "harness.h"
@@ -8,7 +8,7 @@ static struct rdma_cm_id *id_of(struct link *l, int end)
 	return end ? l->server : l->client;
 }
 
-/* A request of eight octets completes where it was posted. */
+/* Posts a request of eight octets, which completes at its sender. */
 static void say(struct link *l, int end, struct ibv_send_wr wr)
 {
 	OK(post(id_of(l, end), l->mr[end], 0, 8, &wr));
@@ -26,7 +26,7 @@ static void received(struct link *l, int end)
 	CHECK(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV && wc.wr_id == 77 && wc.byte_len == 8);
 }
 
-/* `end` has no receive for what comes. */
+/* `end` has no receive for the incoming Send. */
 static void without_a_receive(int end, int retry)
 {
 	struct link l;
@@ -35,7 +35,7 @@ static void without_a_receive(int end, int retry)
 	link_up(&l);
 	struct ibv_send_wr message = { .wr_id = 1, .opcode = IBV_WR_SEND };
 	struct ibv_send_wr write = { .wr_id = 2, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)l.memory[end], l.mr[end]->rkey } };
-	/* Who connects speaks first. */
+	/* The connecting end must send first. */
 	hear(&l, 1);
 	say(&l, 0, message);
 	received(&l, 1);
@@ -44,7 +44,8 @@ static void without_a_receive(int end, int retry)
 	say(&l, 1 - end, message);
 	if (retry) {
 		say(&l, 1 - end, write);
-		/* The Write behind the Send is placed, and then the Send waits. A poll with room for none drives the engine. */
+		/* The Write after the Send is placed, and the Send waits. A poll without room for completions
+		 * drives the engine. */
 		while (((volatile char *)l.memory[end])[6] != 'n')
 			ibv_poll_cq(l.cq[end], 0, NULL);
 		struct ibv_qp_attr attr;

@@ -1,41 +1,42 @@
-//! C programs (`../c/`), linked to rdma-core's libraries as any program is, and run on ours in each way of loading them.
+//! Runs C programs (`../c/`), linked to rdma-core's libraries as any program is, on our libraries in each way of
+//! loading them.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// How our libraries come into a program, as `urnic run --libraries` has it.
+/// How our libraries get into a program, as in `urnic run --libraries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Preload,
     DropIn,
     Both,
-    /// Not at all: the program loads them itself.
+    /// Not preloaded: the program loads them itself.
     Itself,
 }
 
 pub const WAYS: [Way; 3] = [Way::Preload, Way::DropIn, Way::Both];
 
-/// What watches over a program.
+/// The tool that watches a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     No,
-    /// AddressSanitizer. Its library wants to be the first of the process.
+    /// AddressSanitizer. Its library must come first in the process.
     Asan,
-    /// The same behind what is preloaded, as it is with `urnic run` and `verify_asan_link_order=0`.
+    /// The same after preloaded libraries, as with `urnic run` and `verify_asan_link_order=0`.
     AsanBehind,
-    /// The same, but leaks are not looked for: forked children have the memory of threads that they have not.
+    /// The same without leak detection, because forked children have the memory of threads that do not exist in them.
     AsanNoLeaks,
 }
 
-/// How long a program may take, in seconds. A bound, not a measurement: the machine may be busy.
+/// Time limit of a program, in seconds. A bound, not a measurement, because the machine may be busy.
 const PATIENCE: u32 = 300;
 
-/// What is kept until the process ends: DPDK's memory, and the one device.
+/// Leaks to ignore: DPDK's memory and the one device, which are kept until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
 
-/// The folder of the libraries, which are built here: they are no dependencies of this test.
+/// Returns the folder of the libraries. They are built here because they are not dependencies of this test.
 pub fn libraries() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -52,26 +53,26 @@ pub fn libraries() -> &'static Path {
     })
 }
 
-/// What a program's device is on.
+/// The port or sockets under a program's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// A port of DPDK's with these addresses, at whose other end is nobody.
+    /// A DPDK port with these addresses and without a peer.
     Port(&'static str),
     /// The kernel's sockets, with all of the host's addresses.
     Kernel,
-    /// Another port of DPDK's: what it is, with `{}` for a folder of its own, and its addresses.
+    /// Another DPDK port: its specification, with `{}` for a folder of its own, and its addresses.
     Dpdk(&'static str, &'static str),
 }
 
-/// Where programs run that do not say.
+/// The device of programs for which the test names none.
 const PORT: On = On::Port("10.4.9.1/24");
 
-/// Compiles a program and runs it in one of the ways.
+/// Compiles a program and runs it in one of the ways of loading.
 pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
     run_on(PORT, name, arguments, way, watched)
 }
 
-/// The same on a device of the caller's choice.
+/// The same on a device that the caller chooses.
 pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
     run_with(on, name, &[], arguments, way, watched)
 }
@@ -102,7 +103,7 @@ pub fn run_with(
     std::fs::write(&kept, KEPT).expect("a file");
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &PATIENCE.to_string(), "env"]);
-    // Only for the program: `timeout` is none of urnic's.
+    // Only for the program: `timeout` must not load the libraries.
     let mut preload: Vec<PathBuf> = Vec::new();
     if matches!(watched, Watched::Asan | Watched::AsanNoLeaks) {
         preload.push(sanitizer());
@@ -135,8 +136,8 @@ pub fn run_with(
                 .env("URNIC_PORT", port.replace("{}", &folder.path().display().to_string()));
         }
     }
-    // Leaks are told apart by whole stacks. Signal stacks are taken away when a thread ends, on what is left of the stack of
-    // one that is cancelled.
+    // Whole stacks, because these distinguish leaks. No signal stacks: the sanitizer frees them when a thread ends,
+    // which for a cancelled thread runs on the rest of its stack.
     let leaks = u8::from(watched != Watched::AsanNoLeaks);
     let options =
         format!("fast_unwind_on_malloc=0:verify_asan_link_order=0:use_sigaltstack=0:detect_leaks={leaks}");
@@ -145,7 +146,7 @@ pub fn run_with(
     command.output().expect("timeout runs")
 }
 
-/// AddressSanitizer's library.
+/// Returns AddressSanitizer's library.
 fn sanitizer() -> PathBuf {
     let output = Command::new("cc").arg("-print-file-name=libasan.so").output().expect("cc runs");
     PathBuf::from(text(&output).trim())
@@ -155,12 +156,12 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs a program, which has to reach its end. Answers what it printed.
+/// Runs a program, which must succeed. Returns its output.
 pub fn succeeds(name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
     succeeds_on(PORT, name, arguments, way, watched)
 }
 
-/// The same on a device of the caller's choice.
+/// The same on a device that the caller chooses.
 pub fn succeeds_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
     let output = run_on(on, name, arguments, way, watched);
     let printed = text(&output);

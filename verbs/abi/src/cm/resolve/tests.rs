@@ -16,7 +16,7 @@ fn what_c_is_given_it_gives_back() {
     ];
     for wanted in addresses {
         let storage = sockaddr(wanted);
-        // SAFETY: a socket address, in memory for any.
+        // SAFETY: a socket address, in storage for any.
         assert_eq!(unsafe { address((&raw const storage).cast()) }, Ok(wanted));
     }
     let mapped: SocketAddr = "[::ffff:10.0.0.1]:7174".parse().unwrap();
@@ -25,7 +25,7 @@ fn what_c_is_given_it_gives_back() {
     assert_eq!(unsafe { address((&raw const storage).cast()) }, Ok("10.0.0.1:7174".parse().unwrap()));
 }
 
-/// RFC 4007 §6: which link an address of a link alone is on does not show in the address.
+/// RFC 4007 §6: a link-local address does not contain its link.
 #[test]
 fn our_address_is_on_the_peers_link() {
     assert_eq!(on_the_link_of(link_local(2, 3), link_local(1, 0)), link_local(1, 3));
