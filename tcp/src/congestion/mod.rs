@@ -55,8 +55,9 @@ pub const INITIAL_WINDOW: u32 = 10;
 /// Upper limit of every window, in octets: the largest that window scaling can advertise (RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// Least bound of the octets in flight, unless two segments are more: about a train.
-const LEAST_BOUND: u32 = 16 << 10;
+/// Least bound of the octets in flight, unless two segments are more. It is about three trains, one at the sender, one on
+/// the way and one at the receiver: with fewer, one of them would be idle.
+const LEAST_BOUND: u32 = 48 << 10;
 
 /// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.
 #[derive(Clone, Copy, Debug)]

@@ -53,7 +53,7 @@ fn the_rate_of_delivery_is_that_of_the_link() {
 #[test]
 fn a_queue_of_ones_own_stays_short() {
     let last_trip = |delay: Option<Duration>| {
-        let mut w = World::pair("rate=40gbit,delay=1us,queue=5000", |c| c.tcp.queue_delay = delay);
+        let mut w = World::pair("rate=100gbit,delay=1us,queue=5000", |c| c.tcp.queue_delay = delay);
         w.hosts[1].app.unchecked = true;
         let stream = || Script { close_first: false, ..Script::send(u64::MAX / 2) };
         w.open(stream(), Script::silent());
@@ -62,10 +62,10 @@ fn a_queue_of_ones_own_stays_short() {
         w.run(Duration::from_millis(20), |_| false);
         let infos: Vec<_> = w.hosts[0].stack.connections().filter_map(|c| w.hosts[0].stack.info(c)).collect();
         let rate: f64 = infos.iter().filter_map(|i| Some(i.delivery_rate?.octets as f64 * 8.0)).sum();
-        (infos.iter().filter_map(|i| i.srtt).max().expect("a round trip"), rate / (40e9 * 1448.0 / 1538.0))
+        (infos.iter().filter_map(|i| i.srtt).max().expect("a round trip"), rate / (100e9 * 1448.0 / 1538.0))
     };
     let (free, share) = last_trip(None);
-    assert!(free > Duration::from_micros(150) && share > 0.9, "{free:?}, {share}");
+    assert!(free > Duration::from_micros(100) && share > 0.9, "{free:?}, {share}");
     let (bounded, share) = last_trip(Some(Duration::from_micros(16)));
     assert!(bounded < Duration::from_micros(30) && share > 0.9, "{bounded:?}, {share}");
 }
