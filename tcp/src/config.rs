@@ -2,6 +2,7 @@
 
 use crate::congestion::Congestion;
 use crate::ipv6::{MIN_MTU, is_link_local, is_no_host, link_local};
+use crate::sabotage::{Rule, broken};
 use crate::steering::Steering;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -251,6 +252,12 @@ pub struct TcpConfig {
 }
 
 impl TcpConfig {
+    /// Returns how long an ACK may wait for company.
+    #[inline]
+    pub(crate) fn ack_delay(&self) -> Duration {
+        if broken(Rule::AcksComeDue) { Duration::from_secs(60) } else { self.ack_delay }
+    }
+
     /// Returns whether our SYNs offer ECN.
     pub(crate) fn offers_ecn(&self) -> bool {
         self.ecn == Ecn::Offer || (self.congestion == Congestion::Dctcp && self.ecn != Ecn::Off)

@@ -22,6 +22,10 @@ pub enum Rule {
     NeighboursReachAll,
     /// A connection is opened from a port that makes the opening stack its owner.
     PortsLeadHome,
+    /// An ACK that waits for company leaves after [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay).
+    AcksComeDue,
+    /// What is in flight follows the round-trip time to [`TcpConfig::queue_delay`](crate::TcpConfig::queue_delay).
+    QueueStaysShort,
 }
 
 #[cfg(feature = "sabotage")]

@@ -4,6 +4,7 @@
 use super::repair::Facts;
 use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Handler};
+use crate::sabotage::{Rule, broken};
 use crate::scoreboard::{Delivered, Sent};
 use crate::seq::Seq;
 use crate::time::Time;
@@ -119,7 +120,9 @@ impl<B: Buffers> Connection<B> {
         c.delivered += u64::from(s.ack - una);
         c.round.app_limited |= !c.cwnd_limited;
         let turned = rtt.is_some() && self.turn_round(cx.now);
-        if let (Some(rtt), Some(delay)) = (rtt, cx.net.cfg.tcp.queue_delay) {
+        if let (Some(rtt), Some(delay)) = (rtt, cx.net.cfg.tcp.queue_delay)
+            && !broken(Rule::QueueStaysShort)
+        {
             self.cold.congestion.on_round_trip(rtt, flight, delay);
         }
         let c = &mut self.cold;

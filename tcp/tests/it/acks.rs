@@ -24,6 +24,16 @@ fn one_for_a_burst_in_order() {
 }
 
 #[test]
+pub fn little_data_is_acknowledged_soon() {
+    // RFC 1122 §4.2.3.2 allows half a second.
+    let mut b = Bench::listening(|c| c.tcp.ack_delay = Duration::from_micros(50), Script::silent());
+    let c = b.established(syn());
+    assert!(b.send(&c.data(0, 100)).is_empty(), "the ACK waits for company");
+    let sent = b.wait(Duration::from_micros(100));
+    assert_eq!(sent.iter().map(|(_, s)| s.ack).collect::<Vec<_>>(), [Some(c.nxt + 100)]);
+}
+
+#[test]
 fn one_at_once_for_each_segment_out_of_order() {
     // RFC 5681 §4.2, RFC 2018 §4
     let (mut b, c) = established(Script::silent());

@@ -38,6 +38,24 @@ fn a_window_that_is_not_checked_is_caught() {
     assert!(!fails(forged_ack), "with the rule in force nothing fails");
 }
 
+/// A late ACK and a long queue lose no data, so only tests that look at times reveal them.
+#[cfg(feature = "sabotage")]
+#[test]
+fn a_broken_rule_about_time_is_caught() {
+    use urnic_tcp::sabotage::{Rule, set};
+    let rules: [(Rule, fn()); 2] = [
+        (Rule::AcksComeDue, crate::acks::little_data_is_acknowledged_soon),
+        (Rule::QueueStaysShort, crate::throughput::a_queue_of_ones_own_stays_short),
+    ];
+    for (rule, test) in rules {
+        set(Some(rule));
+        let caught = fails(test);
+        set(None);
+        assert!(caught, "{rule:?} is not caught");
+        assert!(!fails(test), "with the rule in force nothing fails");
+    }
+}
+
 /// Rules on which the stacks of a device agree, each with the test that reveals that it is broken.
 #[cfg(feature = "sabotage")]
 #[test]

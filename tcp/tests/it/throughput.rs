@@ -51,7 +51,7 @@ fn the_rate_of_delivery_is_that_of_the_link() {
 
 /// On a link that nobody else uses what waits is bounded, and the link is filled all the same.
 #[test]
-fn a_queue_of_ones_own_stays_short() {
+pub fn a_queue_of_ones_own_stays_short() {
     let last_trip = |delay: Option<Duration>| {
         let mut w = World::pair("rate=100gbit,delay=1us,queue=5000", |c| c.tcp.queue_delay = delay);
         w.hosts[1].app.unchecked = true;
