@@ -283,7 +283,7 @@ pub enum Act {
     Twice,
 }
 
-/// Two nodes on one link, which adds no delay.
+/// Two nodes on one link, which has no delay of its own.
 pub struct Pair {
     pub a: Node,
     pub b: Node,

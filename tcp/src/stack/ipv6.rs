@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.receive_tcp6(frame, &ip, path);
         }
         self.settle_acks();
-        // The addresses of a connection were checked when it began. All others are checked here.
+        // The address pairs in `paths` were checked when they were added. All others are checked here.
         let net = &mut self.stack.net;
         let inet = &net.inet6;
         let group = ip.dst.is_multicast();

@@ -26,7 +26,7 @@ pub(crate) static TABLE: Table =
 /// than one vector.
 const VECTOR_MIN: usize = 128;
 /// Data is taken in parts of this many bytes, so that no 32-bit lane of the checksum overflows. The last part may be
-/// longer by [`VECTOR_MIN`]. Even.
+/// longer by up to [`VECTOR_MIN`]. Even.
 const PART: usize = 1 << 26;
 
 /// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight. They
