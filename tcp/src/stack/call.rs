@@ -27,7 +27,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Closes a connection without an entry in TIME-WAIT.
+    /// Closes a connection and leaves no entry in TIME-WAIT.
     #[cold]
     fn close(&mut self, id: ConnId, reason: CloseReason) {
         if let Some(tag) = self.stack.remove(id.index) {
