@@ -7,9 +7,9 @@
  *   sockets wake ADDRESS PORT SIZE N        the same to a server that sleeps in recv(), after silences of random length
  *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
- * Each end prints one JSON object: the processor time of its measured part in seconds, and at the client the
- * measurement. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC
- * 5041).
+ * Each end prints one JSON object: the processor time that its measured part took, in seconds. The client's object
+ * also has the measurement. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC
+ * 5044, RFC 5041).
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -104,8 +104,8 @@ static void print_times(void)
 	       seconds(ended.ru_stime) - seconds(started.ru_stime));
 }
 
-/* Returns the number of rounds that are not counted. None after silences, because then every round is equally
- * cold. */
+/* Returns the number of rounds that are not counted. It is 0 if each round follows a silence, because then every
+ * round is equally cold. */
 static uint64_t warmup(struct task task)
 {
 	return task.kind == PING ? WARMUP : 0;

@@ -38,7 +38,7 @@ pub struct Setting {
 const FILE_VARIABLE: &str = "URNIC_CONFIG";
 /// Variables that are not settings.
 const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "URNIC_LOG"];
-/// Larger files are refused as mistaken, in bytes.
+/// The largest file, in bytes. A larger one is refused as a mistake.
 const FILE_MAX: u64 = 1 << 20;
 
 impl Sources {
@@ -187,7 +187,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Checks that involve several keys.
+    /// Makes the checks that involve several keys, and returns the configuration.
     fn finish(self) -> Result<Config, ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
@@ -307,7 +307,8 @@ fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
 }
 
 impl Config {
-    /// Returns the Ethernet address that is set or derived from the IP address; `None` if the interface's is used.
+    /// Returns the Ethernet address that is set or derived from the IP address. `None` if the interface's is used, or
+    /// if there is no IP address to derive one from.
     pub fn mac(&self) -> Option<Mac> {
         match self.port.mac {
             MacSource::Fixed(mac) => Some(mac),

@@ -1,8 +1,8 @@
 //! Two stacks on a bad link, with one connection, and a third party that forges segments. The input determines what
 //! happens to frames in flight, how much time passes, and what the applications do. After each step both ends are
-//! compared: octets that one end counts as acknowledged, the other has; an application gets what the other wrote;
-//! windows never shrink; the stacks' state is consistent ([`Stack::audit`](urnic_tcp::Stack::audit)). In the end the
-//! link is good again: then everything must arrive and both ends must close, or must have reported why not.
+//! compared: if one end counts octets as acknowledged, the other end has them; an application gets what the other
+//! wrote; windows never shrink; the stacks' state is consistent ([`Stack::audit`](urnic_tcp::Stack::audit)). In the
+//! end the link is good again: then everything must arrive and both ends must close, or must have reported why not.
 
 mod end;
 mod forge;
@@ -23,8 +23,8 @@ const PORT: u16 = 7;
 const MOST_WRITTEN: u64 = 200_000;
 /// Delay of one direction once the link is good.
 const DELAY: Duration = Duration::from_micros(100);
-/// Time by which both ends must be done then. The longest wait is that for the FIN of a peer that has forgotten the
-/// connection.
+/// Time after which both ends must be done once the link is good. The longest wait is that for the FIN of a peer that
+/// has forgotten the connection.
 const PATIENCE: Duration = Duration::from_secs(8 * 3600);
 const FIN_WAIT: Duration = Duration::from_secs(6 * 3600);
 
@@ -123,7 +123,7 @@ impl Run {
                 for _ in 0..[1, 2, 5, 64][arg] {
                     self.deliver(who);
                 }
-                // In other cases, more frames of the burst follow.
+                // With 6, more frames of the burst follow first.
                 if what < 6 {
                     self.pass(who);
                 }
@@ -276,7 +276,7 @@ impl Run {
         }
         for who in [0, 1] {
             let app = &self.ends[who].app;
-            // Because links were bad, or because the application aborted.
+            // A failure is excused: the links were bad, or the application aborted.
             let given_up = matches!(
                 app.closed,
                 Some(CloseReason::Aborted | CloseReason::TimedOut | CloseReason::Unreachable)
@@ -386,7 +386,7 @@ impl Run {
 
 /// Returns programs: transfers in both directions, with losses and other events in between.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // To an end: all frames in flight; from an end: 30 records.
+    // `to_*` delivers all frames in flight to an end; `from_*` sends 30 records from an end.
     let (to_a, to_b) = (vec![0xc0], vec![0xe0]);
     let (from_a, from_b) = (vec![22 | 0x40, 30], vec![22 | 0x60, 30]);
     let (wait, later) = (vec![8], vec![9 | 0x80]);

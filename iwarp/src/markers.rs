@@ -1,8 +1,9 @@
 //! Markers (RFC 5044 §4.2, §4.3): four octets at every 512th octet of a direction, from its first octet on. Each
 //! marker points back at the start of the FPDU around it.
 //!
-//! FPDUs and markers are multiples of four octets. So a marker falls before ULPDU_Length, after 4k octets of the
-//! FPDU, or between the pad and the CRC field, but never inside ULPDU_Length or the CRC field.
+//! The lengths of FPDUs and markers are multiples of four octets. So a marker falls before ULPDU_Length, after a
+//! multiple of four octets of the FPDU, or between the pad and the CRC field, but never inside ULPDU_Length or the CRC
+//! field.
 
 /// Octets from the start of one marker to the start of the next.
 const EVERY: usize = 512;
@@ -13,12 +14,12 @@ const BETWEEN: usize = EVERY - LEN;
 
 /// Positions of the markers in the next FPDU of one direction.
 ///
-/// *Wire* offsets count the octets of the FPDU as they are in the TCP stream, from the marker before ULPDU_Length if
-/// there is one, because that marker belongs to this FPDU (MPA-22). *Plain* offsets count the octets of the FPDU
-/// without markers.
+/// *Wire* offsets count the octets of the FPDU as they are in the TCP stream, with markers. They begin at the marker
+/// before ULPDU_Length if there is one, because that marker belongs to this FPDU (MPA-22). *Plain* offsets count the
+/// octets of the FPDU without markers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// Plain octets before the next marker.
+    /// Plain octets before the next marker; `u16::MAX` if the direction has no markers.
     ahead: u16,
 }
 
@@ -67,7 +68,7 @@ impl Markers {
         (self.ahead()..self.size(plain)).step_by(EVERY)
     }
 
-    /// Returns FPDUPTR of the marker at wire offset `at`: the octets from ULPDU_Length to the marker, with those of
+    /// Returns FPDUPTR of the marker at wire offset `at`: the octets from ULPDU_Length to the marker, including the
     /// markers in between (MPA-21, MPA-24). It is 0 for a marker before ULPDU_Length (MPA-22). FPDUPTR has room for
     /// every FPDU whose ULPDU is at most [`crate::MULPDU_MAX`] octets; for longer ones it wraps.
     pub(crate) fn pointer(self, at: usize) -> u16 {

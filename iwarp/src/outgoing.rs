@@ -73,8 +73,8 @@ impl Outgoing {
     /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
-    /// The header is written in place and field by field. A copy right after these stores, in pieces wider than
-    /// theirs, would wait until all earlier stores have left the core.
+    /// The header is written in place and field by field. Otherwise a copy of the header would follow these stores at
+    /// once. A copy reads pieces wider than the stores, so it would wait until all earlier stores have left the core.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,

@@ -192,9 +192,10 @@ impl<C: Chunk> Stream<C> {
     /// Takes the next octets of the stream, split in any way (MPA-44). Until an incomplete FPDU is whole, the stream
     /// keeps its chunks or copies their octets.
     ///
-    /// Returns `Some` if the stream has stopped before an FPDU. The reason is in [`Rest::wants`]: the [`Budget`] has
-    /// no room for an incomplete FPDU; or the FPDU must wait for a receive, but no more octets may wait; or an
-    /// invalidation is not done. Once the reason is gone, offer the rest of the chunk again, before any other chunk.
+    /// Returns `None` if no octets of the chunk are left; otherwise the stream has stopped before an FPDU that it
+    /// cannot handle now. [`Rest::wants`] tells the reason: the [`Budget`] has no room for an incomplete FPDU; or the
+    /// FPDU must wait for a receive, but no more octets may wait; or an invalidation is not done. Once the reason is
+    /// gone, offer the rest of the chunk again, before any other chunk.
     ///
     /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
@@ -218,9 +219,10 @@ impl<C: Chunk> Stream<C> {
         None
     }
 
-    /// Lets messages of queue 0 that find no receive wait for one, from now on. At most 64 KiB of them wait, within
-    /// the [`Budget`]; all other traffic is served meanwhile. Without this call, such a message is a [`Fault`]
-    /// (ERR-22). When the caller posts a receive while [`Self::sends_wait`], it must call [`Self::take_up_sends`].
+    /// Lets a message of queue 0 wait, from now on, if no receive is posted for it. At most 64 KiB of such messages
+    /// wait, within the [`Budget`]; all other traffic is served meanwhile. Without this call, such a message is a
+    /// [`Fault`] (ERR-22). When the caller posts a receive while [`Self::sends_wait`], it must call
+    /// [`Self::take_up_sends`].
     pub fn let_sends_wait(&mut self) {
         self.rdmap.inbound.let_wait();
     }
@@ -243,13 +245,14 @@ impl<C: Chunk> Stream<C> {
         })
     }
 
-    /// Discards the waiting messages, and from now on each message that finds no receive, because the user takes no
-    /// more. All other traffic is served as before.
+    /// Discards the waiting messages and all later ones of queue 0, because the user takes no more messages. If none
+    /// waits, discards from the next message on that finds no receive. All other traffic is served as before. Does
+    /// nothing without [`Self::let_sends_wait`].
     pub fn discard_sends(&mut self) {
         self.rdmap.inbound.discard();
     }
 
-    /// Returns the fault that ends the stream if the caller lets the oldest waiting message wait no longer; `None` if
+    /// Returns the fault for a stream that must end because its oldest waiting message has waited too long; `None` if
     /// no message waits.
     pub fn receive_missing(&self) -> Option<Fault> {
         self.rdmap.inbound.overdue()
@@ -377,7 +380,7 @@ impl<C: Chunk> Stream<C> {
         self.assembly.holds_chunks()
     }
 
-    /// Copies the octets of the held chunks and releases the chunks. For when receive buffers have become scarce.
+    /// Copies the octets of the held chunks and releases the chunks. Call this when receive buffers are scarce.
     pub fn copy_out(&mut self) {
         self.assembly.stage();
     }
@@ -409,8 +412,8 @@ impl<C: Chunk> Octets for Spread<'_, C> {
     }
 }
 
-/// The DDP and RDMAP state of both halves. It is apart from the assembly because an FPDU being handled borrows its
-/// octets from the assembly.
+/// The DDP and RDMAP state of both halves. It is a structure of its own, because an FPDU in hand borrows its octets
+/// from the assembly.
 #[derive(Debug)]
 struct Rdmap {
     inbound: Inbound,
@@ -419,7 +422,7 @@ struct Rdmap {
     role: Role,
     /// A valid FPDU has arrived.
     heard: bool,
-    /// The first FPDU may be a zero-length Send that is an RTR indication and no message of the peer's user.
+    /// Whether the first FPDU may be an RTR indication: a zero-length Send that is no message of the peer's user.
     rtr_send: bool,
 }
 
@@ -508,7 +511,7 @@ impl Rdmap {
     }
 
     /// Delivers [`Delivery::FirstFpdu`]. Returns `true` if the FPDU is a zero-length Send that is the RTR indication.
-    /// That one uses the first MSN of its queue but takes no receive request and completes nothing (MPAE-32,
+    /// This Send uses the first MSN of its queue, but takes no receive request and completes nothing (MPAE-32,
     /// MPAE-34), because users of the peer-to-peer model post no receive for it.
     #[cold]
     fn first<S: Sink>(&mut self, segment: &Segment<'_>, sink: &mut S) -> bool {

@@ -75,12 +75,12 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     let (mut a, mut b) = (End::new(&budget), End::new(&budget));
     assert!(a.offer(&large[..40_000]));
     assert_eq!(budget.reserved(), large.len());
-    // Whole FPDUs need no room. The incomplete one after them is left, to the octet.
+    // Whole FPDUs need no room. The stream takes no octet of the incomplete one after them.
     assert!(!b.offer(&[&small[..], &large[..1000]].concat()));
     assert!(b.holds(100));
     assert_eq!((b.left.len(), b.left[0].len()), (1, 1000));
     assert!(!b.stream.mid_fpdu());
-    // Octets after it wait, although they would fit.
+    // Later octets wait, although they would fit.
     assert!(!b.offer(&large[1000..]));
     assert!(!b.offer(&small));
     assert_eq!(b.memory.placements, 100);

@@ -62,8 +62,8 @@ pub trait Payload: Clone {
         self.len() == 0
     }
 
-    /// Returns the preferred distance of cuts, in octets, for a record that does not go as a whole. Cuts are then at
-    /// multiples of it, counted from the record's start. Zero: cuts may be anywhere.
+    /// Returns the preferred distance of cuts, in octets, for a record that must be cut into segments. The stack then
+    /// cuts at multiples of this distance from the record's start. Zero: the stack may cut anywhere.
     fn unit(&self) -> u16 {
         0
     }
@@ -295,7 +295,7 @@ pub trait Handler<F> {
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
 
     /// Passes a frame that concerns other stacks of the device
-    /// ([`StackConfig::steering`](crate::StackConfig::steering)). Give each a copy with
+    /// ([`StackConfig::steering`](crate::StackConfig::steering)). The handler must give each of them a copy with
     /// [`Stack::take_over`](crate::Stack::take_over). A copy that is lost on the way counts as a frame lost in the
     /// network.
     fn hand_over(&mut self, to: Elsewhere, frame: &F) {

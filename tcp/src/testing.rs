@@ -209,8 +209,8 @@ pub fn config(ip: Ipv4Addr) -> StackConfig {
     StackConfig::new([2, 0, o[0], o[1], o[2], o[3]], ip, 24, 0x5eed + u64::from(o[3]))
 }
 
-/// Returns the range of the IP addresses of a segment and the range of the segment, with or without a tag, of either
-/// family.
+/// Returns two ranges of a frame, tagged or not, IPv4 or IPv6: that of the IP addresses and that of the TCP segment.
+/// `None` for other frames.
 pub fn ends(frame: &[u8]) -> Option<(Range<usize>, Range<usize>)> {
     let at = if frame.get(12..14)? == [0x81, 0] { 18 } else { 14 };
     let word = |i: usize| usize::from(u16::from_be_bytes([frame[i], frame[i + 1]]));
@@ -277,12 +277,13 @@ impl View {
 pub enum Act {
     Pass,
     Drop,
-    /// The frame arrives after the next frame of the same direction.
+    /// The frame arrives after all other frames of the exchange in this direction. If several are delayed, only the
+    /// last one arrives.
     Delay,
     Twice,
 }
 
-/// Two nodes on one link without a delay of its own.
+/// Two nodes on one link, which has no delay of its own.
 pub struct Pair {
     pub a: Node,
     pub b: Node,
@@ -416,7 +417,7 @@ impl Pair {
         assert!(self.b.data(to)[had..] == *data, "the data is not what was sent");
     }
 
-    /// Runs one exchange in each direction.
+    /// Runs one exchange in each direction. Returns whether there were any frames.
     fn settle_some(&mut self, wire: &mut impl FnMut(Side, &Sent) -> Act) -> bool {
         self.a.flush(self.now);
         self.b.flush(self.now);

@@ -62,8 +62,8 @@ impl FloorOptions {
         Ok(())
     }
 
-    /// Returns the length of frames that are not measured: they ask the receiver for its count when all frames are
-    /// sent, and carry the answer.
+    /// Returns the length in bytes of frames that are not measured. When all frames are sent, the sender asks for the
+    /// receiver's count with such a frame, and the receiver answers with one.
     fn control_size(&self) -> usize {
         if self.size == 64 { 65 } else { 64 }
     }
@@ -176,12 +176,13 @@ struct Raw {
     port: Port,
     queue: TxQueue,
     frames: ArrayVec<Mbuf, BURST>,
+    /// When the port was first seen without a frame; `None` after a frame.
     quiet: Option<Instant>,
     polls: u32,
 }
 
 impl Raw {
-    /// Receives; from time to time checks the link and the clock.
+    /// Receives, and returns the number of frames. From time to time checks the link and the clock.
     #[inline]
     fn receive(&mut self, waiting_for: &'static str) -> Result<usize, PerfError> {
         let n = self.port.rx_burst(&mut self.frames);
@@ -215,8 +216,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Stops polling for a moment, until the other end is gone: memif's driver crashes a process that polls while its
-    /// peer disconnects, and the other end polls until we are silent.
+    /// Stops polling until the other end is gone, for a moment at most. memif's driver crashes a process that polls
+    /// while its peer disconnects, and the other end polls until we are silent.
     #[cold]
     fn outlast(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
@@ -226,7 +227,7 @@ impl Raw {
         }
     }
 
-    /// Makes a frame of `size` bytes, of which only the header is written.
+    /// Makes a frame of `size` bytes, of which only the header is written; `None` if the pool is empty.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
         let mut frame = self.port.tx_pool().mbuf()?;

@@ -61,8 +61,8 @@ impl FromStr for Link {
 
 impl Link {
     /// Returns the server's port of a link named by `path`; the client's port is its peer. `None` for the kernel's
-    /// sockets. The client sends through `virtio_user`, so that the server's `vhost` copies the frames, which is
-    /// faster than the other way round.
+    /// sockets. The client sends through `virtio_user`, so that the server's `vhost` copies the frames. The reverse is
+    /// slower.
     pub(super) fn server_port(self, path: &Path) -> Result<Option<PortSpec>, PerfError> {
         let name = path.display();
         let spec = match self {
@@ -89,8 +89,9 @@ impl End {
         }
     }
 
-    /// Returns the cores of this end, which wants `wanted` of them. Of given cores it gets its half, or the only one.
-    /// If none are given, it gets as many as it wants; none if it wants several and there are too few for both ends.
+    /// Returns the cores of this end, which wants `wanted` of them. If cores are configured, each end gets half of
+    /// them; a single core goes to both. Otherwise the end gets as many as it wants, or none if it wants several and
+    /// the process has too few for both ends.
     pub(super) fn cores(self, config: &Config, wanted: usize) -> Vec<usize> {
         let given = config.engine.cores.as_slice();
         share(self, given, wanted, urnic_dataplane::allowed_cores)
@@ -114,7 +115,7 @@ impl End {
         let mut config = whole.clone();
         config.port.spec = port.map(|port| if self == Self::Server { port } else { port.peer() });
         if self == Self::Server {
-            // Only the client captures, because its end sees the same frames.
+            // Only the client captures, because both ends see the same frames.
             config.port.capture = None;
         }
         config.ip.addresses.clear();
@@ -140,7 +141,7 @@ impl End {
         bar: bool,
     ) -> Result<PerfReport, PerfError> {
         let config = self.config(whole, port, options)?;
-        // Dedicated engines run on the cores; the application runs on any other.
+        // Dedicated engines take these cores, so the application runs on any other core.
         let dedicated = config.engine.progress == Progress::Dedicated;
         let cores = if dedicated { Vec::new() } else { config.engine.cores.clone() };
         match self {
@@ -154,7 +155,7 @@ impl End {
     }
 }
 
-/// Returns the cores of an end.
+/// Does the work of [`End::cores`]. `given`: the configured cores. `allowed`: returns the cores of this process.
 fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usize>) -> Vec<usize> {
     let allowed = if given.is_empty() { allowed() } else { given.to_vec() };
     let half = match given.len() {
@@ -169,8 +170,8 @@ fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usi
 /// Measures between two ends on this machine, each pinned to cores of its own if there are enough. `bar`: show
 /// progress, if stderr is a terminal.
 ///
-/// Over all links but `ring`, this starts the program twice more, with its own arguments. In those processes, the
-/// call that corresponds to this one measures and does not return.
+/// Over all links but `ring`, this starts the program twice more, with the same arguments. In each of those processes,
+/// this function measures as one end and does not return.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -228,7 +229,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {
         let measured = client.result::<PerfReport>(dir.path());
-        // If both ends fail, the end that did not merely lose the other one knows the reason; it ends first.
+        // If both ends fail, the first to end knows the reason; the other one merely lost its peer.
         if measured.is_err() && server.result::<PerfReport>(dir.path()).is_ok() {
             thread::sleep(Duration::from_millis(100));
         }

@@ -1,6 +1,7 @@
-/* A client that outlives its servers. It pings the server at ADDRESS as `rping -c` does, until the server dies;
- * then it expects the event and its flushed requests, each once, and connects again, for ever. Meanwhile another
- * thread serves clients as `rdma_server` does. It prints a line for each connection, ping, end, and served client.
+/* A client that outlives its servers. It pings the server at ADDRESS as `rping -c` does, until the server dies. Then
+ * it expects the event of the connection's end once and each of its requests flushed once, and connects again, for
+ * ever. Meanwhile another thread serves clients as `rdma_server` does. The program prints a line for each connection,
+ * ping, end, and served client.
  *
  *   survivor ADDRESS */
 #include <arpa/inet.h>
@@ -110,7 +111,7 @@ static bool until(struct end *e, enum rdma_cm_event_type event)
 	return e->seen[event];
 }
 
-/* Waits until the peer has used the buffer that it was sent. Returns false if the peer is gone. */
+/* Offers a buffer to the peer, and waits until the peer has used it. Returns false if the peer is gone. */
 static bool answered(struct end *e, const char *memory)
 {
 	unsigned before = e->arrived;

@@ -56,10 +56,10 @@ pub struct CaptureStats {
 /// ends with the number of frames that it lacks.
 #[derive(Debug)]
 pub struct Capture {
-    /// Dropped before `file`, because `file` waits until no ring is filled any longer.
+    /// Dropped before `_file`, because dropping `_file` waits until the rings have no producers.
     ring: Producer<u8>,
     clock: Clock,
-    /// Time of day at the clock's origin, ns.
+    /// Time of day at the clock's origin, in ns since the Unix epoch.
     origin: u64,
     recorded: u64,
     dropped: Arc<AtomicU64>,
@@ -84,7 +84,7 @@ struct Summary {
 /// The record in front of a frame in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
-    /// Time of day, in ns.
+    /// Time of day, in ns since the Unix epoch.
     time: u64,
     len: u32,
     direction: Direction,
@@ -220,7 +220,7 @@ fn begin(path: &Path, interface: &str) -> io::Result<BufWriter<File>> {
 /// The frames that one engine has recorded.
 struct Stream {
     frames: Consumer<u8>,
-    /// The record of a frame that is not yet complete in the ring.
+    /// The record of the next frame, taken from the ring before its frame; `None` if it has not been taken.
     header: Option<Record>,
     dropped: Arc<AtomicU64>,
 }
@@ -254,7 +254,7 @@ impl Stream {
 struct Writer {
     file: BufWriter<File>,
     streams: Vec<Stream>,
-    /// Time of the latest frame.
+    /// Time of the latest frame, in ns since the Unix epoch; before the first frame, that of the start.
     last: u64,
     written: u64,
 }
@@ -305,9 +305,9 @@ impl Writer {
         Summary { written: self.written, dropped, failure }
     }
 
-    /// Takes the earliest of the frames that are in the rings, with its octets in `buffer`, and returns it with the
-    /// number of its engine. The writer does not wait for slow engines: frames that one records late are out of order
-    /// in the file.
+    /// Takes the earliest of the frames that are in the rings, and puts its octets into `buffer`. Returns its record
+    /// and the number of its engine; `None` if no frame is complete. The writer does not wait for slow engines: if an
+    /// engine records a frame late, that frame is out of order in the file.
     fn next(&mut self, buffer: &mut Vec<u8>) -> Option<(Record, usize)> {
         let waiting = self.streams.iter_mut().enumerate();
         let waiting = waiting.filter_map(|(i, stream)| Some((stream.next()?.time, i)));

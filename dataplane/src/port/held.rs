@@ -1,10 +1,10 @@
 //! Reserves this process's addresses on a network interface against other processes of the machine.
 //!
 //! Two packet sockets on one interface do not receive each other's frames, so probing the network (RFC 5227, RFC 4862
-//! §5.4) does not find a process that has the same address there. Each address is therefore reserved by a name: that
-//! of a listening socket in the abstract namespace. The kernel keeps these names for each network namespace, gives
-//! each name to only one socket, reports which process that socket belongs to, and frees the name when the process
-//! ends, however it ends.
+//! §5.4) does not find a process that has the same address there. Each address is therefore reserved by a listening
+//! socket, whose name in the abstract namespace contains the address. The kernel keeps these names for each network
+//! namespace, gives each name to only one socket, reports which process that socket belongs to, and frees the name when
+//! the process ends, however it ends.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use nix::sys::socket::{
 /// Backlog of connections from processes that were refused the address, until [`Held::drain`] removes them.
 const VISITORS: i32 = 64;
 
-/// The sockets of this process, for its forked children to close; -1 in free places.
+/// The descriptors of this process's sockets, for its forked children to close; -1 in free places.
 static HOLDERS: [AtomicI32; 256] = [const { AtomicI32::new(-1) }; 256];
 
 /// A reserved address.
@@ -61,14 +61,15 @@ impl Holder {
 /// Why an address cannot be reserved.
 #[derive(Debug)]
 pub(super) enum HoldError {
-    /// Another port has it; the string names its process.
+    /// Another port has the address; the string describes the process of that port.
     Taken(String),
     /// The kernel refuses.
     System(io::Error),
 }
 
 impl Held {
-    /// Reserves `address` on the interface with index `index`, in the VLAN `vlan`, until the result is dropped.
+    /// Reserves `address` on the interface with index `index`, in the VLAN `vlan` (`None`: untagged), until the result
+    /// is dropped.
     pub(super) fn hold(index: i32, vlan: Option<u16>, address: IpAddr) -> Result<Self, HoldError> {
         let system = |e: Errno| HoldError::System(e.into());
         let name = format!("urnic/interface {index}/vlan {}/{address}", vlan.unwrap_or(0));
@@ -85,8 +86,8 @@ impl Held {
         Ok(held)
     }
 
-    /// Removes the connections of refused processes. With a full backlog, the kernel would not report our process id
-    /// to new ones.
+    /// Removes the connections of refused processes. With a full backlog, the kernel would not report our process id to
+    /// further processes.
     pub(super) fn drain(&self) {
         while let Ok(visitor) = accept4(self.holder.fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
             // SAFETY: a descriptor that has just been opened, and has no other owner.
@@ -128,7 +129,7 @@ fn close_in_children() {
     });
 }
 
-/// Makes a socket that does not block.
+/// Opens a Unix stream socket that does not block.
 fn stream() -> Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     socket(AddressFamily::Unix, SockType::Stream, flags, None)
@@ -148,7 +149,7 @@ fn holder_of(name: &UnixAddr) -> String {
             Ok(program) => format!("process {pid} ({}) of user {uid}", printable(program.trim_end())),
             Err(_) => format!("process {pid} of user {uid}"),
         },
-        // Its holder is about to listen, or to end.
+        // The holder of the name is about to listen, or to end.
         Err(_) => "another process".into(),
     }
 }

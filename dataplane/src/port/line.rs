@@ -1,10 +1,10 @@
 //! The queues of a port: the state of each queue, and the state they share.
 //!
 //! The first queue's handle looks after the device: its peer, its link, its memory. The others learn its state from
-//! shared atomics. A device with several queues is started once and stays started until the last handle is dropped,
-//! so a port id that a handle has learned stays valid. When the peer comes or goes, the drivers change the state that
-//! bursts use: `vhost` waits, for each queue, until its burst is over; `virtio_user` does not change split rings, the
-//! only kind that we use.
+//! shared atomics. A device with several queues is started once and stays started until the last handle is dropped, so
+//! a port id that a handle has learned stays valid. When the peer comes or goes, the drivers may change the state that
+//! bursts use, but no burst runs into a change: `vhost` waits, for each queue, until its burst is over, and
+//! `virtio_user` does not change split rings, the only kind that we use.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,7 +16,7 @@ use super::packet_ring::PacketRing;
 use super::ring;
 use crate::rx_event::RxEvent;
 
-/// A started device, as its queues need it.
+/// What the queues need to know about a started device.
 #[derive(Clone, Debug)]
 struct Ready {
     id: u16,
@@ -32,35 +32,35 @@ struct Common {
     ready: OnceLock<Ready>,
     up: AtomicBool,
     sends_trains: AtomicBool,
-    /// Queues of the peer; zero while their number is unknown or equal to ours.
+    /// Queues of the peer; zero if there is no peer, or if the peer cannot have another number than we.
     peer_queues: AtomicU16,
 }
 
 /// One queue of a device, for both directions.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// The device, once it is known to be started.
+    /// DPDK's port id; `None` until the device is known to be started.
     id: Option<u16>,
     queue: u16,
     /// Queues of the port.
     queues: u16,
-    /// The queue that the next burst receives from: it differs from `queue` at times if the peer has more queues than
-    /// we.
+    /// The queue that the next burst receives from. If the peer has more queues than we, this handle receives from
+    /// several in turn; otherwise this is always `queue`.
     turn: u16,
-    /// The number of the peer's queues if the peer has more than we; else zero, and there are only our own.
+    /// Number of the peer's queues if the peer has more than we; otherwise zero.
     beyond: u16,
     /// Whether the peer has this queue.
     is_served: bool,
     armed: bool,
-    /// The rings, used in place of a driver; received frames come from the other device's pool.
+    /// The rings, used in place of a driver; `None` for other ports. Received frames come from the other device's pool.
     ring: Option<ring::Queue>,
-    /// The `af_packet` driver's socket.
+    /// The `af_packet` driver's socket; `None` for other drivers, or if the socket was not found.
     packet_ring: Option<PacketRing>,
     common: Arc<Common>,
 }
 
 impl Line {
-    /// Returns the `queues` queues of a device, the one that looks after the device first.
+    /// Returns the `queues` queues of a device in order. The first one looks after the device.
     pub(super) fn all_of(mut device: Device, queues: u16) -> Vec<Self> {
         let mut rings = device.ring_queues().into_iter();
         let mut packet_rings = device.take_packet_rings().into_iter();
@@ -91,7 +91,7 @@ impl Line {
         (0..queues).map(line).collect()
     }
 
-    /// Returns the device's port id, if there is a device to poll.
+    /// Returns the device's port id; `None` if there is no device to poll.
     #[inline]
     pub(super) fn polled(&self) -> Option<u16> {
         self.id
@@ -119,7 +119,7 @@ impl Line {
         self.is_served
     }
 
-    /// Reads the number of the peer's queues.
+    /// Updates all that depends on the number of the peer's queues.
     fn meet(&mut self) {
         let peers = self.common.peer_queues.load(Ordering::Relaxed);
         self.is_served = peers == 0 || self.queue < peers;
@@ -127,7 +127,8 @@ impl Line {
         self.turn = self.queue;
     }
 
-    /// Returns the rings of this queue, if it has any: received frames then come from the other device's pool.
+    /// Returns the rings of this queue; `None` if the port uses none. Frames received from rings come from the other
+    /// device's pool.
     #[inline]
     pub(super) fn ring(&mut self) -> Option<&mut ring::Queue> {
         self.ring.as_mut()
@@ -192,8 +193,8 @@ impl Line {
 
     /// Arms the queue: see [`super::Port::arm`].
     pub(super) fn arm(&mut self) -> Option<Arc<RxEvent>> {
-        // No frame arrives at a queue that the peer does not have; frames from other queues wake the engine by other
-        // means.
+        // The peer sends no frames to a queue that it does not have. Frames that other queues received for this engine
+        // wake it by other means.
         let id = self.polled().filter(|_| self.is_served)?;
         let event = self.common.ready.get()?.rx_events.get(usize::from(self.queue))?.clone();
         for queue in self.polls() {

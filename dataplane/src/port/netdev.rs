@@ -25,7 +25,8 @@ const CAP_NET_RAW: u8 = 13;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_BPF: u8 = 39;
 
-/// The largest MTU of an interface at which XDP gets every packet: packet and the kernel's own data share a page.
+/// Largest MTU in bytes with which XDP gets every packet of an interface, because a packet shares its page with the
+/// kernel's own data.
 const XDP_MTU_MAX: i32 = 3498;
 
 /// A network interface that a port uses; promiscuous while this lives.
@@ -99,7 +100,8 @@ impl Netdev {
         Ok(Some(netdev))
     }
 
-    /// Returns how many queues each way a port on the interface can have, at most the number wanted.
+    /// Returns the number of queues in each direction that a port on the interface can have. It is at most the number
+    /// wanted.
     pub(super) fn queues(&self) -> u16 {
         self.queues
     }
@@ -114,8 +116,8 @@ impl Netdev {
         }
     }
 
-    /// Finds the `af_packet` driver's sockets, one for each queue, which are not among those of `before`. Each gets
-    /// room for `in_flight` bytes of frames in flight.
+    /// Finds the `af_packet` driver's sockets, one for each queue. `before` lists sockets that are not the driver's.
+    /// Each socket gets room for `in_flight` bytes of frames in flight.
     pub(super) fn driver_sockets(&self, before: &[RawFd], in_flight: usize) -> Vec<PacketRing> {
         let found = PacketRing::find_all(self.taken.1, before, in_flight);
         if found.is_empty() {
@@ -184,11 +186,12 @@ impl Netdev {
         }
     }
 
-    /// Returns how many queues the driver can use from `queue` on, at most `wanted`, as the kernel describes the
-    /// interface.
+    /// Returns how many queues the driver can use from `queue` on, at most `wanted`. This follows from the kernel's
+    /// description of the interface.
     fn usable_queues(&self, spec: &PortSpec, queue: u16, wanted: u16) -> Result<u16, PortError> {
         const GET_CHANNELS: u32 = 0x3c;
-        // struct ethtool_channels: command; most of rx, tx, other, combined; number of rx, tx, other, combined.
+        // struct ethtool_channels: command; maximum numbers of rx, tx, other, combined; present numbers of the same
+        // four.
         let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(1) };
         let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;

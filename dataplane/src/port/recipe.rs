@@ -17,7 +17,8 @@ use crate::{Capabilities, Rss, RxChecksum, TxChecksum, log};
 /// The MTU that every Ethernet carries, in bytes.
 const ETHERNET_MTU: u16 = 1500;
 
-/// Segments of the longest chain: the headers, and the pieces of payload that TCP may put into one segment.
+/// Most mbufs in a frame to send: one for the headers, and one for each piece of payload that TCP may put into a
+/// segment.
 const LONGEST_CHAIN: u16 = 9;
 
 /// The checksum work that a NIC's driver does.
@@ -32,14 +33,15 @@ pub(super) struct Offload {
 /// What a driver reported when its device was started.
 #[derive(Clone, Debug)]
 pub(super) struct Started {
-    /// Whether it sends frames of several segments.
+    /// Whether the driver sends frames that consist of several mbufs.
     pub chains: bool,
+    /// The checksum work of the driver; `None` unless the port is a NIC with offload.
     pub nic: Option<Offload>,
     /// The receive event of each queue, for use while the queue is armed; empty if the driver cannot signal frames.
     pub rx_events: Vec<Arc<RxEvent>>,
-    /// Queues each way that the driver has: more than there are handles if the peer may have more than we.
+    /// Queues of the driver in each direction; more than handles if the peer may have more queues than we.
     pub driver_queues: u16,
-    /// Queues with handles: fewer than wanted if the driver has no more, or cannot spread frames over them.
+    /// Queues with handles; fewer than requested if the driver has fewer, or cannot spread frames over them.
     pub queues: u16,
     /// The hash by which the NIC spreads connections over the queues; `None` if it is unknown.
     pub rss: Option<Rss>,
@@ -50,10 +52,11 @@ pub(super) struct Started {
 pub(super) struct Made {
     /// DPDK's port id.
     pub id: u16,
+    /// What the driver reported; `None` if the device is not started.
     pub started: Option<Started>,
 }
 
-/// All that making a device requires.
+/// The settings and resources from which a device is made.
 #[derive(Debug)]
 pub(super) struct Recipe {
     pub name: CString,
@@ -83,8 +86,8 @@ impl Recipe {
         }
     }
 
-    /// Starts device `id`, a memif client, or restarts it, because it connects only when it is started. That fails
-    /// until the server listens.
+    /// Starts device `id`, a memif client; restarts it if `was_started`. A memif client connects only when it is
+    /// started, and its start fails until the server listens.
     pub(super) fn start_again(&self, id: u16, was_started: bool) -> Made {
         if was_started {
             // SAFETY: the device exists; its owner has stopped polling it.
@@ -110,7 +113,7 @@ impl Recipe {
         let status = self.eal.control(|| {
             // SAFETY: EAL runs; NUL-terminated strings, and a place of ours.
             unsafe {
-                // A NIC that EAL was started with already exists.
+                // If EAL was started with this NIC, the device exists already.
                 if sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) == 0 {
                     return 0;
                 }
@@ -165,8 +168,8 @@ impl Recipe {
         let caps = Capabilities::of(&self.spec);
         // Kernel interfaces are excluded: `Netdev` makes them promiscuous for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
-        // A NIC discards frames longer than the MTU that it is set to; most drivers of virtual devices refuse to set
-        // one.
+        // A NIC discards frames longer than the MTU that it is set to. Most drivers of virtual devices refuse to set an
+        // MTU.
         let jumbo =
             if matches!(self.spec, PortSpec::Pci { .. }) && self.mtu > ETHERNET_MTU { self.mtu } else { 0 };
         let start = move || {
@@ -269,8 +272,9 @@ impl Recipe {
         })
     }
 
-    /// Returns whether DPDK's interrupt thread follows the connection to the peer. If it did not, `virtio_user` would
-    /// register its interrupt handler when its first peer disconnects, and not unregister it on close.
+    /// Returns whether DPDK's interrupt thread must follow the connection to the peer. Without this, `virtio_user`
+    /// would register its interrupt handler when its first peer disconnects, and would leave the handler registered on
+    /// close.
     fn is_watched(&self) -> bool {
         matches!(self.spec, PortSpec::VirtioUser { .. })
     }
@@ -300,9 +304,10 @@ impl Recipe {
     }
 }
 
-/// Stops and closes a device whose driver moves its interrupt handler from socket to socket, by an alarm, whenever
-/// the peer comes or goes. The close must run on the interrupt thread, where the alarms run, and while no such move
-/// is pending; none is if the link has not changed between two alarms.
+/// Stops and closes a device whose driver moves its interrupt handler from socket to socket whenever the peer comes or
+/// goes. An alarm makes that move. So the close must run on the interrupt thread, where the alarms run, and while no
+/// move is pending. No move is pending if the link has not changed between two alarms. Returns whether the device was
+/// closed.
 fn close_between_interrupts(id: u16) -> bool {
     const TRIES: usize = 100;
     let link_status = move || {
@@ -334,8 +339,8 @@ fn close_between_interrupts(id: u16) -> bool {
     false
 }
 
-/// Returns one receive event for each of `handles`, covering the queues of the started device that the handle polls;
-/// empty if the driver has no interrupts.
+/// Returns one receive event for each of the `handles` handles, over the queues of the started device that the handle
+/// polls. Empty if the driver has no interrupts, or if an event cannot be created.
 fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
     let of_handle = |handle: u16| {
         let polls = (handle..queues).step_by(handles.into());
@@ -354,6 +359,6 @@ fn rx_event<'a>(id: u16, queue: u16) -> Option<BorrowedFd<'a>> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the driver keeps it open while the device is started, which is longer than it is used here.
+    // SAFETY: the driver keeps the descriptor open while the device is started, which is longer than it is used here.
     Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }

@@ -1,8 +1,8 @@
-//! Splits frames of several TCP segments that are longer than an mbuf.
+//! Splits received frames that hold several TCP segments and are longer than an mbuf.
 //!
 //! Peers that have negotiated segmentation offload may send frames of up to 64 KiB, which the driver delivers as a
 //! chain of mbufs. The stack takes only linear frames, so each mbuf of the chain becomes a frame with headers of its
-//! own, as if the sender had cut the frame there. urnic itself never sends frames that long.
+//! own, as if the sender had cut the frame there. urnic itself never sends frames that are longer than an mbuf.
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -57,8 +57,8 @@ impl Headers {
     }
 }
 
-/// Splits the chain at `head` into `frames`. Returns how many frames were lost: one if the chain does not consist of
-/// TCP segments, else one for each frame without room.
+/// Splits the chain at `head` into `frames`. Returns how many frames were lost. That is one if the chain does not
+/// consist of TCP segments; otherwise, one for each mbuf without room for the headers or without a place in `frames`.
 ///
 /// # Safety
 /// `head` is a received chain of direct mbufs that only we use.

@@ -149,8 +149,8 @@ unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> 
     (state, sum::fold(acc))
 }
 
-/// Returns the width in bytes of the last store of a placement of `len` bytes that ends at address `end`. It is the
-/// largest power of two, up to eight, that is aligned there and not longer than the placement.
+/// Returns the width in bytes of the last store of a placement of `len` bytes that ends at address `end`. The width is
+/// the largest power of two, up to eight, that divides `end` and is not greater than `len`.
 #[inline(always)]
 pub(crate) fn last_store(end: usize, len: usize) -> usize {
     let aligned = 1 << (end | 8).trailing_zeros();

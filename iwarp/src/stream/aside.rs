@@ -9,7 +9,7 @@ use super::inbound::Segment;
 use crate::header::UNTAGGED_LEN;
 use crate::{Budget, Cause, Fault};
 
-/// Most octets that wait on one stream, with a [`FRAME`] for each segment. Any single segment fits.
+/// Most octets that wait on one stream, including a [`FRAME`] for each segment. Any single segment fits.
 const ROOM: usize = 64 * 1024 + FRAME;
 
 /// Octets before each segment: its length and [`Waiting::written`].
@@ -35,7 +35,8 @@ impl Octets for &[u8] {
 /// A waiting segment.
 pub(super) struct Waiting<'a> {
     pub(super) ulpdu: &'a [u8],
-    /// Octets of the Write directly before it, for the report if it is Immediate Data.
+    /// Octets of the Write directly before the message that this segment ends, for the report if the message is
+    /// Immediate Data; 0 if the segment ends none.
     pub(super) written: u32,
 }
 
@@ -48,6 +49,7 @@ pub(super) struct Aside {
     at: usize,
     /// Header and length of the segment that found no receive, for a Terminate.
     unready: ([u8; UNTAGGED_LEN], u16),
+    /// Octets reserved in `budget`.
     reserved: usize,
     budget: Budget,
 }
@@ -115,7 +117,7 @@ impl Aside {
         }
     }
 
-    /// Returns the fault that ends the stream if the segment waits no longer (ERR-22).
+    /// Returns the fault for a stream that must end because a waiting message found no receive (ERR-22).
     pub(super) fn fault(&self) -> Fault {
         let (head, len) = &self.unready;
         Segment { head, len: *len }.untagged(0x02, Cause::NoReceive)

@@ -1,7 +1,9 @@
 //! The inbound half: checks and places one DDP segment, and completes its message (RFC 5041 §7, RFC 5040 §7).
 //!
 //! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then those that need the user's
-//! resources (receive request, STag, read queue). A malformed segment takes none of these resources.
+//! resources (receive request, STag, read queue). A malformed segment takes none of these resources. The offset and
+//! length of a Send are checked only after it has taken its receive request, because the size of the request limits
+//! them.
 
 use super::aside::{Aside, Octets, Waiting};
 use super::assembly::Wants;
@@ -80,9 +82,9 @@ struct Message {
     placed: u32,
 }
 
-/// The Write that is arriving, or the last one. Immediate Data that follows a Write reports the length of that Write.
-/// This length counts the octets placed without a gap from the Write's first segment on, because the receiver's
-/// program takes it for the octets that are present. Segments elsewhere are placed (DDP-33) but not counted.
+/// The Write that is arriving, or the last one. Immediate Data that directly follows a Write reports the length of that
+/// Write, which the receiver's program takes for the octets that are present. So the length counts only octets placed
+/// without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not counted.
 #[derive(Debug, Default)]
 struct Write {
     /// Start of the Write; valid if `len` is not 0.
@@ -92,7 +94,7 @@ struct Write {
     len: u32,
     /// The last segment of the Write has not arrived.
     open: bool,
-    /// A message of queue 0 has arrived since the Write began, so the Write does not directly precede the next one.
+    /// A message of queue 0 arrived while the Write was open, so the Write does not directly precede the next message.
     stale: bool,
 }
 
@@ -143,8 +145,8 @@ pub(super) enum Handled {
     Done,
     /// The segment was a Terminate: the stream is over.
     Terminated,
-    /// The segment cannot be handled now and must be offered again. If the stream wants a receive, the segment did
-    /// not fit among the waiting ones.
+    /// The segment cannot be handled now and must be offered again. [`Wants::Receive`]: the waiting segments leave no
+    /// room for it.
     Stopped(Wants),
 }
 
@@ -180,7 +182,7 @@ pub(super) struct Inbound {
     pub(super) pending: VecDeque<Pending>,
     ird: u16,
     unready: Unready,
-    /// Messages of queue 0 wait or are discarded, and so do those that arrive now.
+    /// A message of queue 0 has found no receive. That message and all later ones of the queue wait or are discarded.
     held: bool,
     /// The waiting messages. `Some` only while `held`.
     aside: Option<Box<Aside>>,
@@ -329,8 +331,9 @@ impl Inbound {
             }
         };
         let capacity = message.capacity;
-        // Stepping back is allowed. A gap is a fault, although its octets might come later. If they did not, they
-        // would be reported as received, while the buffer might hold what another peer sent (DDP-65).
+        // A segment may overlap octets that were placed before. A gap is a fault, although the missing octets might
+        // come later. If they never came, the message would report them as received, while the buffer might hold what
+        // another peer sent (DDP-65).
         if h.mo > message.placed || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }
@@ -411,7 +414,7 @@ impl Inbound {
         Ok(Taken::Done)
     }
 
-    /// Handles a message that has found no receive. It may be a fault.
+    /// Handles a message that has found no receive. Returns a fault if such a message ends the stream.
     #[cold]
     fn no_receive(&self, s: &Segment<'_>) -> Result<Taken, Fault> {
         match self.unready {
@@ -431,13 +434,13 @@ impl Inbound {
         if !aside.has_room(s) {
             return Handled::Stopped(Wants::Receive);
         }
-        // Fixed now, because later Writes may arrive while the message waits.
+        // `written` is fixed now, because later Writes may arrive while the message waits.
         let written = if control.last { self.write.followed() } else { 0 };
         aside.push(s, octets, written);
         Handled::Done
     }
 
-    /// Lets messages that find no receive wait, from now on.
+    /// Lets a message wait, from now on, if it finds no receive.
     pub(super) fn let_wait(&mut self) {
         self.unready = Unready::Waits;
     }
@@ -462,8 +465,8 @@ impl Inbound {
         self.aside.is_some()
     }
 
-    /// Returns the fault that ends the stream if the oldest waiting message waits no longer; `None` if no message
-    /// waits.
+    /// Returns the fault for a stream that must end because its oldest waiting message has waited too long; `None` if
+    /// no message waits.
     pub(super) fn overdue(&self) -> Option<Fault> {
         self.aside.as_ref().map(|aside| aside.fault())
     }

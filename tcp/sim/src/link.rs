@@ -9,10 +9,10 @@ mod tests;
 
 /// Octets that a frame takes on the wire in addition: preamble 8, FCS 4, gap 12.
 const WIRE_OVERHEAD: u64 = 24;
-/// Shortest range of times by which reordering holds frames back, in nanoseconds.
+/// Reordering holds a frame back by up to this time in nanoseconds, or by up to the delay if that is longer.
 const REORDER_SPAN: u64 = 100_000;
-/// Offset from which `swap` exchanges words: after Ethernet (14), IPv4 (20) and TCP with all its options (60). Even
-/// within the segment.
+/// Offset from which `swap` exchanges words: after Ethernet (14), IPv4 (20) and TCP with all its options (60). It is an
+/// even offset within the segment, so the words are aligned as those of the checksum.
 const BEHIND_HEADERS: usize = 94;
 
 /// Counters of a link, in frames.
@@ -40,7 +40,8 @@ pub struct Statistics {
     pub marked: u64,
 }
 
-/// One direction of an impaired link. Frames are pushed with the time, and popped when they arrive.
+/// One direction of an impaired link. Frames are pushed with the time, and popped when they arrive. All times are in
+/// nanoseconds.
 ///
 /// The same impairment, frames and times give the same arrivals. Random decisions about a frame depend only on the
 /// seed and on the number of frames pushed before it. So they are the same even if the times differ.
@@ -48,7 +49,7 @@ pub struct Link<F> {
     impairment: Impairment,
     seed: u64,
     arrivals: BinaryHeap<Reverse<Arrival<F>>>,
-    /// Times when the frames that wait for the rate will have left.
+    /// Times when the frames that wait for the rate will have left, in nanoseconds.
     departures: VecDeque<u64>,
     /// Octets in transit.
     bytes: usize,
@@ -62,7 +63,7 @@ pub struct Link<F> {
 
 struct Arrival<F> {
     at: u64,
-    /// Orders frames that arrive at the same time as they were sent.
+    /// Number of the frame. Frames that arrive at the same time keep the order in which they were sent.
     order: u64,
     frame: F,
 }
@@ -143,7 +144,7 @@ impl<F: Frame> Link<F> {
     pub fn push(&mut self, now: u64, mut frame: F) {
         let mut rng = dice(self.seed, self.statistics.pushed);
         self.statistics.pushed += 1;
-        // All rolled first, whatever happens to the frame. The frame and its copy then get dice of their own.
+        // All dice are rolled first, whatever happens to the frame. The frame and its copy then get dice of their own.
         let Impairment { loss, dup, mark, .. } = self.impairment;
         let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
         if roll(&mut rng, self.impairment.burst) {
@@ -253,7 +254,8 @@ fn roll(rng: &mut Rng, probability: f64) -> bool {
     probability > 0.0 && rng.f64() < probability
 }
 
-/// Exchanges two different 16-bit words after the headers. Returns `false` if it found none.
+/// Exchanges two random 16-bit words after the headers. Returns `false` if these are equal, or if there are fewer than
+/// two.
 fn swap_words<F: Frame>(frame: &mut F, rng: &mut Rng) -> bool {
     let Some(body) = frame.bytes_mut().get_mut(BEHIND_HEADERS..) else { return false };
     let words = body.len() / 2;

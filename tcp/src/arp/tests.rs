@@ -108,8 +108,8 @@ fn unused_ones_are_forgotten() {
     assert_eq!(a.next_deadline(), None);
 }
 
-/// A neighbour that does not answer at its known address is asked for by broadcast, and frames still go to that
-/// address.
+/// A neighbour that does not answer at its known MAC address is asked for by broadcast. Until it answers, frames still
+/// go to the known MAC address.
 #[test]
 fn a_neighbour_that_has_moved_is_found() {
     let mut a = cache(8);
@@ -137,7 +137,8 @@ fn usurper() -> [u8; ARP_FRAME] {
     claim
 }
 
-/// A host's next connection may begin at a stack that has none with it, so no stack may believe a usurper at once.
+/// A host's next connection may begin at a stack without any connection to that host. So no stack may believe a usurper
+/// at once.
 #[test]
 fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believes_another() {
     let mut a = cache(8);
@@ -158,7 +159,7 @@ fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believe
     assert_eq!(a.resolve(n, now), Some(mac(8)));
 }
 
-/// Stacks that hear the answer keep a neighbour that another stack asks for every minute.
+/// Another stack asks for a neighbour every minute. The stacks that hear the answers keep the neighbour as well.
 #[test]
 fn one_of_several_stacks_remembers_what_another_uses() {
     let mut a = cache(8);
@@ -213,8 +214,8 @@ fn an_address_is_probed_for_and_announced() {
     assert_eq!((a.claim(), a.conflicts().0), (Claim::Held, 0));
 }
 
-/// RFC 5227 §2.1.1: a host that uses our address, or probes for it while we do, has it, even with our own Ethernet
-/// address.
+/// RFC 5227 §2.1.1: a host that uses our address has it, even if the host has our own Ethernet address. A host with
+/// another Ethernet address also has it if the host probes for it while we do.
 #[test]
 fn a_conflict_ends_the_claim() {
     let theirs = mac(9);
@@ -240,7 +241,7 @@ fn a_conflict_ends_the_claim() {
     }
 }
 
-/// RFC 5227 §2.4 (b): we answer a host that uses our address once in ten seconds. A probe is answered like any
+/// RFC 5227 §2.4 (b): while a host uses our address, we answer it once in ten seconds. A probe is answered like any
 /// request. The answer to a probe from our own Ethernet address is broadcast, so that a switch lets it through.
 #[test]
 fn an_address_that_is_held_is_defended() {

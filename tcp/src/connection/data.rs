@@ -7,8 +7,9 @@ use crate::seq::Seq;
 use crate::wire::{Segment, flag};
 use core::ops::Range;
 
-/// Octets of unacknowledged data that are acknowledged without delay. A full segment has at least that many. So
-/// neither the sender's congestion window nor the memory that it lends instead of copying waits for our ACK.
+/// Amount of unacknowledged data, in octets, from which on the ACK is not delayed. A full segment usually has at least
+/// this much. So neither the sender's congestion window nor the memory that it lends instead of copying waits for our
+/// ACK.
 const MUCH: u32 = 1024;
 
 impl<B: Buffers> Connection<B> {
@@ -36,7 +37,7 @@ impl<B: Buffers> Connection<B> {
         if end.gt(limit) {
             at.end -= (end - limit).min(at.len() as u32) as usize;
         } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() && end.ge(self.rcv_nxt) {
-            // A FIN below RCV.NXT, which a shut window lets pass, does not count: it would hide the true FIN for
+            // A FIN below RCV.NXT, which passes a shut window, does not count, because it would hide the true FIN for
             // ever.
             self.cold.peer_fin = Some(end);
         }
@@ -181,8 +182,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Moves the right edge of the window into the free space. To avoid silly windows (RFC 9293 §3.8.6.2.2), it moves
-    /// only by a segment, by half of the window, or to the full window.
+    /// Moves the right edge of the window into the free space. To avoid silly windows (RFC 9293 §3.8.6.2.2), the edge
+    /// moves only if the window gains a segment or half of its size, whichever is less, or becomes the full window.
     fn reopen<T>(&mut self, cx: &mut Cx<'_, T>) {
         let full = self.full_window(cx.net);
         let unit = 1u32 << self.rcv_wscale;

@@ -112,14 +112,15 @@ impl<B: Buffers> Connection<B> {
         cx.net.emit(cx.tx, &fields, &[], false, 0);
     }
 
-    /// Answers an ACK of data never sent during the handshake with a RST (RFC 9293 §3.10.7.3 first, §3.10.7.4 fifth).
+    /// Sends a RST if the peer acknowledges data that was never sent, during the handshake (RFC 9293 §3.10.7.3 first,
+    /// §3.10.7.4 fifth).
     pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if let Some(mac) = cx.net.resolve(self.neighbour, cx.now) {
             cx.net.reset(cx.now, cx.tx, mac, self.key, s);
         }
     }
 
-    /// Sends at the end of a pass: all that is due, or only an ACK, which does not touch the cold part.
+    /// Sends at the end of a pass. This is all that is due, or only an ACK. An ACK alone does not touch the cold part.
     #[inline]
     pub(crate) fn flush<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         if self.flags.has(Flags::OUTPUT) || matches!(self.state, State::SynSent | State::SynReceived) {
@@ -315,8 +316,8 @@ impl<B: Buffers> Connection<B> {
         Next { seq, len, fin, again: true }
     }
 
-    /// Returns the next lost segment if the window allows it. The first one goes in any case (RFC 6298 (5.4), RFC
-    /// 6937 §2), because recovery would otherwise wait for the timer.
+    /// Returns the next lost segment if the window allows it. The first lost segment of a recovery is sent in any case
+    /// (RFC 6298 (5.4), RFC 6937 §2), because recovery would otherwise wait for the timer.
     fn next_lost(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
         let lost = self.cold.scoreboard.next_lost()?;
         let next = self.again(lost.start, lost.end - lost.start);
@@ -344,9 +345,9 @@ impl<B: Buffers> Connection<B> {
         if len <= usable {
             return segment(len);
         }
-        // The record stays whole and waits for the window. If the window never was large enough for it, it waits only
-        // for half of the largest window. In any case it waits no longer than the override time (RFC 9293
-        // §3.8.6.2.1).
+        // The record stays whole and waits until the window is large enough. If no window was ever large enough, the
+        // record waits until the window is half of the largest one. No record waits longer than the override time (RFC
+        // 9293 §3.8.6.2.1).
         if usable == 0 {
             self.cold.hold_until = Time::MAX;
             if self.outstanding() == 0 && !self.cold.persist {

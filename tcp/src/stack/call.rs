@@ -14,7 +14,7 @@ pub(super) struct Call<'a, B: Buffers, H, T> {
 }
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    /// Calls into the connection at `index`, then keeps or closes it as `f` returns.
+    /// Calls into the connection at `index`, then keeps or closes it, as the result of `f` says.
     #[inline]
     pub fn with(&mut self, index: u32, f: impl FnOnce(&mut Connection<B>, &mut Cx<'_, T>, &mut H) -> Fate) {
         let Some(c) = self.stack.connections.get_mut(index) else { return };
@@ -27,7 +27,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Closes a connection that leaves nothing behind.
+    /// Closes a connection and leaves no entry in TIME-WAIT.
     #[cold]
     fn close(&mut self, id: ConnId, reason: CloseReason) {
         if let Some(tag) = self.stack.remove(id.index) {
@@ -47,7 +47,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.handler.closed(id, c.tag, CloseReason::Graceful);
     }
 
-    /// Hands a frame to other stacks of the device, unless it came from there.
+    /// Hands a frame to other stacks of the device, unless this stack got the frame from one of them.
     #[cold]
     pub fn hand_over(&mut self, to: Elsewhere, frame: &B::Frame) {
         let counters = &mut self.stack.net.counters;
@@ -69,7 +69,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Hands the frame to the stack that speaks for the host, and returns true, if that is another stack.
+    /// Returns whether another stack speaks for the host. If so, hands the frame to that stack.
     pub fn leaves_to_speaker(&mut self, frame: &B::Frame) -> bool {
         let leaves = !self.stack.net.cfg.steering.speaks();
         if leaves {
@@ -96,7 +96,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.run_inet6_timers();
     }
 
-    /// Wakes the connections that waited for a neighbour. They go on, or give up if it is absent.
+    /// Wakes the connections that waited for a neighbour. If the neighbour is absent, a connection that is being opened
+    /// ends, and an open one keeps trying.
     pub fn wake_waiters(&mut self, resolved: Resolved) {
         let (Resolved::Found(n) | Resolved::Absent(n)) = resolved;
         let found = matches!(resolved, Resolved::Found(_));

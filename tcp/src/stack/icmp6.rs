@@ -9,7 +9,7 @@ use crate::seq::Seq;
 use crate::sum;
 use core::net::Ipv6Addr;
 
-/// Port unreachable: the code of an unreachable message.
+/// Code of an unreachable message: port unreachable.
 const PORT: u8 = 4;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -127,8 +127,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.send_icmp6(dst_mac, ip, &m);
     }
 
-    /// Does the same as `unreachable` of IPv4: an error that waiting cannot mend closes a connection that is being
-    /// opened, and no other.
+    /// Does the same as `unreachable` of IPv4. An error that waiting cannot mend closes a connection only while it is
+    /// being opened.
     fn unreachable6(&mut self, code: u8, q: &Quote6) {
         const PROHIBITED: u8 = 1;
         const POLICY: u8 = 5;
@@ -144,7 +144,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         });
     }
 
-    /// Lowers the path MTU (RFC 8201 §4). A report of less than every link carries is not believed.
+    /// Lowers the path MTU (RFC 8201 §4). A value below what every link carries counts as [`MIN_MTU`].
     fn too_big(&mut self, q: &Quote6, mtu: u16) {
         self.with_sender_of(q, |c, cx| {
             c.lower_mtu(mtu, cx.now);

@@ -5,7 +5,7 @@ use crate::ipv6::{self, Ip6, Refused6, is_no_host, next, problem};
 use crate::nd::message::pseudo_sum;
 use core::net::Ipv6Addr;
 
-/// Most unused pairs of addresses that a pass may leave behind.
+/// Most unused address pairs that arriving segments may leave until the next flush.
 const MAX_IDLE_PATHS: usize = 256;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.receive_tcp6(frame, &ip, path);
         }
         self.settle_acks();
-        // Addresses of connections are known to be in use by hosts. All others are checked.
+        // The address pairs in `paths` were checked when they were added. All others are checked here.
         let net = &mut self.stack.net;
         let inet = &net.inet6;
         let group = ip.dst.is_multicast();

@@ -1,4 +1,4 @@
-//! Arriving frames: finds out what each one is and what it is for.
+//! Arriving frames: sorts them by protocol and destination.
 
 use super::*;
 
@@ -11,15 +11,16 @@ pub(super) struct Incoming<'s, F> {
 }
 
 impl<F: Frame> Incoming<'_, F> {
-    /// Returns the MAC address that the frame came from.
+    /// Returns the MAC address that the frame came from; `None` if the frame is too short.
     pub fn source_mac(&self) -> Option<[u8; 6]> {
         self.frame.bytes().get(6..12)?.try_into().ok()
     }
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the EtherType of a frame and the offset of what it carries. A tag of VLAN zero means only a priority
-    /// (IEEE 802.1Q), so stacks without a VLAN accept it.
+    /// Returns the EtherType after a frame's tag, and the offset of what the frame carries. The EtherType is
+    /// [`OTHER_VLAN`] if the tag is that of another VLAN, and `None` if the frame is too short. A tag of VLAN zero
+    /// means only a priority (IEEE 802.1Q), so stacks without a VLAN accept it.
     fn untag(&self, frame: &[u8]) -> (Option<u16>, usize) {
         let at = wire::ETHERNET + wire::TAG;
         match wire::tagged(frame) {
@@ -29,7 +30,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Counts a segment that cannot be used.
+    /// Counts a segment that cannot be used. `unfilled`: its checksum field holds only the sum of the pseudo-header.
     pub(super) fn refuse_segment(&mut self, refused: Refused, unfilled: bool) {
         if refused == Refused::BadChecksum {
             self.net.counters.bad_tcp_checksum += 1;
@@ -138,7 +139,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.dispatch(Incoming { key, segment: &segment, frame });
     }
 
-    /// Passes a segment that cannot take the short path to the entry that has its addresses.
+    /// Passes a segment to the entry `place`, which has its addresses; `None` if no entry has them. Segments that take
+    /// the short path do not come here.
     #[inline(never)]
     pub fn arrive_at(&mut self, place: Option<Place>, incoming: Incoming<'_, B::Frame>) {
         match place {

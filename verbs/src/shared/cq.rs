@@ -42,7 +42,7 @@ pub(crate) struct CqShared {
     lane: Lane,
     /// The other engines that have a lane, one bit each.
     others: AtomicU64,
-    /// Their lanes, by the engine's number. Most queues have none.
+    /// Lanes of the other engines, by the engine's number. Most queues have none.
     other_lanes: OnceLock<Box<[OnceLock<Box<Lane>>]>>,
     /// The depth of a lane that is opened now, in completions.
     depth: Mutex<u32>,
@@ -58,14 +58,15 @@ pub(crate) struct CqShared {
     itself: Weak<CqShared>,
 }
 
-/// What pollers write with each poll. It has a cache line of its own, apart from those that engines write.
+/// State that pollers write with each poll. It has a cache line of its own, apart from those that engines write.
 pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
     /// Number of polls that may take completions without driving the engine first, because the last poll left some.
     ahead: AtomicU8,
     /// The engine, beside the home engine, that pollers have driven last.
     driven: AtomicU8,
-    /// Number of polls that skip the other engines, because another thread drives the one that was last looked at.
+    /// Number of polls that skip the other engines, because another thread drives the engine that a poll last wanted to
+    /// drive.
     passing: AtomicU8,
     /// Engines beside the home engine that the next poll drives in any case, one bit each, because they have
     /// flushes for this queue.
@@ -74,7 +75,7 @@ pub(crate) struct Polls {
     turns: AtomicU32,
 }
 
-/// The application's side. Only the pollers' lock holds one.
+/// The state of the poller. [`Polls::poller`] holds the only one.
 #[derive(Default)]
 pub(crate) struct Poller {
     pub(crate) idle: u32,
@@ -141,7 +142,8 @@ impl CqShared {
         }
     }
 
-    /// Marked cold only for the layout of the code: the surrounding code must be fast on a device with one engine.
+    /// Returns the lane of another engine, and opens it if there is none. Marked cold only for the layout of the code:
+    /// the surrounding code must be fast on a device with one engine.
     #[cold]
     #[inline(never)]
     fn other_lane(&self, engine: EngineNumber) -> &Lane {
@@ -151,11 +153,11 @@ impl CqShared {
     #[cold]
     fn add_lane(&self, engine: EngineNumber) -> &Lane {
         let lanes = self.other_lanes.get_or_init(|| (0..MAX_ENGINES).map(|_| OnceLock::new()).collect());
-        // Under the lock, so that a thread that resizes sees the lane, or the lane gets the new depth.
+        // Under the lock: either a thread that resizes sees the lane, or the lane gets the new depth.
         let depth = self.depth();
         let lane = lanes[engine.index()]
             .get_or_init(|| Box::new(Lane::new(Entries::new(*depth, self.clock.is_some()))));
-        // Set before the lane has any completion, so that a poll that must find one sees this.
+        // Set before the lane has any completion, so that a poll that must find this completion looks at the lane.
         self.others.fetch_or(engine.bit(), Ordering::Release);
         lane
     }
@@ -212,7 +214,7 @@ impl CqShared {
     /// are opened meanwhile are deep enough, whatever the outcome.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a lane holds more completions than that.
+    /// [`Error::Invalid`] if a lane holds more completions than the new depth allows.
     pub(crate) fn begin_resize(
         &self,
         poller: &Poller,
@@ -244,9 +246,9 @@ impl CqShared {
         self.overflowed.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether completions of a queue pair at `engine` wait to be taken. Also true if another thread is
-    /// polling, because then this cannot be told. The caller has that engine's lock, so that no completions are
-    /// added meanwhile.
+    /// Returns whether completions of a queue pair at `engine` wait to be taken. Also true if the lane has completions
+    /// while another thread is polling, because their queue pairs cannot be told then. The caller has that engine's
+    /// lock, so that no completions are added meanwhile.
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
         // The lock of a queue that is polled constantly is mostly taken, but the queue is mostly empty.
@@ -265,8 +267,8 @@ impl CqShared {
         Some(engine)
     }
 
-    /// A request was posted that `engine` will flush: the next poll drives that engine, so that it finds the
-    /// completion.
+    /// Notes that a request was posted that `engine` will flush. The next poll then drives that engine, so that the
+    /// poll finds the completion.
     pub(crate) fn ask(&self, engine: EngineNumber) {
         if engine != self.home {
             self.polls.asked.fetch_or(engine.bit(), Ordering::Relaxed);

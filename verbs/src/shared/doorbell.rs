@@ -35,8 +35,7 @@ impl Bell {
     }
 }
 
-/// Whether messages wait for receives that are posted to a queue. Posting a receive then makes the engine look
-/// again.
+/// Whether messages wait for a receive to be posted to a queue. If so, posting one makes the engine look again.
 #[derive(Default)]
 pub(crate) struct Awaited(AtomicBool);
 
@@ -48,7 +47,7 @@ impl Awaited {
         fence(Ordering::SeqCst);
     }
 
-    /// Called by the engine when no message waits any longer.
+    /// Called by the engine when messages no longer wait.
     pub(crate) fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -61,8 +60,8 @@ impl Awaited {
     }
 }
 
-/// The engines at which messages wait for receives that are posted to a shared queue, one bit each. A poster makes
-/// all of them look again.
+/// The engines at which messages wait for a receive to be posted to a shared queue, one bit each. A poster makes all of
+/// them look again.
 #[derive(Default)]
 pub(crate) struct AwaitedBy(AtomicU64);
 
@@ -74,7 +73,7 @@ impl AwaitedBy {
         fence(Ordering::SeqCst);
     }
 
-    /// Called by the engine when no message waits there any longer.
+    /// Called by the engine when messages no longer wait there.
     pub(crate) fn clear(&self, engine: EngineNumber) {
         self.0.fetch_and(!engine.bit(), Ordering::Relaxed);
     }
@@ -100,7 +99,7 @@ pub(crate) struct Doorbells {
     slots: Box<[AtomicU32]>,
     /// Number of rings so far; wraps.
     rung: Line<AtomicU32>,
-    /// Number of rings that were taken out.
+    /// Number of rings that were taken out; wraps.
     taken: Line<AtomicU32>,
     /// Whether receives were posted to a shared queue at which Sends wait.
     receives: AtomicBool,
@@ -132,7 +131,8 @@ impl Doorbells {
         self.receives.store(true, Ordering::SeqCst);
     }
 
-    /// Called by the engine before it looks at the queues: whether that happened since the last call.
+    /// Called by the engine before it looks at the queues: returns whether [`Self::ring_receives`] was called since the
+    /// last time.
     #[inline]
     pub(crate) fn take_receives(&self) -> bool {
         self.receives.load(Ordering::Relaxed) && self.receives.swap(false, Ordering::AcqRel)
@@ -170,7 +170,7 @@ impl Doorbells {
         None
     }
 
-    /// Called under the engine lock: removes the entry of a queue pair to which nothing can be posted any longer.
+    /// Called under the engine lock: removes the entry of a queue pair to which nothing can be posted now or later.
     pub(crate) fn forget(&self, qpn: u32) {
         let mut index = self.taken.load(Ordering::Relaxed);
         while index != self.rung.load(Ordering::Acquire) {

@@ -6,10 +6,10 @@
 //! taken and waits for the pass. If the grace period comes first, the pass sees the revocation.
 //!
 //! For this, all four accesses must be sequentially consistent: the revocation, both writes of the word, and the
-//! passes' reads of what may be revoked. Acquire and release would not suffice: a pass that takes over the lock
-//! from a pass that was under way reads the value that this one stored, and not what was written before. On x86-64
-//! this costs passes nothing, because a locked instruction is a fence and all loads are alike. Only revocations,
-//! which are rare, pay.
+//! passes' reads of what may be revoked. Acquire and release would not suffice. A pass may take over the lock from a
+//! pass that was under way at the revocation. The later pass then reads the value that the earlier one stored on
+//! release, so it would not be ordered after the writes of the revoking thread. On x86-64 this costs passes nothing,
+//! because a locked instruction is a fence and all loads are alike. Only revocations, which are rare, pay.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -102,8 +102,8 @@ pub(crate) trait Fellow: Send + Sync {
     /// engine.
     fn ring(&self, qpn: u32);
 
-    /// Tells that engine that a shared queue has receives for which messages wait there, and wakes the thread that
-    /// drives the engine.
+    /// Tells that engine that a shared queue has receives for the messages that wait at that engine, and wakes the
+    /// thread that drives the engine.
     fn ring_receives(&self);
 
     /// Wakes the thread that drives that engine, if it sleeps: there is something that the engine's next pass will
@@ -139,8 +139,9 @@ impl Fellows {
         self.0.get().map_or(1, |fellows| fellows.len())
     }
 
-    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in.
-    /// Empty if the device has one engine, because its passes and everything they ask for come one after the other.
+    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in (`None`:
+    /// the caller is in no pass). Empty if the device has one engine, because its passes and everything they ask for
+    /// come one after the other.
     pub(crate) fn witnesses(&self, own: Option<usize>) -> Witnesses {
         if self.count() == 1 {
             return Witnesses(Vec::new());
@@ -167,13 +168,13 @@ impl Witnesses {
 pub(crate) struct Grace(Vec<(u8, PassNumber)>);
 
 impl Grace {
-    /// Returns whether it is known to be over.
+    /// Returns whether the grace period is known to be over.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Checks whether it is over. If so, the caller sees what the passes did that it has waited for.
+    /// Checks whether the grace period is over. If so, the caller sees the effects of the passes that ended meanwhile.
     pub(crate) fn has_ended(&mut self, fellows: &Fellows) -> bool {
         let waits = |(index, pass): &(u8, PassNumber)| {
             fellows.get((*index).into()).is_some_and(|fellow| !fellow.has_ended(*pass))

@@ -15,9 +15,10 @@ use super::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::sync::thread;
 use super::wr::{RecvWr, Sge};
 
-/// A poster that needs a slot which an engine is about to give back yields this often before it looks at the clock.
+/// How often a poster yields before it looks at the clock, if an engine is about to give back the slot that it needs.
 const YIELDS: u32 = 10_000;
-/// How long the poster then waits. The engine's driver may have lost its core at that moment, and will get it back.
+/// How long the poster then waits. The thread that drives the engine may have lost its core just then, and will get it
+/// back.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The part of a shared receive queue that engines and application share.
@@ -39,7 +40,8 @@ pub(crate) struct SrqShared {
     events: Arc<AsyncQueue>,
     /// Engines at which Sends of peers wait for receives. Posters ring there.
     pub(crate) awaited: AwaitedBy,
-    /// Those of them that have had a receive for such a Send since all of them last had one.
+    /// The engines among them that have had a receive for such a Send in this round. A round ends when all of them
+    /// have.
     served: AtomicU64,
 }
 
@@ -129,8 +131,9 @@ impl SrqShared {
         self.check_limit();
     }
 
-    /// Raises the pending event if the limit is reached. With several engines, the last one that takes a receive
-    /// finds that, if no other does. One of those that find it raises the event.
+    /// Raises the pending event if the limit is reached. With several engines, the last one to take a receive finds
+    /// that the limit is reached, if no other engine has found it. Only one of the engines that find it raises the
+    /// event.
     fn check_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
         let last = WrNumber(self.next().0.wrapping_add(limit).wrapping_sub(1));
@@ -189,8 +192,8 @@ impl SrqShared {
         Err(error)
     }
 
-    /// Called by the engine: whether Sends that wait here must leave the receives to other engines, because Sends
-    /// wait there and have had none since this engine had one.
+    /// Called by the engine: whether Sends that wait here must leave the receives to other engines. This is so if Sends
+    /// wait at an engine that has had no receive for them since this engine had one.
     pub(crate) fn is_others_turn(&self, engine: EngineNumber) -> bool {
         let served = self.served.load(Ordering::Relaxed);
         self.several
@@ -199,12 +202,12 @@ impl SrqShared {
             && self.has_some()
     }
 
-    /// Called by the engine: whether Sends wait at other engines, too.
+    /// Called by the engine: whether Sends wait at other engines as well.
     pub(crate) fn is_awaited_elsewhere(&self, engine: EngineNumber) -> bool {
         self.several && self.awaited.all() & !engine.bit() != 0
     }
 
-    /// Called by the engine: a Send that waited here has had its receive.
+    /// Called by the engine: notes that a Send that waited here has had its receive.
     pub(crate) fn has_served(&self, engine: EngineNumber) {
         // Only a hint, so it does not matter what other engines do between these steps.
         let served = self.served.fetch_or(engine.bit(), Ordering::Relaxed) | engine.bit();
@@ -226,7 +229,7 @@ pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -
                 Err(now) => seen = now,
             }
         } else {
-            // Another consumer may have claimed it, and given it back.
+            // Another consumer may have claimed this entry and given it back.
             let now = head.load(Ordering::Acquire);
             if now == seen {
                 return None;

@@ -5,7 +5,7 @@ const BAD: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_BAD;
 const NONE: u64 = sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
 const UNKNOWN: u64 = 0;
 
-/// Returns a segment of ten octets of data in IPv4, with a right header checksum.
+/// Returns an IPv4 frame with a correct header checksum and a TCP segment of ten data octets.
 fn v4() -> Vec<u8> {
     let mut f = vec![0x5a; 14 + 20 + 20 + 10];
     f[12..34].copy_from_slice(&[
@@ -16,7 +16,7 @@ fn v4() -> Vec<u8> {
     f
 }
 
-/// Makes the header checksum of the first 20 octets right, whatever length the header states.
+/// Corrects the header checksum, as that of a header of 20 octets, whatever length the header states.
 fn complete(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -43,7 +43,7 @@ fn a_good_word_is_believed_of_whole_segments() {
     assert_eq!(nic.counts.rx_good, 4);
     // Ethernet's padding does not belong to the packet.
     assert!(nic.believes(GOOD, &[&v4()[..], &[0; 6]].concat()));
-    // The header checksum is right in all of them.
+    // All of the following frames have a correct header checksum.
     for (what, at, value) in [
         ("a fragment", 20, 0x60),
         ("a later fragment", 21, 1),
@@ -109,7 +109,7 @@ fn a_chain_is_gathered_as_far_as_there_is_room() {
     }
 }
 
-/// Only frames with the flag count, whatever other flags they have.
+/// Only frames with the flag for a TCP checksum count, whatever other flags they have.
 #[test]
 fn frames_are_counted_by_their_flags() {
     let mut mbufs: [sys::rte_mbuf; 3] = Default::default();
@@ -122,14 +122,14 @@ fn frames_are_counted_by_their_flags() {
     }
 }
 
-/// A fake driver: its remaining room, and the frames that it took, by their `port`.
+/// A fake driver: the number of frames that it has room for, and the `port` of each frame that it took.
 #[derive(Default)]
 struct Driver {
     room: u16,
     sent: Vec<u16>,
 }
 
-/// Refuses frames with odd numbers.
+/// Refuses frames with odd numbers: stops at the first one.
 unsafe extern "C" fn prepare(_: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
     // SAFETY: the test passes `n` live mbufs.
     (0..n).find(|&i| unsafe { (**frames.add(i.into())).port % 2 == 1 }).unwrap_or(n)
@@ -181,9 +181,9 @@ fn what_the_driver_refuses_goes_without_it_and_in_order() {
     let (taken, sent, left, counts) = offered(&[2, 4, 5, 6, 8], 9);
     assert_eq!((taken, sent, left), (5, vec![2, 4, 105, 6, 8], vec![]));
     assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (4, 1, 0));
-    // All refused, the last one included.
+    // The driver refuses all frames, the last one included.
     assert_eq!(offered(&[1, 3, 5], 9).1, [101, 103, 105]);
-    // A frame that cannot be copied is lost alone.
+    // If a frame cannot be copied, only that frame is lost.
     let (taken, sent, left, counts) = offered(&[2, 7, 4], 9);
     assert_eq!((taken, sent, left), (3, vec![2, 4], vec![]));
     assert_eq!((counts.tx_filled, counts.tx_refused, counts.tx_unsent), (2, 0, 1));
@@ -193,7 +193,7 @@ fn what_the_driver_refuses_goes_without_it_and_in_order() {
 fn what_the_driver_has_no_room_for_stays() {
     let (taken, sent, left, counts) = offered(&[2, 4, 6, 5], 2);
     assert_eq!((taken, sent, left, counts.tx_filled), (2, vec![2, 4], vec![6, 5], 2));
-    // A copy that found no room stays in the place of its frame.
+    // If the driver has no room for a copy, the copy stays in the place of its frame.
     let (taken, sent, left, counts) = offered(&[2, 5, 6], 1);
     assert_eq!((taken, sent, left), (1, vec![2], vec![105, 6]));
     assert_eq!((counts.tx_filled, counts.tx_refused), (1, 1));

@@ -1,9 +1,10 @@
 //! Carry-less multiplication of 64-byte vectors.
 //!
 //! The data is taken as vectors of 64 bytes that end where the data ends. The first vector holds the remainder of the
-//! length, after zeros. These zeros do not change the CRC, because its register has been moved into the data. Each
-//! vector is multiplied to the position of the last one (folded), and all are added. The remaining 16 bytes go
-//! through the CRC32 instruction. Up to seven vectors are folded independently of each other; longer data first goes
+//! length, after zeros. The CRC register is added to the first bytes of the data and itself starts from zero, so the
+//! zeros before the data do not change the CRC. Each vector is multiplied to the position of the last one (folded), and
+//! all are added. The sum is folded in the same way to its last 16 bytes, which go through the CRC32 instruction. Two
+//! or three vectors are folded one onto the next, and four to seven independently of each other. Longer data first goes
 //! through four running vectors.
 //!
 //! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...). They sum
@@ -21,13 +22,15 @@ use std::ptr;
 pub(crate) static TABLE: Table =
     Table { kernel: Kernel::Vpclmul, crc, sum: sum_only, copy_crc, copy_crc_sum, place };
 
-/// Shortest data for which vectors are faster than the CRC32 instruction; at least 65.
+/// Shortest data, in bytes, for which vectors are faster than the CRC32 instruction. At least 65, so that there is more
+/// than one vector.
 const VECTOR_MIN: usize = 128;
-/// Largest part in which data is taken, in bytes, so that no 32-bit lane of the checksum overflows. Even.
+/// Data is taken in parts of this many bytes, so that no 32-bit lane of the checksum overflows. The last part may be
+/// longer by up to [`VECTOR_MIN`]. Even.
 const PART: usize = 1 << 26;
 
-/// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight.
-/// They are reflected 64-bit values, whose product comes out times x.
+/// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight. They
+/// are reflected 64-bit values; the product of two such values comes out multiplied by x.
 const fn fold_by(bits: u32) -> [u64; 2] {
     [(x_to(bits + 63) as u64) << 32, (x_to(bits - 1) as u64) << 32]
 }
@@ -192,8 +195,8 @@ impl Cursor {
     }
 }
 
-/// Does one pass over `VECTOR_MIN` to `PART` bytes. Copies if `COPY`. Returns the CRC register if `CRC`, and the sum
-/// of the checksum words if `SUM`.
+/// Does one pass over `VECTOR_MIN` to `PART + VECTOR_MIN` bytes. Copies if `COPY`. Returns the CRC register if `CRC`,
+/// and the sum of the checksum words if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.
@@ -211,7 +214,7 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
     let first = (len - 1) % 64 + 1;
     let mut left = (len - first) / 64;
 
-    // SAFETY: `first` bytes, then 64 for each vector of `left`, are what there is.
+    // SAFETY: the data consists of `first` bytes and then 64 for each vector of `left`.
     unsafe {
         let (v0, position) = at.first::<COPY, SUM>(first);
         if !CRC {
@@ -250,7 +253,7 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
                 d = fold_onto(d, by_four, at.next::<COPY, SUM, 1>());
                 left -= 4;
             }
-            // Returns the sum of the four running vectors, moved by `n` vectors from the last of them.
+            // Returns the sum of the four running vectors at the position `n` vectors after the last of them.
             let four = |n: usize| {
                 let ab = fold_onto(a, multiplier(3 + n), fold(b, multiplier(2 + n)));
                 let d = if n == 0 { d } else { fold(d, multiplier(n)) };

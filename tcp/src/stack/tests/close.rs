@@ -84,7 +84,7 @@ fn abort_resets_the_peer() {
     assert_eq!(p.settle(), 0);
 }
 
-/// The peer never closes its side of a connection whose other side we closed long ago.
+/// We closed our side long ago, and the peer never closes its own.
 #[test]
 fn fin_wait_2_ends() {
     let mut p = Pair::new(|_| {});
@@ -95,7 +95,8 @@ fn fin_wait_2_ends() {
     assert_eq!(p.a.closed(c), Some(CloseReason::TimedOut));
 }
 
-/// Ports in TIME-WAIT are not chosen again. A peer may open a new connection over its own.
+/// A stack does not choose a port again that it has in TIME-WAIT. But its peer may connect from the old port; the new
+/// connection then replaces the one in TIME-WAIT.
 #[test]
 fn time_wait_is_reopened_by_a_newer_syn() {
     let mut p = Pair::new(|_| {});

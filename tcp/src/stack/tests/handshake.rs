@@ -15,7 +15,7 @@ fn three_ways() {
     assert_eq!(p.b.stack.mss(s), 1448);
     assert_eq!(p.a.stack.peer_addr(c), p.b.stack.local_addr(s));
     assert_eq!(p.a.stack.local_addr(c), p.b.stack.peer_addr(s));
-    // ARP in both directions and three segments, nothing more.
+    // One exchange of ARP messages and three segments, nothing more.
     assert_eq!(p.a.stack.counters().segments_out, 2);
     assert_eq!(p.b.stack.counters().segments_out, 1);
     assert_eq!(p.a.stack.counters().arp_requests_out, 1);
@@ -58,7 +58,7 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
         });
         if full_backlog {
             p.connect();
-            // Half open, because the answer to its SYN is lost.
+            // This connection stays half open, because the answer to its SYN is lost.
             let to = std::net::SocketAddr::from((B, PORT));
             p.a.stack.connect(p.now, to, 1, &mut p.a.out).unwrap();
             p.settle_with(|side, _| if side == Side::B { Act::Drop } else { Act::Pass });

@@ -54,7 +54,7 @@ fn a_connection() {
     assert_eq!(p.a.stack.counters().retransmitted_segments, 0);
 }
 
-/// Both families of one stack, to one port.
+/// Connections of both families go from one stack to the same port.
 #[test]
 fn both_families() {
     let mut p = Pair::new(|c| {
@@ -164,7 +164,8 @@ fn an_absent_host_is_unreachable() {
     assert_eq!((p.a.closed(c), asked), (Some(CloseReason::Unreachable), 3));
 }
 
-/// RFC 4861 §7.3: a neighbour that TCP hears from is not asked. A silent one is asked, directly and three times.
+/// RFC 4861 §7.3: a neighbour that TCP hears from is not asked. A silent one is asked directly three times, and also
+/// through its group.
 #[test]
 fn neighbours_are_watched() {
     let mut p = pair();
@@ -215,7 +216,8 @@ fn advertisements() {
     let frame = advertisement(&p, v6(B), right, advert::OVERRIDE | advert::SOLICITED);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), right);
-    // Ignored: from beyond a router, damaged, for a group, or with a group's MAC address.
+    // Ignored: from beyond a router, damaged, with a group's MAC address, with a code, or with an option of length
+    // zero.
     let good = advertisement(&p, v6(B), other, advert::OVERRIDE);
     let mut far = good.clone();
     far[21] = 254;
@@ -236,7 +238,8 @@ fn advertisements() {
     }
 }
 
-/// A host that is not asked for does not enter the cache, however often it advertises itself.
+/// A host that is not asked for does not enter the cache by advertising itself. Many hosts that ask for us cannot fill
+/// the cache either.
 #[test]
 fn the_cache_cannot_be_flooded() {
     let mut p = Pair::new(|c| {
@@ -317,7 +320,7 @@ fn complaints() {
         if let Some((_, _, to, m)) = told.first() {
             assert_eq!((*to, &m[4..8], &m[8..]), (v6(B), &[0, 0, 0, pointer][..], &frame[14..]));
         }
-        // For a packet to a group, only an option that asks for it causes a report.
+        // Of the packets to a group, only one with an option that demands a report causes a report.
         p.now += Duration::from_secs(1);
         let frame = packet(&p, next, body, ipv6::ALL_NODES);
         p.a.receive(p.now, frame);
@@ -337,14 +340,14 @@ fn complaints() {
     assert!(messages(&mut p.a).len() <= 11);
 }
 
-/// RFC 4862 §5.4: the network is asked first, and another host has the address.
+/// RFC 4862 §5.4: the stack first probes for its address, which another host has.
 #[test]
 fn an_address_that_is_taken() {
     let mut p = pair();
     p.settle();
     p.a.stack.claim_address(p.now);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
-    // A has two addresses: its own and its link-local one. B defends those that it has.
+    // A has two addresses, the configured one and its link-local one. B also has the configured one and defends it.
     p.b = Node::new({
         let mut c = config(B);
         c.addresses = vec![Address { ip: v6(A).into(), prefix_len: 64 }];
@@ -382,7 +385,8 @@ fn questions_at_the_same_time() {
     for frame in own {
         p.a.receive(p.now, frame);
     }
-    // A kernel probes for the address that it makes from the Ethernet address of its interface, which is also ours.
+    // The kernel's interface has our Ethernet address too, and the kernel probes for the address that it makes from
+    // that one. Such a probe is no conflict.
     let of_our_station = message::probe(mac(&p.a), v6(A), [1; 6]);
     p.a.receive(p.now, of_our_station);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
@@ -415,7 +419,7 @@ fn router_advertisement(p: &Pair, lifetime: u16, prefix: &str, flags: u8, valid:
     message::frame(&e, &m)
 }
 
-/// RFC 4862 §5.5: addresses, routes and MTU of a router, and their end when the router says so.
+/// RFC 4862 §5.5: a router gives addresses, routes and an MTU, and takes them back.
 #[test]
 fn routers_tell_addresses() {
     let mut p = Pair::new(|c| {
@@ -475,7 +479,8 @@ fn routers_tell_addresses() {
     assert!(!p.a.stack.addresses().iter().any(|a| a.ip == own));
 }
 
-/// Without `autoconf`, routers are ignored. They are always ignored if their message may come from elsewhere.
+/// Without `autoconf`, all routers are ignored. A router's message that may come from beyond the link is always
+/// ignored.
 #[test]
 fn routers_that_are_not_believed() {
     let mut p = pair();
@@ -528,7 +533,7 @@ fn listeners_report() {
         (&r[..6], r[21], &r[54..62]),
         (&[0x33, 0x33, 0, 0, 0, 0x16][..], 1, &[58, 0, 5, 2, 0, 0, 1, 0][..])
     );
-    // A report of joining, for one group: both addresses of A end alike.
+    // A report of joining one group, because both addresses of A have the same solicited-node group.
     assert_eq!((r[62], &r[68..74]), (143, &[0, 1, 4, 0, 0, 0][..]));
     assert_eq!(message::address_at(r, 74).unwrap(), ipv6::solicited_node(v6(A)));
     let mut query = message::header(kind::LISTENER_QUERY, 0, [3, 0xe8, 0, 0]);
@@ -537,7 +542,7 @@ fn listeners_report() {
     p.a.receive(p.now, frame);
     let answered = collect(&mut p, Duration::from_secs(2));
     assert_eq!((answered.len(), answered[0][70]), (1, 2));
-    // Not from beyond a router.
+    // A query that may come from beyond the link is ignored.
     let frame = to_a(&p, v6(B), ipv6::ALL_NODES, 64, &query);
     p.a.receive(p.now, frame);
     assert_eq!(collect(&mut p, Duration::from_secs(2)).len(), 0);
@@ -561,7 +566,7 @@ fn errors_about_segments() {
     let frame = about(&p, kind::TOO_BIG, 0, 1300, &blind);
     p.a.receive(p.now, frame);
     assert_eq!(p.a.stack.mss(c), 1428);
-    // RFC 8201 §4: a value below what every link carries is not believed.
+    // RFC 8201 §4: a value below what every link carries, 1280, counts as 1280.
     for (mtu, mss) in [(9000, 1428), (1400, 1328), (1350, 1278), (1400, 1278), (1000, 1208)] {
         let frame = about(&p, kind::TOO_BIG, 0, mtu, &sent[14..]);
         p.a.receive(p.now, frame);
@@ -590,7 +595,8 @@ fn errors_about_segments() {
     }
 }
 
-/// Segments for addresses without an entry leave nothing behind, and neither does a flood of SYNs from everywhere.
+/// Segments for addresses without an entry leave no address pair behind, and neither does a flood of SYNs from
+/// everywhere.
 #[test]
 fn floods_leave_nothing() {
     let mut p = Pair::new(|c| {
@@ -729,7 +735,7 @@ fn damaged_messages() {
         if rng.bool() {
             f.truncate(rng.usize(54..=f.len()));
         }
-        // A fitting length and a correct checksum get further.
+        // With a matching length and a correct checksum, a message gets past the first checks.
         let len = f.len() - 54;
         f[18..20].copy_from_slice(&(len as u16).to_be_bytes());
         if len >= 4 && f[20] == 58 {

@@ -76,7 +76,7 @@ pub struct Hub {
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
     next_listener: u64,
     last_serial: u64,
-    /// Addresses of identifiers that share theirs, each with whether `::` stands for IPv6 alone.
+    /// The addresses that several identifiers may share, each with whether `::` stands for IPv6 alone.
     shared: HashMap<(SocketAddr, bool), Weak<Bound>>,
 }
 
@@ -142,8 +142,8 @@ impl Hub {
         }
     }
 
-    /// Removes a destroyed queue pair from the identifier. Its number may already belong to a queue pair of another
-    /// identifier, which stays.
+    /// Removes a destroyed queue pair from the identifier. If its number already belongs to a new queue pair of another
+    /// identifier, that one stays tied.
     pub fn untie_from(&mut self, qpn: u32, id: *mut Id) {
         if self.tied(qpn) == Some(id) {
             self.untie(qpn);
@@ -223,20 +223,20 @@ fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
     if let Some(id) = owner {
         let mut hub = hub();
         if hub.tied(qpn) == Some(id) {
-            // SAFETY: it is registered, and is removed under the lock.
+            // SAFETY: a tied identifier is registered, and is removed under the lock.
             unsafe { &*id }.state().lose(qpn);
         }
         hub.untie_from(qpn, id);
     }
 }
 
-/// Time from the event of a connection's end to the event that its addresses are free again. Kernels send the latter
-/// only for InfiniBand, once no packets can be in flight. Programs take it as another reason to give the connection
-/// up, and are not prepared for both at once.
+/// Time from the event that a connection has ended to the event that its addresses are free again. Kernels send the
+/// second one only for InfiniBand, once no packets can be in flight. Programs take that one as another reason to give
+/// the connection up, and are not prepared for both events at once.
 const TIME_WAIT: Duration = Duration::from_secs(1);
 
-/// Called when the program has fetched the end of an identifier's connection. The identifier is not destroyed
-/// meanwhile.
+/// Announces, after [`TIME_WAIT`], that the addresses of an identifier's connection are free again. Called when the
+/// program has fetched the end of the connection. The identifier is not destroyed meanwhile.
 pub fn ended(id: *mut Id) {
     let Some(serial) = hub().serial(id) else { return };
     let tell = move || hub().tell_if_there(serial, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));

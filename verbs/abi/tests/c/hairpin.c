@@ -1,5 +1,5 @@
-/* Client and server are in one process on one address. Tests every operation and verifies the data; from two
- * contexts; with synchronous identifiers in two threads. */
+/* Client and server are in one process on one address. Tests every operation and verifies the data. Also tests two
+ * contexts, the stamps of completions, and synchronous identifiers in two threads. */
 #include <stddef.h>
 
 #include "harness.h"
@@ -91,8 +91,8 @@ struct packed {
 
 static void unaligned(struct link *l)
 {
-	/* Addresses of the fields, as bytes: a pointer to a member would be undefined behaviour in this program as
-	 * well. */
+	/* The fields are addressed as bytes, because a pointer to a packed member would be undefined behaviour of this
+	 * program. */
 	struct packed p = { 0 }, *at = &p;
 #define AT(member) ((void *)((char *)at + offsetof(struct packed, member)))
 	char *mine = l->mr[0]->addr, *theirs = l->mr[1]->addr;
@@ -129,7 +129,7 @@ static void unaligned(struct link *l)
 #undef AT
 }
 
-/* Two contexts are the same device. */
+/* Opens two contexts of one device. The objects of one outlive the other context. */
 static void two_contexts(void)
 {
 	int count;
@@ -190,7 +190,7 @@ static void stamps(void)
 	while (ibv_start_poll(cq, &none))
 		;
 	uint64_t after, wall_after, last = before;
-	/* Setting the wall clock moves it a little against the device's clock. */
+	/* The machine may set its wall clock meanwhile, by up to this many nanoseconds. */
 	const uint64_t step = 100000000;
 	for (uint64_t id = 1; id <= 3; id++) {
 		uint64_t at = ibv_wc_read_completion_ts(cq), wall = ibv_wc_read_completion_wallclock_ns(cq);
@@ -209,7 +209,7 @@ static void stamps(void)
 
 struct passive { struct rdma_cm_id *listener; };
 
-/* As rdma_server does it. */
+/* Serves one client as rdma_server does. */
 static void *serve(void *arg)
 {
 	struct passive *passive = arg;

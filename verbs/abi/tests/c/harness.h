@@ -40,7 +40,7 @@ static inline void failed(const char *file, int line, const char *what, long ans
 /* A call returns a number. */
 #define IS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (long)(number)) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
-/* A call fails: it returns the errno itself, or -1 and errno. */
+/* A call fails: it returns the errno itself, or returns -1 and sets errno. */
 #define FAILS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (number) && !(is_ == -1 && errno == (number))) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
 /* A call returns null and sets errno. */
@@ -52,7 +52,7 @@ static inline void failed(const char *file, int line, const char *what, long ans
 		failed(__FILE__, __LINE__, #call, 0, errno); \
 	some_; })
 
-/* The device's address, as `urnic run` sets it, or else the host's own; with a port that this thread chooses. */
+/* Returns the device's address, as `urnic run` sets it, or else the loopback address; with the given port. */
 static inline struct sockaddr_in own_address(int port)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -105,7 +105,7 @@ static inline struct ibv_qp_init_attr qp_like(struct ibv_cq *cq)
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
 }
 
-/* How an end of a link gets its queue pair, unless the program defines it. */
+/* How an end of a link gets its queue pair. The program may define this. */
 #ifndef LINK_QP
 #define LINK_QP(id, init) OK(rdma_create_qp(id, NULL, init))
 #endif
@@ -120,8 +120,8 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	LINK_QP(id, &init);
 }
 
-/* How long an end (0: the one that connects) lets the peer's Sends wait for receives, unless the program defines
- * it. */
+/* How many retries (rnr_retry_count) an end lets the peer's Sends wait for receives. End 0 is the one that connects.
+ * The program may define this. */
 #ifndef LINK_RNR_RETRY
 #define LINK_RNR_RETRY(end) 0
 #endif
@@ -162,7 +162,7 @@ static inline void link_up(struct link *l)
 	link_at(l, (struct sockaddr *)&to);
 }
 
-/* Frees all of a link but the objects that `link_at` found. */
+/* Frees all of a link but its channel and listener, which were there before `link_at`. */
 static inline void link_ends_free(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -186,7 +186,7 @@ static inline void link_part(struct link *l)
 {
 	struct rdma_cm_event *event;
 	OK(rdma_disconnect(l->client));
-	/* Both ends get the event. A second later another event would follow, if they still existed. */
+	/* Both ends get the event. Another event follows a second later if the identifiers still exist then. */
 	for (int told = 0; told < 2;) {
 		OK(rdma_get_cm_event(l->channel, &event));
 		CHECK(event->event == RDMA_CM_EVENT_DISCONNECTED || event->event == RDMA_CM_EVENT_TIMEWAIT_EXIT);

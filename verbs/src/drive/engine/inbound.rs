@@ -56,7 +56,7 @@ enum Turn {
 enum Target {
     /// Contiguous memory.
     Memory(*mut u8),
-    /// None, because it has been placed.
+    /// None, because the payload has been placed.
     Placed,
     /// The scatter list of the receive in hand, from this offset on.
     Scatter(u32),
@@ -117,7 +117,7 @@ impl QpSink<'_> {
         pieces(self.table, view.sges, self.shared.scopes, offset, len, f)
     }
 
-    /// Returns the target of `len` octets at the tagged offset `to` of the list of a Read. The stream has checked
+    /// Returns the target of `len` octets of a Read into a list; `to` is their tagged offset. The stream has checked
     /// that they are the next octets of the oldest outstanding Read (RDMAP-39).
     #[inline(never)]
     fn list_target(&self, to: u64, len: u32) -> Result<Target, MrFault> {
@@ -155,7 +155,8 @@ impl Sink for QpSink<'_> {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
-        // The segment comes again after its invalidation, which may concern this very memory.
+        // A segment comes again after its invalidation. Its payload has been placed, and the invalidation may have
+        // concerned this very memory.
         if self.rx.grace.is_some() {
             return Ok(Target::Placed);
         }
@@ -174,9 +175,9 @@ impl Sink for QpSink<'_> {
         match target {
             Target::Memory(ptr) => {
                 // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same call of
-                // `Stream::receive`, within a pass. Revoked memory stays registered until the passes have ended
-                // that were under way at the revocation. So [ptr + at, + src.len()) is registered memory. `src` is
-                // a frame of ours.
+                // `Stream::receive`, within a pass. If memory is revoked, it stays registered until all passes that
+                // were under way at the revocation have ended. So [ptr + at, + src.len()) is registered memory. `src`
+                // is a frame of ours.
                 unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
             }
             Target::Placed => {}
@@ -282,13 +283,14 @@ impl Sink for QpSink<'_> {
 }
 
 impl<D: Data> Core<D> {
-    /// Hands stream data to the queue pair at `qp`. Returns what its stream cannot take now.
+    /// Hands stream data to the queue pair at `qp`. Returns what its stream cannot take now; `None` if it has taken
+    /// all.
     fn receive_rdma(&mut self, endpoint: EndpointIndex, qp: QpIndex, data: D) -> Option<D> {
         let rest = self.hear(endpoint, qp, Turn::Later, |stream, sink| stream.receive(data, sink));
         let Rest { chunk: mut data, taken, wants } = rest?;
         match wants {
             Wants::Memory => self.wait_for_memory(endpoint),
-            // `hear` makes an invalidation continue.
+            // `hear` has scheduled the endpoint for the next pass if an invalidation is not done.
             Wants::Receive | Wants::Invalidation => {
                 if let Some(core) = self.qps.get_mut(qp) {
                     core.awaits.stopped = true;

@@ -1,10 +1,10 @@
 //! Sends of peers that have found no receive, and wait for one. This is the receiver-not-ready retry of other
 //! transports, without its packets (DDP-50).
 //!
-//! The stream copies such Sends aside and serves the other messages. When it has no room for more, the transport
-//! keeps the rest and shuts the window. A queue pair with waiting Sends says so in the part that it shares with the
-//! application, which then rings when it posts a receive. Queue pairs that wait for one shared queue are served in
-//! the order in which they began to wait.
+//! The stream copies such Sends aside and serves the other messages. When the stream has no room for more, the
+//! transport keeps the rest and shuts the window. A queue pair with waiting Sends sets a flag in the part that it
+//! shares with the application, which then rings when it posts a receive. Queue pairs that wait for one shared queue
+//! are served in the order in which they began to wait.
 
 use super::alarms::Alarm;
 use super::names::{EndpointId, EndpointIndex, QpIndex};
@@ -20,13 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use urnic_tcp::Time;
 
-/// One retry of a receiver that is not ready.
+/// How long a Send waits for each retry that the connection allows.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// The peer's FIN waits behind its Sends as long as a receive comes at least this often.
 const FIN_WAITS: Duration = Duration::from_secs(1);
 /// When a list of waiting endpoints has become this long, endpoints that no longer exist are removed.
 const CLEAR_AT: usize = 64;
-/// Another engine whose turn it is takes its receive within this time, unless no thread drives it.
+/// How long this engine leaves receives to another engine whose turn it is. The other engine takes its receive within
+/// this time, unless no thread drives it.
 const TURN_WITHIN: Duration = Duration::from_millis(1);
 
 /// How a queue pair waits for receives.
@@ -34,15 +35,15 @@ const TURN_WITHIN: Duration = Duration::from_millis(1);
 pub(super) struct Awaits {
     /// Whether Sends of the peer may wait.
     may: bool,
-    /// How long each may wait; `None`: without limit.
+    /// How long each Send may wait; `None`: without limit.
     limit: Option<Duration>,
-    /// Since when the oldest one has been waiting; `None`: none waits.
+    /// Since when the oldest Send has been waiting; `None`: none waits.
     since: Option<Time>,
-    /// When the peer's FIN came behind it; `None`: it has not.
+    /// When the peer's FIN arrived behind the waiting Sends; `None`: it has not.
     finished: Option<Time>,
     /// Whether an alarm is set.
     alarm: bool,
-    /// Whether the stream has stopped, too, because it has no more room.
+    /// Whether the stream has stopped as well, because it has no more room.
     pub(super) stopped: bool,
 }
 
@@ -62,8 +63,8 @@ impl Awaits {
         }
     }
 
-    /// Returns when the connection ends if nothing changes, and why: the Send has waited too long, or the peer is
-    /// done.
+    /// Returns when the connection ends if nothing changes, and why: a Send has waited too long, or the peer's FIN has.
+    /// `None` if the wait has no limit, or if none waits.
     fn due(&self) -> Option<(Time, Overdue)> {
         let since = self.since?;
         let send = self.limit.map(|limit| (since + limit, Overdue::Send));
@@ -77,7 +78,7 @@ impl Awaits {
     }
 }
 
-/// What has waited too long.
+/// The thing that has waited too long.
 #[derive(Clone, Copy)]
 enum Overdue {
     Send,
@@ -115,7 +116,7 @@ impl Unready {
 }
 
 impl<D: Data> QpCore<D> {
-    /// No Send waits any longer. A stream that has stopped must still continue.
+    /// Notes that no Send waits. A stream that has stopped must still continue.
     pub(super) fn awaits_nothing(&mut self) {
         self.awaits.since = None;
         self.shared.awaited.clear();
@@ -123,7 +124,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Sends of the peer wait at queue pair `qp`: it asks for receives, unless it already does.
+    /// Makes the queue pair `qp`, where Sends of the peer wait, ask for receives, unless it already does.
     #[cold]
     pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(endpoint) = self.endpoints.id(index) else { return };
@@ -179,13 +180,14 @@ impl<D: Data> Core<D> {
         true
     }
 
-    /// The queue pair's own queue may have a receive, or its stream may continue without one.
+    /// Notes that the queue pair's own queue may have a receive, or that its stream may continue without one.
     #[cold]
     pub(super) fn may_go_on(&mut self, index: EndpointIndex) {
         self.unready.posted.extend(self.endpoints.id(index));
     }
 
-    /// A Send has waited as long as it may, or the FIN behind it has (ERR-22).
+    /// Handles the alarm. Ends the stream if a Send has waited as long as it may (ERR-22), or takes the FIN behind the
+    /// Sends if that has waited long enough. Otherwise, sets the alarm anew.
     pub(super) fn receive_timed_out(&mut self, index: EndpointIndex) {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
@@ -204,7 +206,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The application takes no more: discards the waiting Sends, and from now on those that find no receive.
+    /// Discards the waiting Sends, and from now on those that find no receive, because the application takes no more.
     pub(super) fn discard_unready(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(stream) = &mut core.stream else { return };
@@ -217,7 +219,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// There may be receives for what waits at this endpoint.
+    /// Offers the available receives to the Sends that wait at this endpoint.
     fn take_up(&mut self, id: EndpointId) -> TakenUp {
         let Some(index) = self.endpoints.find(id) else { return TakenUp::GONE };
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else {
@@ -249,9 +251,9 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// Outcome of an attempt to serve what waits.
+/// Outcome of an attempt to serve waiting Sends.
 struct TakenUp {
-    /// Whether nothing waits there any longer.
+    /// Whether no Send waits there now.
     done: bool,
     /// Whether it has taken a receive.
     took: bool,
@@ -264,7 +266,7 @@ impl TakenUp {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Receives may have been posted for which Sends wait.
+    /// Serves waiting Sends, because receives may have been posted for them.
     #[cold]
     pub(super) fn take_up_unready(&mut self, now: Time) {
         for id in std::mem::take(&mut self.core.unready.posted) {
@@ -278,7 +280,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Gives the receives of a shared queue to the endpoints that wait for them, in their order.
+    /// Gives the receives of a shared queue to the endpoints that wait for them, in the order in which they began to
+    /// wait.
     fn serve_shared(&mut self, number: u32, now: Time) {
         let engine = self.core.number;
         let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
@@ -290,9 +293,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
         queue.leaves_since = None;
         let srq = queue.srq.clone();
-        // If it has waited for other engines in vain, it takes all.
+        // If this engine has waited for the others in vain, it takes all receives.
         let shares = !others_turn && srq.is_awaited_elsewhere(engine);
-        // As many as wait now: an endpoint whose stream continues may wait again, behind the others.
+        // One attempt for each endpoint that waits now, because an endpoint whose stream continues may wait again,
+        // behind the others.
         for _ in 0..queue.waiting.len() {
             let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
             let Some(&id) = queue.waiting.front() else { break };
@@ -301,7 +305,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 srq.has_served(engine);
             }
             if !done {
-                // It keeps its turn; there are no more receives.
+                // The endpoint keeps its turn; there are no more receives.
                 self.go_on(resumes, now);
                 break;
             }

@@ -1,7 +1,8 @@
 //! The ends of a process: exit, `_exit`, `quick_exit`, and fork.
 //!
-//! All ends work the same way. The exiting thread may run a signal handler, which may have interrupted anything: it
-//! requests the goodbye and waits for a bounded time, and an engine's thread carries it out.
+//! All ends work the same way. The exiting thread requests the goodbye and waits for a bounded time, and an engine's
+//! thread carries it out. The exiting thread leaves this to another, because it may run a signal handler, which may
+//! have interrupted anything.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -15,20 +16,21 @@ use crate::shared::sync::this_thread;
 
 /// Time limit of a graceful end (exit, drop of the device).
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a thread may hold an engine while the process ends. It may have been stopped for good.
+/// How long a thread may hold an engine while the process ends. Such a thread may have been stopped for good.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// How long an engine's thread may take to begin the goodbye.
 const BEGIN: Duration = Duration::from_secs(2);
-/// How long the program is told nothing after the goodbye. A process that still exists then is waiting for
-/// something.
+/// How long the program receives no events or completions after the goodbye. If the process still exists then, it is
+/// waiting for something.
 const HUSH: Duration = Duration::from_secs(1);
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
 /// The request of the exiting thread to the engines' threads, and its progress.
 static WISH: AtomicU8 = AtomicU8::new(wish::NONE);
-/// The process that has the devices. A child that shares its memory (vfork) does not have them.
+/// The process that has the devices. A child that shares the memory of that process (vfork) does not have them.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The thread that waits for the goodbye, or 0. An engine that it holds cannot be had: the thread was interrupted.
+/// The thread that waits for the goodbye, or 0. An engine that this thread holds cannot be had, because the thread was
+/// interrupted.
 static EXITING: AtomicUsize = AtomicUsize::new(0);
 /// Whether some engine could not be had.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -43,7 +45,7 @@ mod wish {
     /// The engines that can be had are known.
     pub(super) const BEGUN: u8 = 3;
     pub(super) const DONE: u8 = 4;
-    /// The program is told things again.
+    /// The program receives events and completions again.
     pub(super) const PAST: u8 = 5;
 }
 
@@ -105,16 +107,17 @@ extern "C" fn at_exit() {
     goodbye(true);
 }
 
-/// Ends all connections of this process gracefully, as a normal exit does, and waits a few seconds at most until
-/// their data is acknowledged. Call this in a program that ends otherwise, by `_exit`. It does nothing for devices
-/// whose engines have no thread.
+/// Ends all connections of this process gracefully, as a normal exit does, and waits a few seconds at most until their
+/// data is acknowledged. Call this in a program that ends otherwise, by `_exit`. It does nothing if no engine of the
+/// process has a thread.
 ///
 /// Async-signal-safe: it allocates nothing and takes no lock.
 pub fn before_exit() {
     goodbye(false);
 }
 
-/// Requests a goodbye and waits for it. If no engine has a thread, starts one, provided that this may allocate.
+/// Requests a goodbye and waits for it. If no engine has a thread, starts one if `may_start_thread`, and otherwise does
+/// nothing.
 fn goodbye(may_start_thread: bool) {
     if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {
         return;
@@ -211,8 +214,8 @@ pub(super) fn grant() {
     WISH.store(wish::DONE, Ordering::SeqCst);
 }
 
-/// Tells the program what was held back, if the process still exists long after the goodbye: an exit handler may be
-/// waiting for it.
+/// Passes to the program what was held back, if the process still exists long after the goodbye, because an exit
+/// handler may be waiting for it.
 fn break_silence() {
     let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
     if epoch().elapsed() >= over + HUSH
