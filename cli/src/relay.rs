@@ -57,5 +57,5 @@ fn stop_signals() -> Result<SignalFd, Failure> {
     let fd = set
         .thread_block()
         .and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC));
-    fd.map_err(|e| Failure::Failed(format!("signals cannot be awaited: {e}")))
+    fd.map_err(|e| Failure::Failed(format!("cannot wait for signals: {e}")))
 }

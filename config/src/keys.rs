@@ -156,7 +156,7 @@ pub(crate) static KEYS: [Key; 36] = [
         section: "ip",
         name: "gateway",
         env: "URNIC_GATEWAY",
-        write: "write a router's address in our own network, such as \"10.0.0.254\"; or one for IPv4 and one for IPv6, \
+        write: "write a router's address in the device's network, such as \"10.0.0.254\"; or one for IPv4 and one for IPv6, \
                 listed as addresses are",
         set: |c, v| put(&mut c.ip.gateways, v.ips().and_then(gateways)),
     },

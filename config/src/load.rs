@@ -208,7 +208,7 @@ impl Layers {
                 origin: origin(key),
                 key: Some(key.to_string()),
                 problem: match own.iter().any(|ip| ip.address == router) {
-                    true => format!("{router} is our own address"),
+                    true => format!("{router} is the device's own address"),
                     false => format!("{router} is not in the network of {}", networks.join(" or ")),
                 },
                 remedy:
@@ -244,7 +244,7 @@ impl Layers {
             return Err(ConfigError {
                 origin: origin("port.mac"),
                 key: Some("port.mac".to_string()),
-                problem: format!("a {} port has no address of its own that it could use", spec.kind()),
+                problem: format!("a {} port has no Ethernet address of its own to use", spec.kind()),
                 remedy: "leave the key out to derive the address from the IP address".to_string(),
             });
         }

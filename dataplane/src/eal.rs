@@ -64,7 +64,7 @@ pub enum EalError {
     Argument(String),
     /// The process is a child, by fork, of one that has started EAL, and cannot use it.
     #[error(
-        "this process was forked from one that had opened a urnic device; open the device after fork() only"
+        "this process was forked from one that had opened a urnic device; open the device only after fork()"
     )]
     Forked,
     /// Too few descriptors are free: EAL would abort the process.
@@ -75,8 +75,9 @@ pub enum EalError {
     Descriptors,
     /// The program contains its own copy of DPDK's functions.
     #[error(
-        "{by} brings DPDK's functions itself, linked into it, and they replace those of the libraries that urnic was \
-         built for; link it with DPDK's shared libraries, or use a port of the kernel (--port kernel)"
+        "{by} brings DPDK's functions itself, because it is linked statically with DPDK, and they replace those of the \
+         shared libraries that urnic was built for; link it with the shared libraries, or use the kernel's sockets \
+         (--port kernel)"
     )]
     Replaced {
         /// The program or library that contains them.

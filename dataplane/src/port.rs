@@ -94,7 +94,7 @@ pub enum PortError {
     },
     /// The port connects to a socket on which no process listens.
     #[error(
-        "{port}: nobody listens on the socket {path}; start the other end first, or let this end be the server"
+        "{port}: no process listens on the socket {path}; start the other end first, or let this end be the server"
     )]
     NoPeer {
         /// The port.
@@ -145,8 +145,8 @@ pub enum PortError {
     },
     /// The network interface carries only smaller packets.
     #[error(
-        "{port}: the interface carries packets of {carries} bytes, and the MTU is {mtu}; set mtu to {carries}, or \
-         raise the interface's with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
+        "{port}: the interface carries packets of at most {carries} bytes, but the MTU is {mtu}; set mtu to {carries}, \
+         or raise that of the interface with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
     )]
     InterfaceMtu {
         /// The port.
@@ -160,7 +160,7 @@ pub enum PortError {
     },
     /// The driver carries only smaller packets.
     #[error(
-        "{port}: a port of this kind carries packets of {carries} bytes, and the MTU is {mtu}; lower mtu"
+        "{port}: a port of this kind carries packets of at most {carries} bytes, but the MTU is {mtu}; lower mtu"
     )]
     Mtu {
         /// The port.
@@ -175,7 +175,7 @@ pub enum PortError {
     InterfaceInUse(String),
     /// Another port on this machine has the address on the same interface.
     #[error(
-        "{port}: address conflict: {holder} has the address {address} on this interface; stop it, or choose another one"
+        "{port}: address conflict: {holder} has the address {address} on this interface; stop that process, or choose another address"
     )]
     AddressInUse {
         /// The port.
@@ -538,7 +538,7 @@ impl Port {
             Held::hold(index, vlan, address).map_err(|e| match e {
                 HoldError::Taken(holder) => PortError::AddressInUse { port: port(), address, holder },
                 HoldError::System(e) => {
-                    PortError::Interface { port: port(), reason: format!("holding {address}: {e}") }
+                    PortError::Interface { port: port(), reason: format!("reserving {address}: {e}") }
                 }
             })
         };

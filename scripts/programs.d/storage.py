@@ -62,7 +62,7 @@ def portal(driver):
 def iser(field, _long):
     with tgtd(field):
         if "VIRTUAL-DISK" not in field.run(f"iscsi-inq -i {INITIATOR} {portal('iser')}", environment=LIBISCSI):
-            raise Failed("no disk")
+            raise Failed("iscsi-inq shows no disk of tgtd")
         field.run(f"iscsi-readcapacity16 -i {INITIATOR} {portal('iser')}", environment=LIBISCSI)
         said = field.run(f"iscsi-perf -i {INITIATOR} -t 2 -b 8 -m 16 {portal('iser')}", environment=LIBISCSI)
         if not re.search(r"iops (average )?[1-9]", said):

@@ -37,7 +37,7 @@ class Campaign:
         until = time.monotonic() + 30
         while self.field.honest.tell("mark")["rounds"]["count"] < 20:
             if time.monotonic() > until:
-                raise lab.Failed("the honest client gets nowhere, in peace")
+                raise lab.Failed("the honest client makes no progress, although nothing attacks the server yet")
             time.sleep(0.1)
         self.start = lab.footprint(self.field.server.pid)
 

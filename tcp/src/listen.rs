@@ -80,7 +80,7 @@ pub enum BindError {
     #[error("port {0} is for processes with the capability CAP_NET_BIND_SERVICE")]
     Forbidden(u16),
     /// The stacks of the device have received reservations in different orders.
-    #[error("the engines of the device disagree on what is reserved")]
+    #[error("the engines of the device disagree about reserved addresses")]
     OutOfStep,
     /// Any free port was requested and none is free.
     #[error("no port is free")]

@@ -46,7 +46,7 @@ pub fn run_client(
     let last = Session { thread: session.threads - 1, ..session.clone() };
     if last.port(server.port()).is_none() {
         return Err(PerfError::Usage(
-            "--threads: each has a port after the server's, and the last is 65535".to_owned(),
+            "--threads: each thread needs a TCP port, from the server's on, and 65535 is the last".to_owned(),
         ));
     }
     if let Some(&core) = options.cores.first() {
@@ -181,7 +181,7 @@ fn connect_control(
                 end.renew_control()?;
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Some(_) => return Err(PerfError::Protocol("an event out of turn")),
+            Some(_) => return Err(PerfError::Protocol("an unexpected event")),
             None => return failed("no answer".to_owned()),
         }
     }
@@ -230,7 +230,7 @@ fn connect_lanes(end: &mut End, config: &Config, server: SocketAddr) -> Result<(
                 return Err(PerfError::Connect { server, reason: reason.to_string() });
             }
             Some(CmEvent::Disconnected { reason, .. }) => return Err(PerfError::Gone(reason.to_string())),
-            Some(_) => return Err(PerfError::Protocol("an event out of turn")),
+            Some(_) => return Err(PerfError::Protocol("an unexpected event")),
         }
     }
     end.lanes = connected.into_iter().flatten().collect();
@@ -248,7 +248,7 @@ fn measure(
     end.send_control(&Control::Start)?;
     match end.await_control("the server")? {
         Control::Ready => {}
-        _ => return Err(PerfError::Protocol("a control message out of turn")),
+        _ => return Err(PerfError::Protocol("an unexpected control message")),
     }
     crew.await_all(end)?;
     let in_flight = u64::from(end.session.window) * u64::from(end.session.lanes);

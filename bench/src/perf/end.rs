@@ -436,7 +436,7 @@ impl End {
             let tag = self.success(&wc)?;
             if tag.kind == Kind::Control && wc.opcode == WcOpcode::Recv {
                 self.take_control(tag, &wc)?;
-                return Err(PerfError::Protocol("a control message out of turn"));
+                return Err(PerfError::Protocol("an unexpected control message"));
             }
         }
         Ok(())
@@ -446,7 +446,7 @@ impl End {
     pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
         match self.await_control("the server's confirmation")? {
             Control::Confirmed => Ok(()),
-            _ => Err(PerfError::Protocol("a control message out of turn")),
+            _ => Err(PerfError::Protocol("an unexpected control message")),
         }
     }
 

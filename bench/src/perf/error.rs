@@ -30,7 +30,7 @@ pub enum PerfError {
     #[error(transparent)]
     Port(#[from] urnic_dataplane::PortError),
     /// A request was not accepted.
-    #[error("posting a request: {0}")]
+    #[error("cannot post a request: {0}")]
     Post(#[from] PostError),
     /// The server cannot be reached.
     #[error(

@@ -104,7 +104,7 @@ pub fn run_floor(
 /// Returns the server's port of a link that carries frames.
 fn raw_port(link: Link, path: &Path) -> Result<PortSpec, PerfError> {
     link.server_port(path)?.ok_or_else(|| {
-        PerfError::Usage("a floor needs a port: the kernel's sockets carry no frames of ours".to_owned())
+        PerfError::Usage("a floor needs a port: over the kernel's sockets urnic sends no frames".to_owned())
     })
 }
 

@@ -77,7 +77,7 @@ impl<'a> Player<'a> {
                     (Kind::Data, _) => self.sent = true,
                     (Kind::Control, WcOpcode::Recv) => match self.end.take_control(tag, &wc)? {
                         Control::Done { .. } => self.done = true,
-                        _ => return Err(PerfError::Protocol("a control message out of turn")),
+                        _ => return Err(PerfError::Protocol("an unexpected control message")),
                     },
                     _ => {}
                 }
@@ -145,7 +145,7 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
         let posted = clock.now();
         player.post(lane, number)?;
         if matches!(player.hear(lane, number)?, Heard::Done) {
-            return Err(PerfError::Protocol("a control message out of turn"));
+            return Err(PerfError::Protocol("an unexpected control message"));
         }
         if counts {
             histogram.saturating_record(clock.now() - posted);

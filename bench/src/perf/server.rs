@@ -115,9 +115,7 @@ impl Door {
             };
             match opened(&request) {
                 Ok(session) if session.thread == 0 => return Ok((request, session)),
-                Ok(_) => {
-                    refuse(request, "this is the server of the client's first thread, and it must come first")
-                }
+                Ok(_) => refuse(request, "the first thread of the client must connect to this server first"),
                 Err(reason) => refuse(request, reason),
             }
         }
@@ -145,8 +143,8 @@ impl Door {
 fn opened(request: &ConnRequest) -> Result<Session, &'static str> {
     match wire::decode(request.private_data()) {
         Some(Hello::Session { version: VERSION, session }) => session.check().map(|()| session),
-        Some(Hello::Session { .. }) => Err("this server is of another version"),
-        _ => Err("this is urnic perf; a session must come first"),
+        Some(Hello::Session { .. }) => Err("this server has another version than the client"),
+        _ => Err("this is urnic perf server: use urnic perf client"),
     }
 }
 
@@ -155,7 +153,7 @@ fn serve(end: &mut End, config: &Config) -> Result<(), PerfError> {
     stream::prepare_reads(end)?;
     match end.await_control("the client's start")? {
         Control::Start => end.send_control(&Control::Ready)?,
-        _ => return Err(PerfError::Protocol("a control message out of turn")),
+        _ => return Err(PerfError::Protocol("an unexpected control message")),
     }
     if end.session.pingpong() { pingpong::serve(end) } else { stream::serve(end) }
 }

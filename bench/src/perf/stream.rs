@@ -163,7 +163,7 @@ impl Client<'_> {
                 }
                 (Kind::Control, WcOpcode::Recv) => {
                     self.end.take_control(tag, &wc)?;
-                    return Err(PerfError::Protocol("a control message out of turn"));
+                    return Err(PerfError::Protocol("an unexpected control message"));
                 }
                 _ => {}
             }
@@ -283,7 +283,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
                 (Kind::Note, WcOpcode::Recv) => {
                     let marked = end.take_note(tag, &wc)?;
                     if marked < *count || (session.verify && marked - *count > slots) {
-                        return Err(PerfError::Protocol("a mark out of turn"));
+                        return Err(PerfError::Protocol("an unexpected mark"));
                     }
                     if session.op == Op::Read {
                         make(end, lane, *count + slots..marked + slots)?;
@@ -300,7 +300,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
                 }
                 (Kind::Control, WcOpcode::Recv) => match end.take_control(tag, &wc)? {
                     Control::Done { messages } => expected = Some(messages),
-                    _ => return Err(PerfError::Protocol("a control message out of turn")),
+                    _ => return Err(PerfError::Protocol("an unexpected control message")),
                 },
                 _ => {}
             }

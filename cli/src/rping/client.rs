@@ -32,7 +32,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
         Some(CmEvent::Established { .. }) => {}
         Some(CmEvent::Rejected { .. }) => return Err(cannot("the server rejects the connection".to_owned())),
         Some(CmEvent::ConnectError { reason, .. }) => return Err(cannot(reason.to_string())),
-        Some(_) => return Err(cannot("an event out of turn".to_owned())),
+        Some(_) => return Err(cannot("an unexpected event".to_owned())),
         None => return Err(cannot("no answer".to_owned())),
     }
     tracing::debug!("connected to {server}");

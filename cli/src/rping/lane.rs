@@ -23,7 +23,7 @@ pub enum Interrupted {
 
 impl From<urnic::PostError> for Interrupted {
     fn from(error: urnic::PostError) -> Self {
-        Self::Failed(format!("posting a request: {error}"))
+        Self::Failed(format!("cannot post a request: {error}"))
     }
 }
 

@@ -221,7 +221,7 @@ fn static_routes() {
         ("10.1.0.1/16 via 10.0.0.2", "has bits behind its prefix length"),
         ("10.1.0.0/16 via x", "is not a route"),
         ("10.1.0.0/16 via 10.0.1.2", "10.0.1.2 is not in the network of 10.0.0.1/24"),
-        ("10.1.0.0/16 via 10.0.0.1", "10.0.0.1 is our own address"),
+        ("10.1.0.0/16 via 10.0.0.1", "10.0.0.1 is the device's own address"),
     ] {
         let error = parse(&format!("{ip}routes = [{bad:?}]")).unwrap_err().to_string();
         assert!(error.contains("urnic.toml:3: ip.routes") && error.contains(why), "{error}");
@@ -308,7 +308,7 @@ fn mistakes_in_files() {
         ),
         (
             "[ip]\nip = \"10.0.0.1/24\"\ngateway = \"10.0.0.1\"\n",
-            "urnic.toml:3: ip.gateway: 10.0.0.1 is our own address; write the address of a router in the network of \
+            "urnic.toml:3: ip.gateway: 10.0.0.1 is the device's own address; write the address of a router in the network of \
              ip.ip, or leave it out; or correct the prefix length of ip.ip",
         ),
     ] {

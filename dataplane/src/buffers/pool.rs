@@ -143,8 +143,8 @@ impl Pool {
                     let near = node.and_then(|node| made_at(i32::try_from(node).unwrap_or(ANY)));
                     if let (Some(node), None) = (node, near) {
                         tracing::warn!(
-                            "the port's NUMA node {node} has no memory for frames, so those of another are used, which is \
-                             slower: reserve hugepages in /sys/devices/system/node/node{node}/hugepages"
+                            "the port's NUMA node {node} has no memory for frames, so they use that of another node, which \
+                             is slower: reserve hugepages in /sys/devices/system/node/node{node}/hugepages"
                         );
                     }
                     near.or_else(|| made_at(ANY)).map(|m| m.as_ptr() as usize).ok_or_else(|| eal::strerror(eal::errno()))

@@ -68,7 +68,7 @@ impl Netdev {
         drop(taken);
         let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues: wanted };
 
-        let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("asking its type", e))?;
+        let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("reading its type", e))?;
         // SAFETY: the kernel has filled in an address.
         if unsafe { request.ifr_ifru.ifru_hwaddr.sa_family } != libc::ARPHRD_ETHER {
             return Err(PortError::Interface {
@@ -76,10 +76,10 @@ impl Netdev {
                 reason: "it is not an Ethernet interface".into(),
             });
         }
-        if netdev.flags().map_err(|e| failed("asking its state", e))? & libc::IFF_UP == 0 {
+        if netdev.flags().map_err(|e| failed("reading its state", e))? & libc::IFF_UP == 0 {
             return Err(PortError::InterfaceDown { port: port(), interface: name.to_owned() });
         }
-        let request = netdev.ask(libc::SIOCGIFMTU).map_err(|e| failed("asking its MTU", e))?;
+        let request = netdev.ask(libc::SIOCGIFMTU).map_err(|e| failed("reading its MTU", e))?;
         // SAFETY: the kernel has filled in the MTU.
         let carries = unsafe { request.ifr_ifru.ifru_mtu };
         if carries < i32::from(mtu) {
@@ -87,8 +87,8 @@ impl Netdev {
         }
         if matches!(spec, PortSpec::AfXdp { .. }) && carries > XDP_MTU_MAX {
             let reason = format!(
-                "XDP takes packets of {XDP_MTU_MAX} bytes, and its MTU is {carries}; lower that with `ip link set {name} \
-                 mtu {XDP_MTU_MAX}`"
+                "XDP takes packets of at most {XDP_MTU_MAX} bytes, but the MTU of the interface is {carries}; lower it with \
+                 `ip link set {name} mtu {XDP_MTU_MAX}`"
             );
             return Err(PortError::Interface { port: port(), reason });
         }
@@ -204,12 +204,12 @@ impl Netdev {
         let usable = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
         if queues > u32::from(usable) {
             let which = match usable {
-                1 => format!("only queue {queue} is ours"),
-                _ => format!("only {usable} from queue {queue} on are ours"),
+                1 => format!("this port has only queue {queue}"),
+                _ => format!("this port has only {usable}, from queue {queue} on"),
             };
             tracing::warn!(
                 "{spec}: {name} spreads received frames over {queues} queues, but {which}: run `ethtool -L {name} combined \
-                 {usable}`, or steer our address there"
+                 {usable}`, or steer the device's address to the queues of this port"
             );
         }
         Ok(usable)

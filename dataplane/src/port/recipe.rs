@@ -285,7 +285,7 @@ impl Recipe {
         let watched = self.is_watched();
         if watched && !close_between_interrupts(id) {
             tracing::warn!(
-                "{}: its connection changes too often to be closed; left to the end of the process",
+                "{}: the peer comes and goes too often for the port to be closed; it stays open until the process ends",
                 self.spec
             );
             return;
@@ -346,7 +346,7 @@ fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
         let polls = (handle..queues).step_by(handles.into());
         let fds: Option<Vec<_>> = polls.map(|queue| rx_event(id, queue)).collect();
         RxEvent::of_all(&fds?)
-            .inspect_err(|e| tracing::warn!("frames that arrive while nobody polls will wait: {e}"))
+            .inspect_err(|e| tracing::warn!("frames that arrive while no thread polls will wait: {e}"))
             .ok()
             .map(Arc::new)
     };

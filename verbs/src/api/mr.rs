@@ -145,7 +145,7 @@ impl Mr {
     /// [`Error::Invalid`] if the queue pair belongs to another protection domain.
     pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
         if !Arc::ptr_eq(&qp.pd().shared, &self.pd.shared) {
-            return Err(Error::Invalid("the queue pair is of another protection domain"));
+            return Err(Error::Invalid("the queue pair belongs to another protection domain"));
         }
         let scope = qp.shared.scopes.qp;
         let device = &self.pd.shared.device;
@@ -297,7 +297,7 @@ impl Mr {
 fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64> {
     match iova {
         Some(_) if access.contains(Access::ZERO_BASED) => {
-            Err(Error::Invalid("a memory region that counts from 0 has no other first address"))
+            Err(Error::Invalid("a zero-based memory region cannot have another first address"))
         }
         Some(iova) => Ok(iova),
         None if access.contains(Access::ZERO_BASED) => Ok(0),
@@ -314,7 +314,7 @@ fn check(base: *mut u8, len: usize, virt: u64, access: Access) -> Result<()> {
         return Err(Error::Invalid("the memory region wraps around the address space"));
     }
     if !Access::all().contains(access) {
-        return Err(Error::Invalid("rights that do not exist"));
+        return Err(Error::Invalid("unknown access rights"));
     }
     access.check()
 }

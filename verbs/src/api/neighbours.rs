@@ -46,7 +46,7 @@ impl Neighbours {
             seen.told.push(port);
             tracing::warn!(
                 "{} is the address of a port of process {} on this host; the kernel's sockets on the same host cannot \
-                 reach it: give this program a port, too, or connect from another host",
+                 reach it: give this program a port too, or connect from another host",
                 port.address,
                 port.pid
             );

@@ -106,8 +106,8 @@ pub enum ConnectFailure {
     Refused,
     /// The peer, or the router to it, cannot be reached.
     #[error(
-        "host unreachable: it, or the gateway that leads to it, does not answer to ARP; or a router says so; or there \
-         is no link"
+        "host unreachable: the host or the gateway to it does not answer to ARP, a router reports it unreachable, or \
+         there is no link"
     )]
     Unreachable,
     /// The peer did not answer in time.
@@ -117,7 +117,7 @@ pub enum ConnectFailure {
     #[error("the peer closed the connection during the MPA start-up")]
     Reset,
     /// The peer does not speak MPA, or not in a version that this end supports.
-    #[error("the peer is no iWARP node: what it sent is no MPA start-up frame for this end")]
+    #[error("the peer is no iWARP node: it did not send the MPA start-up frame that this end expects")]
     NotIwarp,
     /// This side cannot meet the peer's terms, or the peer cannot meet this side's.
     #[error("the peer's IRD, ORD or RTR terms cannot be met")]

@@ -28,11 +28,11 @@ pub enum FaultCause {
     WorkLeft,
     /// The peer left an FPDU unfinished while memory for unfinished FPDUs was short, and the peer's address had
     /// most of it.
-    #[error("the peer left an FPDU unfinished while memory for unfinished ones was short")]
+    #[error("the peer left an FPDU unfinished while memory for unfinished FPDUs was short")]
     Displaced,
     /// The peer acknowledged nothing for a while, memory for unacknowledged octets was short, and the peer's
     /// address had most of it.
-    #[error("the peer acknowledged nothing while memory for what is sent was short")]
+    #[error("the peer acknowledged nothing while memory for unacknowledged data was short")]
     Unacknowledged,
     /// A completion queue had no room for a completion.
     #[error("a completion queue is full")]

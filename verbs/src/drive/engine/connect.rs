@@ -393,7 +393,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         events: Arc<EventQueue>,
     ) -> Result<(), Error> {
         self.transport.listen(at, backlog as usize).map_err(|e| match e {
-            ListenError::NotReserved => Error::Invalid("the address is not reserved, or listens already"),
+            ListenError::NotReserved => {
+                Error::Invalid("the address is not reserved, or a listener has it already")
+            }
             ListenError::InUse(port) => Error::PortInUse(port),
             ListenError::NoMemory => Error::Exhausted(KERNEL_MEMORY),
         })?;
@@ -583,6 +585,6 @@ fn refused(error: StartupError) -> Error {
     match error {
         StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
         StartupError::OutOfTurn => Error::RequestGone,
-        _ => Error::Invalid("the connection parameters: IRD and ORD are at most 16382"),
+        _ => Error::Invalid("IRD and ORD must be at most 16382"),
     }
 }

@@ -113,8 +113,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     port.hold_addresses(&stack.own_addresses(), stack.vlan).map_err(|e| match e {
         PortError::AddressInUse { address, .. } if config.ip.addresses.iter().all(|a| a.address != address) => {
             Error::Open(format!(
-                "{e}; {address} is made of the Ethernet address: set mac to another one, or give an address of fe80::/64 \
-                 yourself and turn autoconf off"
+                "{e}; {address} is made of the Ethernet address: set another mac, or set an address of fe80::/64 yourself \
+                 and turn autoconf off"
             ))
         }
         e => failed(&e),
@@ -183,8 +183,8 @@ fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     };
     match nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) {
         Some(InterfaceAddress { interface_name: name, .. }) => Err(Error::Open(format!(
-            "address conflict: the kernel has {ip} on its interface {name}, and would answer for it too; choose an \
-             address that is free, or take it from the kernel with `ip address del`"
+            "address conflict: the kernel has {ip} on its interface {name}, and would answer for it too; choose \
+             another address, or remove this one from the kernel with `ip address del`"
         ))),
         None => Ok(()),
     }

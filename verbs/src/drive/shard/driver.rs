@@ -376,7 +376,7 @@ fn settle(core: Option<usize>, node: Option<u32>) {
     match core {
         Some(core) => {
             if let Err(error) = pin_current_thread(core) {
-                tracing::warn!("the engine's thread: {error}");
+                tracing::warn!("the engine's thread is not pinned: {error}");
             }
         }
         None if node.is_none() => set_current_thread(&free_cores()),

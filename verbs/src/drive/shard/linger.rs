@@ -242,7 +242,7 @@ pub(super) fn linger(shards: &[&Shard]) {
     }
     // An engine can be unavailable only while the process ends, and then nothing more can be done.
     if let Err(error) = see_out(shards) {
-        tracing::debug!("the goodbye ends early: {error}");
+        tracing::debug!("delivery at the end of the process stops early: {error}");
     }
     report(shards);
 }

@@ -282,10 +282,10 @@ impl OverKernel {
             if !std::mem::replace(&mut place.complained, true) {
                 let remedy = match error.raw_os_error() {
                     Some(libc::EMFILE) => {
-                        "; this process has no descriptor left for it: close connections, or raise the limit (ulimit -n)"
+                        "; this process has no file descriptor left: close connections, or raise the limit (ulimit -n)"
                     }
                     Some(libc::ENFILE) => {
-                        "; the system has no descriptor left for it: raise its limit (sysctl fs.file-max)"
+                        "; the system has no file descriptor left: raise its limit (sysctl fs.file-max)"
                     }
                     Some(libc::ENOSPC) => {
                         "; the user has too many sockets for epoll: raise the limit (sysctl \

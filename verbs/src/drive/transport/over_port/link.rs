@@ -60,7 +60,7 @@ impl<P: Port> OverPort<P> {
         let ip = self.stack.contested().unwrap_or(self.main());
         Error::Open(format!(
             "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
-             choose another one"
+             choose another address"
         ))
     }
 
