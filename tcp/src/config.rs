@@ -254,7 +254,7 @@ pub struct TcpConfig {
 impl TcpConfig {
     /// Returns how long an ACK may wait for company.
     #[inline]
-    pub(crate) fn ack_delay(&self) -> Duration {
+    pub(crate) fn ack_wait(&self) -> Duration {
         if broken(Rule::AcksComeDue) { Duration::from_secs(60) } else { self.ack_delay }
     }
 

@@ -195,8 +195,8 @@ fn ird_requests_at_once() {
     assert!(s.end.qp.terminate().is_none());
 }
 
-/// A large answer: every segment names the place of its own octets, and only the last has L (DDP-12, 20, RDMAP-2,
-/// 27, 35).
+/// A large answer: every segment names the place of its own octets, and only the last has L
+/// (DDP-12, 20, RDMAP-2, 27, 35).
 #[test]
 fn a_large_read_is_answered_in_segments() {
     let mut s = scene();

@@ -90,7 +90,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                     }
                 } else if !c.late && c.owes_ack() {
                     c.late = true;
-                    stack.late.push_back((index, self.now + stack.net.cfg.tcp.ack_delay()));
+                    stack.late.push_back((index, self.now + stack.net.cfg.tcp.ack_wait()));
                 }
                 return;
             }

@@ -377,7 +377,7 @@ impl<B: Buffers> Stack<B> {
             self.work.push_back(index);
         } else if !owes && !c.late && c.owes_ack() {
             c.late = true;
-            self.late.push_back((index, now + self.net.cfg.tcp.ack_delay()));
+            self.late.push_back((index, now + self.net.cfg.tcp.ack_wait()));
         }
         self.schedule(index);
     }
