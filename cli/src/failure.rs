@@ -21,8 +21,8 @@ impl Failure {
     #[cfg(not(feature = "dpdk"))]
     pub fn without_dpdk() -> Self {
         Failure::Failed(
-            "a port needs the build of urnic with DPDK; this build has no DPDK, and none with it is installed beside it: \
-             build urnic with the feature dpdk, or use the kernel's sockets (--port kernel)"
+            "a port needs the build of urnic with DPDK, which is not installed beside this one: build urnic with the feature \
+             dpdk, or use the kernel's sockets (--port kernel)"
                 .to_owned(),
         )
     }

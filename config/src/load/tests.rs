@@ -238,7 +238,7 @@ fn the_address_of_the_interface() {
         let error =
             parse(&format!("[port]\nport = \"{port}\"\nmac = \"interface\"")).unwrap_err().to_string();
         assert!(
-            error.contains("urnic.toml:3: port.mac") && error.contains("no address of its own"),
+            error.contains("urnic.toml:3: port.mac") && error.contains("no Ethernet address of its own"),
             "{error}"
         );
     }

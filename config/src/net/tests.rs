@@ -57,7 +57,7 @@ fn macs() {
         ("0g:00:00:00:00:00", "not an Ethernet"),
         ("+2:00:00:00:00:00", "not an Ethernet"),
         ("01:00:5e:00:00:01", "group"),
-        ("00:00:00:00:00:00", "no station"),
+        ("00:00:00:00:00:00", "not the address of a station"),
         ("", "not an Ethernet"),
     ] {
         let error = bad.parse::<Mac>().unwrap_err();
