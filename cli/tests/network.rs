@@ -328,7 +328,7 @@ fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
             let holder = format!("address conflict: process {pid} (urnic) of user 0 has the address ");
             fails(
                 info(&format!("{kind}:vb"), &format!("--ip {own}")),
-                &[&holder, "on this interface; stop it"],
+                &[&holder, "on this interface; stop that process"],
             );
         }
     }

@@ -180,10 +180,19 @@ pub fn table(reports: &[PerfReport]) -> String {
         "CPU\nns/msg",
         "verified",
     ];
+    let streams = reports.iter().any(|r| r.beside.is_some());
+    let beside = |columns: [String; 2]| columns.into_iter().filter(move |_| streams);
     let crew_words = ["engines", "threads"].map(str::to_owned);
-    table.set_header(words.into_iter().chain(crew(crew_words)).chain(rest.map(str::to_owned)));
+    table.set_header(
+        words
+            .into_iter()
+            .chain(crew(crew_words))
+            .chain(rest.map(str::to_owned))
+            .chain(beside(["beside", "Gbit/s\nbeside"].map(str::to_owned))),
+    );
     let shift = if several { 2 } else { 0 };
-    let numbers = [2, 3, 5].into_iter().chain(6..6 + shift).chain((8..14).map(|column| column + shift));
+    let numbers =
+        [2, 3, 5].into_iter().chain(6..6 + shift).chain((8..14).chain([16]).map(|column| column + shift));
     for column in numbers {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -212,7 +221,10 @@ pub fn table(reports: &[PerfReport]) -> String {
             number(r.cpu_ns_per_msg),
             if r.verified { "yes" } else { "-" }.to_owned(),
         ];
-        table.add_row(asked.into_iter().chain(crew([count(r.engines), count(r.threads)])).chain(found));
+        let beside = beside([words(r.beside.clone()), number(r.beside_gbit_s)]);
+        table.add_row(
+            asked.into_iter().chain(crew([count(r.engines), count(r.threads)])).chain(found).chain(beside),
+        );
     }
     table.to_string()
 }

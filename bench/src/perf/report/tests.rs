@@ -102,6 +102,14 @@ fn a_table_shows_engines_and_threads_where_there_are_several() {
 }
 
 #[test]
+fn a_table_shows_the_load_beside_where_there_is_one() {
+    assert!(!table(&[report()]).contains("beside"));
+    let loaded = PerfReport { beside: Some("write:8".into()), beside_gbit_s: Some(48.25), ..report() };
+    let table = table(&[report(), loaded]);
+    assert!(table.contains("write:8") && table.contains("48.25"), "{table}");
+}
+
+#[test]
 fn results_of_older_versions_had_one_engine_and_one_thread() {
     let mut json = serde_json::to_value(report()).unwrap();
     for name in ["engines", "threads"] {
