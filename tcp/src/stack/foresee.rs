@@ -15,26 +15,15 @@ const MOST: usize = 64;
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are many
     /// connections. It fetches the table's entries for all of them together, then the connections, then their cold
-    /// parts. Then it calls `then` with the tags of the connections, for the user's own memory. Changes nothing; the call is optional. See [`Buffers::prefetch`].
+    /// parts. Changes nothing; the call is optional. See [`Buffers::prefetch`].
     #[inline]
-    pub fn foresee(&self, burst: &[B::Frame], then: impl FnOnce(&[u64])) {
+    pub fn foresee(&self, burst: &[B::Frame]) {
         if self.connections.len() >= CROWD && burst.len() > 1 {
-            self.fetch(burst, then);
+            self.fetch(burst);
         }
     }
 
-    /// Prefetches the memory that output on a connection will need: its hot part, or, once that is there (`soon`), its cold
-    /// part. Changes nothing; the call is optional.
-    #[inline]
-    pub fn foresee_output(&self, conn: ConnId, soon: bool) {
-        if !soon {
-            self.connections.place(conn.index).into_iter().for_each(B::prefetch);
-        } else if let Some(c) = self.connections.get(conn.index) {
-            B::prefetch(&*c.cold);
-        }
-    }
-
-    fn fetch(&self, burst: &[B::Frame], then: impl FnOnce(&[u64])) {
+    fn fetch(&self, burst: &[B::Frame]) {
         let mut keys = ArrayVec::<Key, MOST>::new();
         for frame in burst.iter().take(MOST) {
             if let Some(key) = expected_v4(frame.bytes()).or_else(|| self.expected_v6(frame.bytes())) {
@@ -51,14 +40,11 @@ impl<B: Buffers> Stack<B> {
                 found.push(i);
             }
         }
-        let mut tags = ArrayVec::<u64, MOST>::new();
         for i in found {
             if let Some(c) = self.connections.get(i) {
                 B::prefetch(&*c.cold);
-                tags.push(c.tag);
             }
         }
-        then(&tags);
     }
 
     fn expected_v6(&self, frame: &[u8]) -> Option<Key> {

@@ -227,7 +227,7 @@ impl Server {
             if burst.is_empty() {
                 return;
             }
-            self.stack.foresee(&burst, |_| {});
+            self.stack.foresee(&burst);
             for frame in burst {
                 self.stack.receive(self.now, frame, &mut self.app, &mut self.out);
             }

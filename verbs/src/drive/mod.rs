@@ -6,7 +6,6 @@ pub(crate) mod draft;
 pub(crate) mod engine;
 pub(crate) mod open;
 pub(crate) mod port;
-pub(crate) mod prefetch;
 pub(crate) mod shard;
 pub mod transport;
 pub(crate) mod wakeup;

@@ -40,13 +40,6 @@ impl<T> Turns<T> {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
-    /// Returns the brief member that has `at` brief members before it; `None` if there is none. Greedy members may have
-    /// turns in between.
-    #[inline]
-    pub(crate) fn brief(&self, at: usize) -> Option<&T> {
-        self.brief.get(at)
-    }
-
     /// Takes the member whose turn it is; `None` if there is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {

@@ -379,11 +379,6 @@ impl<D: Data> Core<D> {
 }
 
 impl<D: Data> Events<D> for Core<D> {
-    #[inline]
-    fn foresee(&self, tags: &[u64]) {
-        self.foresee_data(tags);
-    }
-
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         self.admit(listener, conn, peer)
     }

@@ -11,7 +11,6 @@ mod connect;
 mod convert;
 mod crowd;
 mod endpoint;
-mod foresee;
 mod fpdu;
 mod inbound;
 mod incomplete;
@@ -440,7 +439,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 break;
             }
             let Some(index) = self.core.ready.pop() else { break };
-            self.foresee_turn();
             let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
             endpoint.queued = false;
             let more = self.service(index, now);

@@ -456,12 +456,6 @@ pub trait Transport: Send {
     /// takes nothing; [`Events::closed`] has told the engine, or will.
     fn send(&mut self, conn: ConnId, record: Self::Draft, sum: Option<u16>, unit: u16);
 
-    /// Prefetches memory that sending on the connection will need. `soon`: its turn is next, and the memory that an
-    /// earlier call has prefetched may be read.
-    fn foresee(&self, conn: ConnId, soon: bool) {
-        let _ = (conn, soon);
-    }
-
     /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
 
@@ -650,11 +644,6 @@ pub trait Data: Chunk {
 /// The engine, as a transport reports events to it from inside its functions. The engine cannot call the transport
 /// from there; it notes what to do, and does it afterwards.
 pub trait Events<D> {
-    /// Data of the connections with these tags comes next, probably. Only for prefetching memory.
-    fn foresee(&self, tags: &[u64]) {
-        let _ = tags;
-    }
-
     /// A connection has come in. Returns its tag.
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 

@@ -21,7 +21,6 @@ use urnic_tcp::{
 
 use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port, Spread};
-use crate::drive::prefetch::prefetch;
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
 use crossing::Passage;
@@ -214,7 +213,7 @@ impl<P: Port> Transport for OverPort<P> {
         if low && self.port.receive_pool_short() {
             self.stack.give_back_held();
         }
-        self.stack.foresee(&burst, |tags| events.foresee(tags));
+        self.stack.foresee(&burst);
         let mut frames = burst.drain(..).peekable();
         let frames = std::iter::from_fn(|| {
             let frame = frames.next();
@@ -315,11 +314,6 @@ impl<P: Port> Transport for OverPort<P> {
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stack.unacked(conn)
-    }
-
-    #[inline]
-    fn foresee(&self, conn: ConnId, soon: bool) {
-        self.stack.foresee_output(conn, soon);
     }
 
     #[inline]
@@ -544,7 +538,17 @@ impl<P: Port> Buffers for PortBuffers<P> {
 
     #[inline]
     fn prefetch<T>(what: &T) {
-        prefetch(what);
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let first = std::ptr::from_ref(what).cast::<i8>();
+            for line in (0..size_of::<T>()).step_by(64) {
+                // SAFETY: a prefetch never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = what;
     }
 }
 
