@@ -345,6 +345,7 @@ static int serve(struct rdma_event_channel *channel)
 	struct region mine[REGIONS];
 	unsigned char data[256];
 	struct end e = { .id = event->id };
+	struct rdma_event_channel *own;
 	struct ask ask;
 	int patience = PATIENCE_MS;
 
@@ -362,6 +363,9 @@ static int serve(struct rdma_event_channel *channel)
 		report(ask.name);
 		return !strcmp(ask.name, "end");
 	}
+	/* The next request may arrive before this connection's end, so it must not be taken for that end. */
+	own = rdma_create_event_channel();
+	require(own && !rdma_migrate_id(e.id, own), "rdma_migrate_id");
 	make(&e);
 	for (int i = 0; i < REGIONS; i++)
 		mine[i] = (struct region){ htobe64((uintptr_t)e.memory[i]), htobe32(e.mr[i]->rkey) };
@@ -372,7 +376,7 @@ static int serve(struct rdma_event_channel *channel)
 		post_receive(&e, be16toh(ask.receive));
 	if (rdma_accept(e.id, &param)) {
 		see("accept %s", strerror(errno));
-	} else if (await_event(channel, RDMA_CM_EVENT_ESTABLISHED)) {
+	} else if (await_event(own, RDMA_CM_EVENT_ESTABLISHED)) {
 		if (ask.first)
 			see("first %s", send_short(&e));
 		if (ask.receive) {
@@ -388,6 +392,7 @@ static int serve(struct rdma_event_channel *channel)
 	}
 	unmake(&e);
 	rdma_destroy_id(e.id);
+	rdma_destroy_event_channel(own);
 	report(ask.name);
 	return 0;
 }
