@@ -78,7 +78,7 @@ fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
 }
 
 /// All keys.
-pub(crate) static KEYS: [Key; 36] = [
+pub(crate) static KEYS: [Key; 37] = [
     Key {
         section: "port",
         name: "port",
@@ -283,6 +283,13 @@ pub(crate) static KEYS: [Key; 36] = [
         env: "URNIC_TCP_USER_TIMEOUT",
         write: "write a time from 10ms to 24h, such as \"30s\", or \"off\"",
         set: |c, v| put(&mut c.tcp.user_timeout, unless(v.is_off(), || v.duration(10 * MS..=24 * HOUR))),
+    },
+    Key {
+        section: "tcp",
+        name: "queue_delay",
+        env: "URNIC_TCP_QUEUE_DELAY",
+        write: "write a time from 1us to 1s, such as \"16us\", or \"off\"",
+        set: |c, v| put(&mut c.tcp.queue_delay, unless(v.is_off(), || v.duration(MS / 1000..=1000 * MS))),
     },
     Key {
         section: "mpa",

@@ -179,6 +179,9 @@ pub struct TcpConfig {
     /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: for as long
     /// as retransmissions go on.
     pub user_timeout: Option<Duration>,
+    /// Longest time that octets of a stream should wait on a link between two processes; `None`: what is in flight follows
+    /// the congestion window alone.
+    pub queue_delay: Option<Duration>,
 }
 
 impl Default for TcpConfig {
@@ -196,6 +199,7 @@ impl Default for TcpConfig {
             keepalive_interval: Duration::from_secs(1),
             keepalive_count: 5,
             user_timeout: Some(Duration::from_secs(30)),
+            queue_delay: None,
         }
     }
 }

@@ -7,7 +7,7 @@
 //! # A path without other traffic
 //! Between two processes of one machine everything that waits on the path is ours. Nothing is lost there, so the window
 //! would grow until the link's ring is full, and each small message would wait behind all of it.
-//! [`Controller::on_round_trip`] bounds the octets in flight there, so that they wait for [`TcpConfig::queue_delay`]. The
+//! With [`TcpConfig::queue_delay`], [`Controller::on_round_trip`] bounds the octets in flight there, so that they wait for it. The
 //! bound follows the last round-trip time in proportion (as Swift does towards its target, Kumar et al., SIGCOMM
 //! 2020). Networks have no such bound, because other senders would starve a sender that keeps queues short.
 //!
@@ -185,7 +185,7 @@ impl Controller {
             }
             return;
         }
-        let wanted = u128::from(flight) * u128::from(aim) / u128::from(rtt);
+        let wanted = u64::from(flight).saturating_mul(aim) / rtt;
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(flight / 2, flight.saturating_mul(2));
         self.bound = wanted.saturating_add(self.window.mss).clamp(least, MAX_WINDOW);
     }

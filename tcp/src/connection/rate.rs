@@ -22,14 +22,8 @@ impl Round {
         const SECOND: u64 = 1_000_000_000;
         let (time, octets) = ((now - before.began).as_nanos(), delivered - before.delivered);
         let time = u64::try_from(time).unwrap_or(u64::MAX);
-        // A ping-pong is here for each answer: no division of 128 bits for what fits 64.
-        let rate = match octets.checked_mul(SECOND) {
-            Some(scaled) => scaled.checked_div(time)?,
-            None => (u128::from(octets) * u128::from(SECOND))
-                .checked_div(time.into())?
-                .try_into()
-                .unwrap_or(u64::MAX),
-        };
+        // A round has at most some windows of octets, far from an overflow.
+        let rate = octets.saturating_mul(SECOND).checked_div(time)?;
         (before.began > Time::ZERO).then_some(Rate { octets: rate, app_limited: before.app_limited })
     }
 }

@@ -13,7 +13,6 @@ use crate::shared::numbers::MAX_QPS;
 use nix::ifaddrs::InterfaceAddress;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use urnic_config::{Config, Lend, PortSpec};
 use urnic_dataplane::{
     Arena, Capabilities, Capture, Eal, EalConfig, Machine, MemoryKind, PortError, PortOptions, TxChecksum,
@@ -202,16 +201,12 @@ fn receive_frames(config: &Config) -> u32 {
     wanted.max((PortOptions::default().rx_frames / queues).max(LEAST_FRAMES))
 }
 
-/// Longest time that octets of a stream should wait on a link between two processes: two messages of 64 KiB take about as
-/// long there. Half of it would cost a single stream an eighth of its rate.
-const MEMORY_LINK_QUEUE: Duration = Duration::from_micros(16);
-
 fn tcp(config: &Config) -> TcpConfig {
     let t = &config.tcp;
     // No other traffic uses such a link.
     let alone = config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
     TcpConfig {
-        queue_delay: alone.then_some(MEMORY_LINK_QUEUE),
+        queue_delay: t.queue_delay.filter(|_| alone),
         rto_min: t.rto_min,
         recv_window: t.recv_window,
         sack: t.sack,
