@@ -1,9 +1,10 @@
-//! Measures many queue pairs on devices with several engines, and Writes during a storm of registrations. Prints a
-//! JSON object.
+//! Measures many queue pairs on devices with several engines, and Writes during a storm of registrations; or makes
+//! Writes on many queue pairs in turn, for `scripts/stages`. Prints a JSON object.
 //!
 //! ```text
 //! crowd many QPS ENGINES
 //! crowd storm ROUNDS
+//! crowd turns QPS SIZE ROUNDS
 //! ```
 
 use std::process::ExitCode;
@@ -12,10 +13,14 @@ use urnic_bench::{crowd, perf::PerfError};
 
 fn run(arguments: &[String]) -> Result<String, PerfError> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let usage = || PerfError::Usage("usage: crowd many QPS ENGINES | crowd storm ROUNDS".to_owned());
+    let usage = || PerfError::Usage("usage: crowd many QPS ENGINES | crowd storm ROUNDS | crowd turns QPS SIZE ROUNDS".to_owned());
     let number = |word: &str| word.parse::<usize>().map_err(|_| usage());
     let json = match words.as_slice() {
         ["many", qps, engines] => serde_json::to_string(&crowd::many(number(qps)?, number(engines)?)?),
+        ["turns", qps, size, rounds] => {
+            let size = size.parse().map_err(|_| usage())?;
+            serde_json::to_string(&crowd::turns(number(qps)?, size, number(rounds)?)?)
+        }
         ["storm", rounds] => serde_json::to_string(&crowd::storm([0, 1], number(rounds)?)?),
         _ => return Err(usage()),
     };

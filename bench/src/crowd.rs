@@ -19,6 +19,10 @@ use urnic_config::{Cidr, Config, Progress};
 
 use crate::{memory::Usage, perf::PerfError};
 
+mod turns;
+
+pub use turns::turns;
+
 const PORT: u16 = 18_700;
 /// Host numbers of the two ends.
 const SERVER: u8 = 1;
@@ -59,6 +63,7 @@ impl End {
         let mut config = Config::default();
         config.engine.progress = Progress::Inline;
         config.engine.engines = Some(engines);
+        config.memory.hugepages = urnic_config::Hugepages::Off; config.memory.mb = Some(512);
         config.port.spec = Some(format!("ring:{link}").parse().map_err(PerfError::Usage)?);
         let address = Ipv4Addr::new(10, 77, network, host);
         config.ip.addresses = vec![Cidr { address: address.into(), prefix: 24 }];

@@ -276,8 +276,8 @@ impl Default for MpaConfig {
             crc: true,
             markers: false,
             rtr: RtrChoice::Off,
-            ird: 32,
-            ord: 32,
+            ird: 128,
+            ord: 128,
             startup_timeout: Duration::from_secs(5),
         }
     }

@@ -157,14 +157,15 @@ impl ReadRequest {
 /// Pass inbound octets to [`Stream::receive`]. Start each outbound message with [`Stream::begin`], which assigns its
 /// sequence number. Finish the [`Outgoing`] of one message before the next one begins.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Stream<C> {
-    assembly: Assembly<C>,
     rdmap: Rdmap,
     /// Marker positions in the next FPDU to receive, and in the next one to send.
     rx_markers: Markers,
     tx_markers: Markers,
     /// The inbound half has ended, by a fault, by a Terminate or by [`Stream::stop_listening`].
     deaf: bool,
+    assembly: Assembly<C>,
 }
 
 impl<C: Chunk> Stream<C> {
@@ -415,8 +416,8 @@ impl<C: Chunk> Octets for Spread<'_, C> {
 /// The DDP and RDMAP state of both halves. It is a structure of its own, because an FPDU in hand borrows its octets
 /// from the assembly.
 #[derive(Debug)]
+#[repr(C)]
 struct Rdmap {
-    inbound: Inbound,
     outbound: Outbound,
     crc: bool,
     role: Role,
@@ -424,6 +425,7 @@ struct Rdmap {
     heard: bool,
     /// Whether the first FPDU may be an RTR indication: a zero-length Send that is no message of the peer's user.
     rtr_send: bool,
+    inbound: Inbound,
 }
 
 impl Rdmap {

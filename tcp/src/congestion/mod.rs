@@ -112,16 +112,17 @@ struct Proportional {
     out: u32,
 }
 
-/// The congestion state of one connection. Windows are in octets.
+/// The congestion state of one connection. Windows are in octets. All but the algorithm's state fills one cache line.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Controller {
     window: Window,
-    proportional: Proportional,
-    algorithm: AnyAlgorithm,
     /// Most octets in flight, so that few wait in the path's queue. `MAX_WINDOW`: no bound.
     bound: u32,
+    proportional: Proportional,
     /// Least round-trip time of the path, in nanoseconds. `u64::MAX`: none was measured.
     base: u64,
+    algorithm: AnyAlgorithm,
 }
 
 impl Controller {

@@ -53,6 +53,8 @@ impl<B: Buffers> Connection<B> {
         let shut = outstanding == 0 && nxt.lt(end) && self.snd_wnd == 0;
         must!(opening || !shut || awaited || c.pace_at < Time::MAX || c.persist);
         must!(c.due == Due::Timeout || outstanding > 0);
+        let rare = c.hold_until.min(c.pace_at).min(c.fin_wait_until) < Time::MAX || c.patience.is_some();
+        must!(self.timed || !rare);
         must!(self.next_deadline(net) <= self.deadline(net));
         must!(self.armed <= self.deadline(net));
 

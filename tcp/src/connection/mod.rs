@@ -211,7 +211,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub waits_for_neighbour: bool,
     /// The next ACK may need a SACK option.
     pub reports: bool,
-    /// The cold part may have a deadline, or time limits of its own.
+    /// The cold part may have a deadline (`hold_until`, `pace_at`, `fin_wait_until`), or time limits of its own
+    /// (`patience`). If not, they are not looked at.
     pub timed: bool,
     /// The connection is in the stack's list of delayed ACKs.
     pub late: bool,
@@ -229,80 +230,90 @@ pub(crate) struct Connection<B: Buffers> {
 }
 
 /// The part of a connection that is not needed to take in-order data and to send its ACK.
+///
+/// A segment of new data, and its ACK, touch the first seven cache lines, each of them for one purpose. What lies
+/// behind is for losses, for a closed window and for the end. A test checks the order.
+#[repr(C, align(64))]
 pub(crate) struct Cold<B: Buffers> {
+    // First line: what to send.
     pub queue: RecordQueue<B::Payload>,
-    pub congestion: Controller,
-    pub rtt: RttEstimator,
-    pub scoreboard: Scoreboard,
     /// The next round-trip sample is taken when more than this is acknowledged.
     pub sample_at: Seq,
-    /// A sample was taken since the last loss probe.
-    pub sampled: bool,
     /// Recovery ends when this is acknowledged. Also the NewReno variable `recover` of RFC 6582.
     pub recover: Seq,
-    pub rack: Rack,
-    pub frto: Frto,
-    /// Until this is acknowledged, further marks belong to a reduction already made (RFC 3168 §6.1.2).
-    pub marks_until: Seq,
-    /// Each change of marks is echoed exactly (RFC 8257 §3.2).
-    pub exact_echo: bool,
-    /// State for undoing the last window reduction; `None` when it can no longer turn out to be a mistake.
-    pub undo: Option<Box<Undo>>,
-    /// The first unacknowledged segment must be sent again now.
-    pub resend_first: bool,
-    /// NewReno: a partial ACK has restarted the retransmission timer in this recovery.
-    pub partial_acked: bool,
-    /// The last transmission ended only because of the congestion window (RFC 9438 §5.8).
-    pub cwnd_limited: bool,
-    /// The round trip whose delivery rate is being measured.
-    round: Round,
-    /// The delivery rate of the last measured round trip; `None`: not measured yet.
-    pub rate: Option<Rate>,
-    /// Deadline of the retransmission timer, unless another event precedes it.
-    pub rto_at: Time,
-    /// Meaning of `rtx_at`.
-    pub due: Due,
-    pub probe: Option<Probe>,
     /// Octets in the last segment of new data.
     pub last_len: u32,
+    /// Meaning of `rtx_at`.
+    pub due: Due,
+    pub frto: Frto,
     /// Consecutive timeouts.
     pub retries: u8,
     /// Window probes are being sent instead of data.
     pub persist: bool,
-    /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: none is held.
-    pub hold_until: Time,
+    /// The first unacknowledged segment must be sent again now.
+    pub resend_first: bool,
+    /// The last transmission ended only because of the congestion window (RFC 9438 §5.8).
+    pub cwnd_limited: bool,
+    /// A sample was taken since the last loss probe.
+    pub sampled: bool,
+    /// NewReno: a partial ACK has restarted the retransmission timer in this recovery.
+    pub partial_acked: bool,
+    /// An ICMP error reported that the peer cannot be reached. This is the reason to report if the peer stays silent
+    /// (RFC 5461).
+    pub soft_error: bool,
+    /// Each change of marks is echoed exactly (RFC 8257 §3.2).
+    pub exact_echo: bool,
+    // Second line: what is outstanding.
+    pub scoreboard: Scoreboard,
+    pub last_sent: Time,
+    // Third line.
+    pub rtt: RttEstimator,
+    // Fourth line: times, and what is only there after losses.
+    /// Deadline of the retransmission timer, unless another event precedes it.
+    pub rto_at: Time,
     /// Time since which data has been outstanding without progress; `Time::MAX`: none is outstanding.
     pub stalled_since: Time,
-    /// End of FIN-WAIT-2; `Time::MAX` in other states.
-    pub fin_wait_until: Time,
-    pub last_sent: Time,
     pub path_mtu: PathMtu,
-    /// With pacing: earliest time of the next segment.
-    pub paced_until: Time,
+    /// State for undoing the last window reduction; `None` when it can no longer turn out to be a mistake.
+    pub undo: Option<Box<Undo>>,
+    pub probe: Option<Probe>,
+    /// Octets of sequence space that the peer has acknowledged.
+    pub delivered: u64,
+    // Fifth line: the window. The algorithm's state follows in the sixth.
+    pub congestion: Controller,
+    /// The round trip whose delivery rate is being measured.
+    round: Round,
+    /// The delivery rate of the last measured round trip; `None`: not measured yet.
+    pub rate: Option<Rate>,
+    // Beyond: deadlines that `Connection::timed` announces, losses, and the end.
+    /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: none is held.
+    pub hold_until: Time,
     /// With pacing: time of the next call to send; `Time::MAX`: none is needed.
     pub pace_at: Time,
+    /// End of FIN-WAIT-2; `Time::MAX` in other states.
+    pub fin_wait_until: Time,
+    /// Time limits of this connection; `None`: those of the configuration.
+    pub patience: Option<Box<Patience>>,
+    /// With pacing: earliest time of the next segment.
+    pub paced_until: Time,
+    pub rack: Rack,
     pub reassembly: Reassembly<B::Frame>,
     pub parked: Parked<B::Frame>,
+    pub retransmits: u64,
+    pub challenge_window: Time,
     /// Sequence number of the peer's FIN; `None` until it is known.
     pub peer_fin: Option<Seq>,
+    pub iss: Seq,
+    /// Until this is acknowledged, further marks belong to a reduction already made (RFC 3168 §6.1.2).
+    pub marks_until: Seq,
+    pub challenges: u8,
+    pub port: PortFrom,
     /// The peer's FIN has been reached. The handler is told when it has taken all parked data.
     pub fin_waits: bool,
-    pub challenge_window: Time,
-    pub challenges: u8,
-    pub iss: Seq,
     /// The peer's SYN had the window scale option.
     pub peer_scales: bool,
     /// Accepted, but not welcome yet ([`TcpConfig::wary`]).
     pub newcomer: bool,
-    pub port: PortFrom,
-    /// An ICMP error reported that the peer cannot be reached. This is the reason to report if the peer stays silent
-    /// (RFC 5461).
-    pub soft_error: bool,
-    pub retransmits: u64,
-    /// Octets of sequence space that the peer has acknowledged.
-    pub delivered: u64,
-    /// Time limits of this connection; `None`: those of the configuration.
-    pub patience: Option<Box<Patience>>,
 }
 
 /// Rounds a time down to units of 2^30 ns, for uses that need no precision.

@@ -261,7 +261,9 @@ impl<B: Buffers> Connection<B> {
             c.scoreboard.sent_again(next.seq..end, cx.now);
             self.count_for_undo(end - next.seq);
         } else {
-            c.hold_until = Time::MAX;
+            if self.timed {
+                c.hold_until = Time::MAX;
+            }
             c.last_len = next.len;
             c.scoreboard.sent(end, cx.now);
         }

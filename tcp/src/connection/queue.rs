@@ -50,7 +50,7 @@ pub(crate) struct RecordQueue<P> {
     /// Sequence number of the next record.
     end: Seq,
     /// Index of the record that was cut last, where the next cut most likely is.
-    cursor: usize,
+    cursor: u32,
 }
 
 /// The pieces of one segment.
@@ -109,16 +109,17 @@ impl<P: Payload> RecordQueue<P> {
 
     #[inline(always)]
     fn find(&self, seq: Seq) -> usize {
-        match self.records.get(self.cursor) {
-            Some(r) if seq - r.start < r.len => self.cursor,
+        match self.records.get(self.cursor as usize) {
+            Some(r) if seq - r.start < r.len => self.cursor as usize,
             _ => self.search(seq),
         }
     }
 
     #[inline(never)]
     fn search(&self, seq: Seq) -> usize {
-        match self.records.get(self.cursor + 1) {
-            Some(r) if seq - r.start < r.len => self.cursor + 1,
+        let next = self.cursor as usize + 1;
+        match self.records.get(next) {
+            Some(r) if seq - r.start < r.len => next,
             _ => self.records.partition_point(|r| r.start.le(seq)).saturating_sub(1),
         }
     }
@@ -133,8 +134,9 @@ impl<P: Payload> RecordQueue<P> {
     /// many of its units as fit into `train` octets.
     #[inline]
     pub fn segment_len(&mut self, seq: Seq, max: u32, train: u32) -> u32 {
-        self.cursor = self.find(seq);
-        self.len_at(self.cursor, seq, max, train)
+        let i = self.find(seq);
+        self.cursor = i as u32;
+        self.len_at(i, seq, max, train)
     }
 
     /// Does the same for the record at index `i`, which contains `seq`.
@@ -196,7 +198,7 @@ impl<P: Payload> RecordQueue<P> {
     pub fn cut<'a>(&'a mut self, seq: Seq, limits: Limits, pieces: &mut Pieces<'a, P>) -> (u32, u16) {
         let Limits { segment, train, total } = limits;
         let i = self.find(seq);
-        self.cursor = i;
+        self.cursor = i as u32;
         let Some(first) = self.records.get(i) else { return (0, 0) };
         // The usual case: the record fills its segment exactly.
         let whole = first.start == seq && first.len == segment && segment <= u32::from(first.unit);
@@ -207,7 +209,7 @@ impl<P: Payload> RecordQueue<P> {
         if !whole {
             return (self.pieces_at(i, seq, len, pieces), first.unit);
         }
-        self.cursor = i + 1;
+        self.cursor = i as u32 + 1;
         pieces.push(Piece { payload: &first.payload, range: 0..len as usize });
         (len, first.unit)
     }

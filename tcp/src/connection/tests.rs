@@ -54,6 +54,21 @@ fn hot_part_is_two_cache_lines() {
     assert!(second.iter().all(|at| (64..128).contains(at)), "{second:?}");
 }
 
+/// A lone segment of new data and its ACK touch these seven cache lines of the cold part: one for each purpose.
+#[test]
+fn a_lone_segment_touches_seven_cache_lines_of_the_cold_part() {
+    type D = Cold<Plain>;
+    assert_eq!(align_of::<D>(), 64);
+    let line = |at: usize| at / 64;
+    let first = [offset_of!(D, queue), offset_of!(D, sample_at), offset_of!(D, recover), offset_of!(D, exact_echo)];
+    assert!(first.iter().all(|at| line(*at) == 0), "{first:?}");
+    assert_eq!((line(offset_of!(D, scoreboard)), line(offset_of!(D, last_sent))), (1, 1));
+    assert_eq!((offset_of!(D, rtt), size_of::<crate::rtt::RttEstimator>()), (2 * 64, 64));
+    assert_eq!((line(offset_of!(D, rto_at)), line(offset_of!(D, delivered))), (3, 3));
+    assert_eq!(offset_of!(D, congestion), 4 * 64);
+    assert_eq!((line(offset_of!(D, round)), line(offset_of!(D, rate))), (6, 6));
+}
+
 /// Memory of an idle connection: both parts, and its entries in the tables.
 #[test]
 fn an_idle_connection_is_small() {

@@ -4,7 +4,7 @@
 use super::repair::Frto;
 use super::{Connection, Cx, Due, Fate, Flags, Recovery, State};
 use crate::buffers::{Buffers, CloseReason, Transmit};
-use crate::config::Keepalive;
+use crate::config::{Keepalive, Patience};
 use crate::net::Net;
 use crate::time::Time;
 use core::time::Duration;
@@ -21,12 +21,8 @@ impl<B: Buffers> Connection<B> {
     /// Returns the earliest deadline; `Time::MAX` if there is none.
     pub fn deadline(&self, net: &Net) -> Time {
         let c = &self.cold;
-        self.rtx_at
-            .min(c.hold_until)
-            .min(c.pace_at)
-            .min(c.fin_wait_until)
-            .min(self.user_timeout_at(net))
-            .min(self.keepalive_at(net))
+        let rare = if self.timed { c.hold_until.min(c.pace_at).min(c.fin_wait_until) } else { Time::MAX };
+        self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
     /// Returns the earliest deadline, or a time before it. Reads only the hot part where nothing is in flight.
@@ -47,15 +43,21 @@ impl<B: Buffers> Connection<B> {
     }
 
     fn user_timeout_at(&self, net: &Net) -> Time {
-        let t = self.cold.patience.as_ref().map_or(net.cfg.tcp.user_timeout, |p| p.user_timeout);
+        let t = self.patience().map_or(net.cfg.tcp.user_timeout, |p| p.user_timeout);
         match t {
             Some(t) if self.cold.stalled_since != Time::MAX => self.cold.stalled_since + t,
             _ => Time::MAX,
         }
     }
 
+    /// Returns the time limits of this connection; `None`: those of the configuration.
+    #[inline]
+    fn patience(&self) -> Option<&Patience> {
+        if self.timed { self.cold.patience.as_deref() } else { None }
+    }
+
     fn keepalive(&self, net: &Net) -> Option<Keepalive> {
-        self.cold.patience.as_ref().map_or(net.cfg.tcp.keepalive, |p| p.keepalive)
+        self.patience().map_or(net.cfg.tcp.keepalive, |p| p.keepalive)
     }
 
     /// Returns the deadline of the next keep-alive probe; `Time::MAX` if there is none. Only connections with nothing
@@ -67,6 +69,13 @@ impl<B: Buffers> Connection<B> {
             Some(k) if self.outstanding() == 0 && !self.only_reads() => self.keepalive_after(&k),
             _ => Time::MAX,
         }
+    }
+
+    /// Finds out whether the cold part has a deadline, or time limits of its own.
+    pub fn settle_timed(&mut self) {
+        let c = &self.cold;
+        let none = [c.hold_until, c.pace_at, c.fin_wait_until].iter().all(|t| *t == Time::MAX);
+        self.timed = !none || c.patience.is_some();
     }
 
     /// Handles the wheel's entry. Deadlines may have moved since it was made.
@@ -117,9 +126,7 @@ impl<B: Buffers> Connection<B> {
             cx.net.counters.keepalive_probes += 1;
             self.send_probe(cx);
         }
-        let c = &self.cold;
-        let none = [c.hold_until, c.pace_at, c.fin_wait_until].iter().all(|t| *t == Time::MAX);
-        self.timed = !none || c.patience.is_some();
+        self.settle_timed();
         if self.outstanding() == 0 {
             self.cold.queue.shrink();
             self.cold.scoreboard.shrink();

@@ -53,7 +53,9 @@ impl<B: Buffers> Connection<B> {
             let c = &mut self.cold;
             c.last_sent = cx.now;
             c.stalled_since = c.stalled_since.min(cx.now);
-            c.hold_until = Time::MAX;
+            if self.timed {
+                c.hold_until = Time::MAX;
+            }
             c.last_len = last;
             c.scoreboard.sent(seq, cx.now);
             let idle = self.outstanding() == 0;

@@ -88,7 +88,7 @@ impl<B: Buffers> Stack<B> {
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {
             c.cold.patience = patience.map(Box::new);
-            c.timed = true;
+            c.settle_timed();
             self.schedule(conn.index);
         }
     }

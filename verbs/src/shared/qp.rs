@@ -86,20 +86,24 @@ pub(crate) enum Receives {
 }
 
 /// The part of a queue pair that engine and application share.
+///
+/// All that the engine needs for a send request, except for the request itself, is in the first cache line. The
+/// poster needs that line, and the next one for its end of the queue. A test checks the order.
+#[repr(C, align(64))]
 pub(crate) struct QpShared {
-    pub(crate) qpn: u32,
-    pub(crate) owner: Owner,
-    pub(crate) scopes: Scopes,
-    pub(crate) send: SendQueue,
-    pub(crate) recv: Receives,
-    pub(crate) send_cq: Arc<CqShared>,
-    pub(crate) recv_cq: Arc<CqShared>,
     pub(crate) state: AtomicU8,
     pub(crate) bell: Bell,
+    pub(crate) owner: Owner,
     /// Set while Sends of the peer wait for receives of the queue pair's own queue: posting a receive then rings.
     pub(crate) awaited: Awaited,
+    pub(crate) qpn: u32,
+    pub(crate) scopes: Scopes,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
     /// Whether every send request is reported.
     pub(crate) signal_all: bool,
+    pub(crate) send: SendQueue,
+    pub(crate) recv: Receives,
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,
     pub(crate) events: Arc<AsyncQueue>,
 }
@@ -138,3 +142,6 @@ pub struct QpConnection {
     /// Number of this side's Reads that may be outstanding at the peer.
     pub ord: u16,
 }
+
+#[cfg(test)]
+mod tests;

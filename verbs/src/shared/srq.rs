@@ -90,7 +90,7 @@ impl SrqShared {
     fn take_among_several(&self, held: &mut HeldRecv) -> Option<u32> {
         let number = claim(&self.head, |number| self.queue.has(number))?;
         held.fill(self.queue.peek(number)?);
-        self.queue.release_one(number);
+        self.queue.release(number);
         if self.limit.load(Ordering::Relaxed) > 0 {
             self.check_limit();
         }

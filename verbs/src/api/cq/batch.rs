@@ -31,7 +31,7 @@ impl<'a> Completions<'a> {
     /// Begins with the lane of `engine`; `None` if there is no such lane.
     pub(super) fn new(cq: &'a CqShared, poller: SpinGuard<'a, Poller>, engine: EngineNumber) -> Option<Self> {
         let lane = cq.lane_of(engine)?;
-        let next = lane.polled(&poller).ring.released();
+        let next = lane.polled(&poller).taken();
         Some(Self { cq, poller, lane, engine, next, left: PER_TURN })
     }
 
@@ -61,17 +61,17 @@ impl<'a> Completions<'a> {
         let next = self.cq.first_with_some(&self.poller);
         if let Some((engine, lane)) = next.and_then(|engine| Some((engine, self.cq.lane_of(engine)?))) {
             (self.engine, self.lane) = (engine, lane);
-            self.next = lane.polled(&self.poller).ring.released();
+            self.next = lane.polled(&self.poller).taken();
             self.left = PER_TURN - 1;
         }
     }
 
     /// Frees the places of the completions that were read in this lane. Returns whether there were any.
     fn release(&self) -> bool {
-        let ring = &self.lane.polled(&self.poller).ring;
-        let some = self.next != ring.released();
+        let entries = self.lane.polled(&self.poller);
+        let some = self.next != entries.taken();
         if some {
-            ring.release(self.next.wrapping_sub(1));
+            entries.take_until(self.next);
         }
         some
     }

@@ -89,6 +89,7 @@ impl<D: Data> Core<D> {
             queued: false,
             greedy: false,
             outbox: Vec::new(),
+            has_outbox: false,
             heard: false,
             nudges: 0,
             starved: false,
@@ -114,7 +115,7 @@ impl<D: Data> Core<D> {
         match Initiator::new(&self.request_offer(&request)) {
             Ok((initiator, octets)) => {
                 let Some(endpoint) = self.endpoints.get_mut(index) else { return };
-                endpoint.outbox = octets;
+                endpoint.queue_startup(octets);
                 endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator), request };
                 self.schedule(index);
             }
@@ -249,7 +250,7 @@ impl<D: Data> Core<D> {
         if let Some(rtr) = negotiated.rtr
             && let Ok(outgoing) = stream.begin(rtr.op(), 0)
         {
-            core.tx.message = Some(Message { outgoing, origin: Origin::None });
+            core.tx.message = Some(Box::new(Message { outgoing, origin: Origin::None }));
             core.tx.rtr_read = rtr == Rtr::Read;
         }
         if rnr_retry > 0 {
@@ -288,7 +289,7 @@ impl<D: Data> Core<D> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.stream = Some(Box::new(Stream::new(negotiated, self.budget.clone())));
-        core.tx.terminate = Some(terminate);
+        core.tx.terminate = Some(Box::new(terminate));
         let state = if core.is_over() { core.state() } else { QpState::Terminate };
         core.end(state, None, crate::shared::wc::WcStatus::Flushed);
         endpoint.announced = true;
@@ -492,7 +493,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
         let Some(peer) = responder.peer() else { return Err(Error::RequestGone) };
         let (reply, negotiated) = responder.accept(&offer).map_err(refused)?;
-        endpoint.outbox = reply;
+        endpoint.queue_startup(reply);
         if let Some(conn) = endpoint.conn {
             self.transport.set_patience(conn, param.patience);
             self.transport.welcome(now, conn);
@@ -505,7 +506,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let index = self.core.pending(request)?;
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return Err(Error::RequestGone) };
         let Phase::Pending { responder } = &mut endpoint.phase else { return Err(Error::RequestGone) };
-        endpoint.outbox = responder.reject(private_data).map_err(refused)?;
+        let reply = responder.reject(private_data).map_err(refused)?;
+        endpoint.queue_startup(reply);
         self.core.end_startup(index, Farewell::Fin, None);
         Ok(())
     }

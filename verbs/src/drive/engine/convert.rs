@@ -87,7 +87,7 @@ impl<D: Data> Core<D> {
         match responder.accept(&self.reply_offer(&answer)) {
             Ok((reply, negotiated)) => {
                 if let Some(endpoint) = self.endpoints.get_mut(index) {
-                    endpoint.outbox = reply;
+                    endpoint.queue_startup(reply);
                 }
                 self.open(index, qp, &negotiated, peer, private_data, answer.rnr_retry);
             }
@@ -95,7 +95,7 @@ impl<D: Data> Core<D> {
             Err(_) => {
                 let reply = responder.reject(&[]).unwrap_or_default();
                 if let Some(endpoint) = self.endpoints.get_mut(index) {
-                    endpoint.outbox = reply;
+                    endpoint.queue_startup(reply);
                 }
                 let qpn = self.release_qp(qp);
                 let event = CmEvent::ConnectError { qpn: qpn.0, reason: ConnectFailure::Terms };

@@ -8,49 +8,64 @@ use std::sync::Arc;
 use urnic_iwarp::startup::{Initiator, Responder, RtrKinds};
 use urnic_tcp::{BindId, ConnId, Patience, Time};
 
-/// One TCP connection of the engine.
+/// One TCP connection of the engine. The first cache line has all that an endpoint in RDMA mode needs.
+#[repr(C, align(64))]
 pub(super) struct Endpoint {
+    pub(super) phase: Phase,
     /// Id of the connection; `None` before the stack has given one.
     pub(super) conn: Option<ConnId>,
-    pub(super) peer: SocketAddr,
-    pub(super) events: Arc<EventQueue>,
-    /// The listening port that this connection came in on, until it is in RDMA mode or over.
-    pub(super) listener: Option<BindId>,
-    /// Its seat among the endpoints that are in start-up, or that are over and have not closed.
-    pub(super) seat: Option<(Room, Seat)>,
-    /// Whether `Disconnected` has been reported.
-    pub(super) announced: bool,
+    /// Its place among the lenders, while TCP may hold memory that was lent to it.
+    pub(super) lender: Option<u32>,
     /// Whether it is in the ready list.
     pub(super) queued: bool,
     /// Whether its last turn left data to send, because the turn or the window ended.
     pub(super) greedy: bool,
     /// Whether its stream has stopped for want of memory, and waits to be tried again.
     pub(super) stopped: bool,
-    /// Start-up octets that wait for a transmit buffer.
-    pub(super) outbox: Vec<u8>,
     /// Whether it has work that waits for the TCP window.
     pub(super) starved: bool,
     /// Whether it waits for buffers.
     pub(super) bufferless: bool,
-    /// Its place among the lenders, while TCP may hold memory that was lent to it.
-    pub(super) lender: Option<usize>,
     /// Whether it was in RDMA mode and has lost its queue pair. Data of completed requests may still be on its way.
     pub(super) carried: bool,
-    /// Set when its end takes longer than a silent peer is allowed.
-    pub(super) lingers: Option<Lingers>,
     /// How the connection ends at the end of the next turn; `None`: it does not.
     pub(super) farewell: Option<Farewell>,
     /// Whether stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
     /// Number of zero-length Writes that were sent because nothing had arrived.
     pub(super) nudges: u8,
-    pub(super) phase: Phase,
+    /// Whether `Disconnected` has been reported.
+    pub(super) announced: bool,
+    /// Whether `outbox` holds octets.
+    pub(super) has_outbox: bool,
+    /// Start-up octets that wait for a transmit buffer.
+    pub(super) outbox: Vec<u8>,
+    pub(super) peer: SocketAddr,
+    pub(super) events: Arc<EventQueue>,
+    /// The listening port that this connection came in on, until it is in RDMA mode or over.
+    pub(super) listener: Option<BindId>,
+    /// Its seat among the endpoints that are in start-up, or that are over and have not closed.
+    pub(super) seat: Option<(Room, Seat)>,
+    /// Set when its end takes longer than a silent peer is allowed.
+    pub(super) lingers: Option<Lingers>,
 }
 
 impl Endpoint {
     /// Passes an event to the application.
     pub(super) fn tell(&self, event: CmEvent) {
         self.events.push(self.peer.ip(), event);
+    }
+
+    /// Queues start-up octets for the next turn. There are none queued before.
+    pub(super) fn queue_startup(&mut self, octets: Vec<u8>) {
+        self.has_outbox = !octets.is_empty();
+        self.outbox = octets;
+    }
+
+    /// Removes the first `n` start-up octets, which are on their way.
+    pub(super) fn startup_sent(&mut self, n: usize) {
+        self.outbox.drain(..n);
+        self.has_outbox = !self.outbox.is_empty();
     }
 
     /// Notes how the connection ends. A reset is not replaced by a FIN.
@@ -146,4 +161,18 @@ pub(super) enum Farewell {
     Fin,
     /// RST.
     Reset,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{align_of, offset_of};
+
+    use super::Endpoint;
+
+    #[test]
+    fn rdma_mode_needs_one_cache_line() {
+        assert_eq!(align_of::<Endpoint>(), 64);
+        assert_eq!(offset_of!(Endpoint, phase), 0);
+        assert!(offset_of!(Endpoint, has_outbox) < 64);
+    }
 }

@@ -100,7 +100,7 @@ impl<D: Data> Core<D> {
     fn lends(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         if endpoint.lender.is_none() {
-            endpoint.lender = Some(self.lenders.len());
+            endpoint.lender = Some(self.lenders.len() as u32);
             self.lenders.push(index);
         }
     }
@@ -108,8 +108,8 @@ impl<D: Data> Core<D> {
     /// Removes an endpoint from the list of lenders.
     pub(super) fn lends_no_more(&mut self, index: EndpointIndex) {
         let Some(place) = self.endpoints.get_mut(index).and_then(|e| e.lender.take()) else { return };
-        self.lenders.swap_remove(place);
-        if let Some(&moved) = self.lenders.get(place)
+        self.lenders.swap_remove(place as usize);
+        if let Some(&moved) = self.lenders.get(place as usize)
             && let Some(endpoint) = self.endpoints.get_mut(moved)
         {
             endpoint.lender = Some(place);

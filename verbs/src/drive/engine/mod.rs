@@ -55,7 +55,7 @@ use incomplete::Stopped;
 use later::Later;
 use names::{EndpointIndex, QpIndex, Qpn};
 use posting::Posting;
-use qp::{QpCore, ReadLimits};
+use qp::{QpCore, ReadLimits, Spares};
 use relocate::Whereabouts;
 use rooms::Rooms;
 use senders::Shares;
@@ -147,6 +147,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     clock: C,
     core: Core<T::Data>,
     drafts: ArrayVec<T::Draft, 2>,
+    spares: Spares,
     doorbells: Arc<Doorbells>,
     later: Later,
     attributes: EngineAttr,
@@ -334,6 +335,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             transport,
             clock,
             drafts: ArrayVec::new(),
+            spares: Spares::default(),
             doorbells,
             later: Later::default(),
             attributes,

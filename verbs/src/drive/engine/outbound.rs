@@ -6,7 +6,7 @@ use super::endpoint::{Farewell, Phase};
 use super::fpdu::Composer;
 use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
-use super::qp::{Culprit, Cursor, Message, Origin, QpCore};
+use super::qp::{Culprit, Cursor, Message, Origin, QpCore, Spares};
 use super::read_list;
 use super::stags::Stags;
 use super::teardown::Why;
@@ -18,7 +18,7 @@ use crate::shared::queue::Stored;
 use crate::shared::wc::WcStatus;
 use crate::shared::wr::{Atomic, SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
-use urnic_iwarp::{BeginError, Op, Outgoing, Pending, STAG_OF_NOTHING, Terminate};
+use urnic_iwarp::{BeginError, Op, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Time};
 
 /// A turn ends after the octets of this many full segments while other endpoints wait ...
@@ -70,23 +70,23 @@ impl<D: Data> QpCore<D> {
     /// interrupted by another, because siw does not support that, and RFC 5041 §5.3 requires submission order
     /// (DDP-34).
     #[inline]
-    fn next_message(&mut self, table: &Stags) -> Next {
+    fn next_message(&mut self, table: &Stags, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         if let Some(terminate) = &self.tx.terminate {
-            let Ok(outgoing) = stream.begin(Op::Terminate(*terminate), 0) else { return Next::Nothing };
-            self.tx.message = Some(Message { outgoing, origin: Origin::None });
+            let Ok(outgoing) = stream.begin(Op::Terminate(**terminate), 0) else { return Next::Nothing };
+            self.tx.message = Some(Box::new(Message { outgoing, origin: Origin::None }));
             return Next::Message;
         }
         let responses_first = self.tx.responses_turn;
         self.tx.responses_turn = !responses_first;
         if responses_first {
-            match self.next_response(table) {
+            match self.next_response(table, spares) {
                 Next::Nothing => {}
                 next => return next,
             }
         }
-        match self.next_work_request(table) {
-            next @ (Next::Nothing | Next::Later) if !responses_first => match self.next_response(table) {
+        match self.next_work_request(table, spares) {
+            next @ (Next::Nothing | Next::Later) if !responses_first => match self.next_response(table, spares) {
                 Next::Nothing => next,
                 response => response,
             },
@@ -95,16 +95,16 @@ impl<D: Data> QpCore<D> {
     }
 
     #[inline]
-    fn next_response(&mut self, table: &MrTable) -> Next {
+    fn next_response(&mut self, table: &MrTable, spares: &mut Spares) -> Next {
         match &self.stream {
-            Some(stream) if stream.responses_pending() > 0 && !stream.ended() => self.answer(table),
+            Some(stream) if stream.responses_pending() > 0 && !stream.ended() => self.answer(table, spares),
             _ => Next::Nothing,
         }
     }
 
     /// Begins the answer to the peer's oldest request.
     #[inline(never)]
-    fn answer(&mut self, table: &MrTable) -> Next {
+    fn answer(&mut self, table: &MrTable, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let (op, len, origin) = match stream.next_response() {
             None => return Next::Nothing,
@@ -114,13 +114,16 @@ impl<D: Data> QpCore<D> {
                 Err(fault) => return Next::Refused(Box::new(request.terminate(fault))),
             },
         };
-        let Ok(outgoing) = stream.begin(op, len) else { return Next::Nothing };
-        self.tx.message = Some(Message { outgoing, origin });
+        let mut message = spares.message(origin);
+        if stream.begin_in(op, len, &mut message.outgoing).is_err() {
+            return Next::Nothing;
+        }
+        self.tx.message = Some(message);
         Next::Message
     }
 
     #[inline]
-    fn next_work_request(&mut self, table: &Stags) -> Next {
+    fn next_work_request(&mut self, table: &Stags, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
@@ -136,16 +139,16 @@ impl<D: Data> QpCore<D> {
             Stored::Send => Op::Send { solicited, invalidate: None },
             Stored::SendInv(stag) => Op::Send { solicited, invalidate: Some(stag) },
             Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
-            Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table),
+            Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table, spares),
         };
         let origin = Origin::WorkRequest { number, cursor: Cursor::default() };
         let length = view.entry.length;
-        self.begin(op, length, origin, true)
+        self.begin(op, length, origin, true, spares)
     }
 
     /// Does the same as [`Self::next_work_request`] for all requests except Sends and Writes.
     #[inline(never)]
-    fn next_of_other_kind(&mut self, table: &Stags) -> Next {
+    fn next_of_other_kind(&mut self, table: &Stags, spares: &mut Spares) -> Next {
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
         let payload = Origin::WorkRequest { number, cursor: Cursor::default() };
@@ -204,17 +207,18 @@ impl<D: Data> QpCore<D> {
             }
         };
         let length = view.entry.length;
-        self.begin(op, length, origin, whole)
+        self.begin(op, length, origin, whole, spares)
     }
 
     /// Begins the next work request's message, if possible. `whole` tells whether the message is all of the
     /// request.
     #[inline]
-    fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool) -> Next {
+    fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let message = self.tx.message.insert(Message { outgoing: Outgoing::default(), origin });
+        let mut message = spares.message(origin);
         match stream.begin_in(op, length, &mut message.outgoing) {
             Ok(()) => {
+                self.tx.message = Some(message);
                 if whole {
                     self.tx.next = self.tx.next.next();
                 }
@@ -222,7 +226,7 @@ impl<D: Data> QpCore<D> {
                 Next::Message
             }
             Err(error) => {
-                self.tx.message = None;
+                spares.keep(Some(message));
                 let waits = matches!(error, BeginError::OrdReached | BeginError::NotYet | BeginError::Ended);
                 if waits { Next::Nothing } else { Next::Bad(WcStatus::LocalQpOp) }
             }
@@ -298,7 +302,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         share: Option<usize>,
     ) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
-        if !endpoint.outbox.is_empty() && !self.send_outbox(index, conn) {
+        if endpoint.has_outbox && !self.send_outbox(index, conn) {
             return true;
         }
         let mut more = false;
@@ -328,7 +332,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             let n = STARTUP_RECORD.min(endpoint.outbox.len());
             let Some(out) = draft.append(n) else { return false };
             out.copy_from_slice(&endpoint.outbox[..n]);
-            endpoint.outbox.drain(..n);
+            endpoint.startup_sent(n);
             self.transport.send(conn, draft, None, 0);
         }
         true
@@ -348,8 +352,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             // MPA-70: the Responder sends nothing until it has seen a valid FPDU. Requests that concern only local
             // memory need not wait.
             let table = &self.core.table;
-            let next =
-                (0..QUANTUM_FPDUS).map(|_| qp.next_work_request(table)).find(|next| *next != Next::Done);
+            let next = (0..QUANTUM_FPDUS)
+                .map(|_| qp.next_work_request(table, &mut self.spares))
+                .find(|next| *next != Next::Done);
             qp.complete_sends();
             if let Some(Next::Bad(status)) = next {
                 let why = Why::WorkRequest(Some(Culprit { request: qp.tx.next, status }));
@@ -381,6 +386,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             quantum,
             conn,
             drafts: &mut self.drafts,
+            spares: &mut self.spares,
             lends_from: self.transport.lends_from(),
             sum: 0,
             wants_sum: self.transport.wants_sum(),
@@ -440,9 +446,14 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 /// Begins the next message. Returns `Some` if there is none, so that the turn is over. `fpdus` is the rest of the
 /// turn's FPDUs; each request that concerns only local memory uses up one.
 #[inline]
-fn begin<D: Data>(qp: &mut QpCore<D>, table: &Stags, fpdus: &mut usize) -> Option<Turn> {
+fn begin<D: Data>(
+    qp: &mut QpCore<D>,
+    table: &Stags,
+    spares: &mut Spares,
+    fpdus: &mut usize,
+) -> Option<Turn> {
     loop {
-        match qp.next_message(table) {
+        match qp.next_message(table, spares) {
             Next::Message => return None,
             Next::Done if *fpdus <= 1 => return Some(Turn::More),
             Next::Later => return Some(Turn::More),
@@ -490,6 +501,7 @@ struct Segments<'a, D> {
     conn: ConnId,
     /// The segment under construction first, then a spare.
     drafts: &'a mut ArrayVec<D, 2>,
+    spares: &'a mut Spares,
     /// Payload of at least this many octets is lent rather than copied.
     lends_from: usize,
     sum: u16,
@@ -509,7 +521,7 @@ impl<D: Draft> Segments<'_, D> {
         let mut fpdus = QUANTUM_FPDUS;
         loop {
             if qp.tx.message.is_none()
-                && let Some(turn) = begin(qp, table, &mut fpdus)
+                && let Some(turn) = begin(qp, table, self.spares, &mut fpdus)
             {
                 return turn;
             }
@@ -555,7 +567,7 @@ impl<D: Draft> Segments<'_, D> {
         let QpCore { tx, stream, shared, .. } = qp;
         let Some(message) = &mut tx.message else { return Err(Turn::Idle) };
         let Some(fpdu) = message.outgoing.next(self.mulpdu) else {
-            tx.message = None;
+            self.spares.keep(tx.message.take());
             return Ok(None);
         };
         let markers = if self.marked { stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
@@ -605,7 +617,7 @@ impl<D: Draft> Segments<'_, D> {
         self.sum = urnic_crc::combine(self.sum, 0, sum);
         tx.spoken = true;
         if fpdu.last {
-            tx.message = None;
+            self.spares.keep(tx.message.take());
         }
         Ok(Some(len))
     }

@@ -48,7 +48,7 @@ impl<D: Data> Core<D> {
         }
         let Some(stream) = &mut qp.stream else { return };
         if let Ok(outgoing) = stream.begin(Op::Write { stag: STAG_OF_NOTHING, to: 0 }, 0) {
-            qp.tx.message = Some(Message { outgoing, origin: Origin::None });
+            qp.tx.message = Some(Box::new(Message { outgoing, origin: Origin::None }));
             self.schedule(index);
         }
     }

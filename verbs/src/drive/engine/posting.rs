@@ -138,7 +138,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let qp = self.core.qps.get(self.core.index_of(qpn)?)?;
         let index = qp.endpoint.filter(|_| !qp.is_over())?;
         let endpoint = self.core.endpoints.get(index)?;
-        let open = matches!(endpoint.phase, Phase::Open { .. }) && endpoint.outbox.is_empty();
+        let open = matches!(endpoint.phase, Phase::Open { .. }) && !endpoint.has_outbox;
         let conn = endpoint.conn?;
         let waits = if verdict == Verdict::First {
             self.transport.unsent(conn)

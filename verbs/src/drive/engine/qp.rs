@@ -17,24 +17,25 @@ use std::sync::Arc;
 use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
 use urnic_tcp::Time;
 
-/// The engine's part of a queue pair.
+/// The engine's part of a queue pair. What a request needs that is sent by itself is in the first two cache lines.
+#[repr(C, align(64))]
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
-    /// The engine that has the queue pair.
-    pub(super) engine: EngineNumber,
-    /// The endpoint whose connection the queue pair uses; `None`: it has none.
-    pub(super) endpoint: Option<EndpointIndex>,
     /// The RDMAP stream; `Some` in RDMA mode, and until the connection is gone.
     pub(super) stream: Option<Box<Stream<D>>>,
+    /// The endpoint whose connection the queue pair uses; `None`: it has none.
+    pub(super) endpoint: Option<EndpointIndex>,
     pub(super) reads: ReadLimits,
-    /// How Sends of the peer wait for receives.
-    pub(super) awaits: Awaits,
-    /// The peer's incomplete FPDU, or the last one that was incomplete.
-    pub(super) incomplete: Option<Begun>,
+    /// The engine that has the queue pair.
+    pub(super) engine: EngineNumber,
     /// Whether it is in the list of queue pairs whose streams may hold frames.
     pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
+    /// How Sends of the peer wait for receives.
+    pub(super) awaits: Awaits,
+    /// The peer's incomplete FPDU, or the last one that was incomplete.
+    pub(super) incomplete: Option<Begun>,
 }
 
 /// Maximum numbers of outstanding Reads, as negotiated.
@@ -56,6 +57,7 @@ pub(super) struct Begun {
 
 /// Progress in the send queue.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct SendSide {
     /// First work request that has not been begun.
     pub(super) next: WrNumber,
@@ -66,16 +68,10 @@ pub(super) struct SendSide {
     /// Whether the Write of the Write with immediate data at `next` has been begun, so that its Immediate Data
     /// comes now.
     pub(super) immediate: bool,
-    /// The message that is being cut into FPDUs.
-    pub(super) message: Option<Message>,
-    /// The Terminate to send. Nothing is sent after it (RDMAP-51).
-    pub(super) terminate: Option<Terminate>,
     /// Whether the application has asked for a graceful disconnect: a FIN once the send queue is empty.
     pub(super) closing: bool,
     /// Whether an event must report that the send queue is empty.
     pub(super) tells_drained: bool,
-    /// While closing: the first request that was posted too late to be sent (DDP-60).
-    pub(super) too_late: WrNumber,
     /// Whether that FIN has been requested.
     finished: bool,
     /// Whether inbound Reads go before new work requests at the next message boundary.
@@ -88,10 +84,16 @@ pub(super) struct SendSide {
     pub(super) rtr_read: bool,
     /// Whether a completion found no room in its queue.
     pub(super) overflowed: bool,
-    /// The grace period of the request at `next`, which took back memory and is done when this is over.
-    pub(super) grace: Option<Box<Grace>>,
+    /// The message that is being cut into FPDUs.
+    pub(super) message: Option<Box<Message>>,
     /// Requests that have lent payload to TCP, in order.
     pub(super) lent: Lent,
+    /// The Terminate to send. Nothing is sent after it (RDMAP-51).
+    pub(super) terminate: Option<Box<Terminate>>,
+    /// While closing: the first request that was posted too late to be sent (DDP-60).
+    pub(super) too_late: WrNumber,
+    /// The grace period of the request at `next`, which took back memory and is done when this is over.
+    pub(super) grace: Option<Box<Grace>>,
 }
 
 /// A work request that caused the end of its queue pair.
@@ -106,6 +108,40 @@ pub(super) struct Culprit {
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
     pub(super) origin: Origin,
+}
+
+/// Messages that have ended, for those that begin. The last one that ended is still in the cache, which cannot be said of
+/// room for a message in each queue pair.
+#[derive(Default)]
+#[allow(clippy::vec_box)] // they go to queue pairs and come back without being copied
+pub(super) struct Spares(Vec<Box<Message>>);
+
+impl Spares {
+    /// Maximum number of messages kept.
+    const MOST: usize = 64;
+
+    /// Returns a message without octets.
+    #[inline]
+    pub(super) fn message(&mut self, origin: Origin) -> Box<Message> {
+        let mut message = self.0.pop().unwrap_or_else(Self::fresh);
+        message.origin = origin;
+        message
+    }
+
+    #[cold]
+    fn fresh() -> Box<Message> {
+        Box::new(Message { outgoing: Outgoing::default(), origin: Origin::None })
+    }
+
+    /// Takes a message that has ended.
+    #[inline]
+    pub(super) fn keep(&mut self, ended: Option<Box<Message>>) {
+        if let Some(message) = ended
+            && self.0.len() < Self::MOST
+        {
+            self.0.push(message);
+        }
+    }
 }
 
 /// The source of a message's payload.
@@ -273,7 +309,7 @@ impl<D: Data> QpCore<D> {
     /// Whether requests of either side have not been sent or answered.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
-        let under_way = matches!(self.tx.message, Some(Message { origin: Origin::Response(_), .. }));
+        let under_way = matches!(self.tx.message.as_deref(), Some(Message { origin: Origin::Response(_), .. }));
         let own = self.tx.done != self.tx.next || !self.nothing_to_begin();
         !self.tx.finished && (pending || under_way || own)
     }
@@ -298,7 +334,7 @@ impl<D: Data> QpCore<D> {
     /// memory was lent once its data is acknowledged, a Read or Atomic once it is answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
         // The message under way, if it is a work request's, is the last one begun.
-        let handed = match &self.tx.message {
+        let handed = match self.tx.message.as_deref() {
             Some(Message { origin: Origin::WorkRequest { number, .. }, .. }) => *number,
             _ => self.tx.next,
         };

@@ -87,7 +87,7 @@ impl<D: Data> Core<D> {
             (_, None) => DisconnectReason::Aborted,
         };
         let silent = terminate.is_none();
-        core.tx.terminate = terminate;
+        core.tx.terminate = terminate.map(Box::new);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
             self.may_go_on(index);

@@ -12,6 +12,8 @@ use crate::shared::wc::Wc;
 /// Completions, and their time stamps if these are wanted.
 pub(crate) struct Entries {
     pub(crate) ring: CompletionRing,
+    /// Number of the next completion to be taken. Only pollers write it.
+    taken: Line<AtomicU32>,
     /// One for each slot; empty if there are no time stamps.
     times: Box<[AtomicU64]>,
 }
@@ -20,11 +22,28 @@ impl Entries {
     pub(crate) fn new(depth: u32, stamped: bool) -> Self {
         let ring = CompletionRing::new(depth);
         let times = if stamped { ring.capacity() } else { 0 };
-        Self { ring, times: (0..times).map(|_| AtomicU64::new(0)).collect() }
+        Self { ring, taken: Line(AtomicU32::new(0)), times: (0..times).map(|_| AtomicU64::new(0)).collect() }
     }
 
     pub(crate) fn time(&self, index: u32) -> Option<&AtomicU64> {
         self.times.get(self.ring.slot_of(index))
+    }
+
+    /// Returns the number of the first completion that was not taken.
+    #[inline]
+    pub(crate) fn taken(&self) -> u32 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Frees the places of the completions up to, but without, `end`, which have been read.
+    #[inline]
+    pub(crate) fn take_until(&self, end: u32) {
+        let mut next = self.taken();
+        while next != end {
+            self.ring.release(next);
+            next = next.wrapping_add(1);
+        }
+        self.taken.store(end, Ordering::Relaxed);
     }
 
     fn is_stamped(&self) -> bool {
@@ -76,7 +95,7 @@ impl Lane {
 
     /// Returns the number of completions that were not taken. The engine may add to them at any time.
     pub(super) fn pending(&self, poller: &Poller) -> u32 {
-        self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).ring.released())
+        self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).taken())
     }
 
     /// Moves the completions to `fresh`, which replaces the entries, and returns the old ones. If the engine has
@@ -89,7 +108,7 @@ impl Lane {
         }
         // SAFETY: the caller has the engine lock and, as the poller shows, the pollers' lock.
         let entries = unsafe { &mut *self.entries.get() };
-        let first = entries.ring.released();
+        let first = entries.taken();
         for new in 0..pending {
             let old = first.wrapping_add(new);
             if let Some(wc) = entries.ring.peek(old) {
@@ -106,16 +125,16 @@ impl Lane {
     /// Takes completions into `out`, and returns their number.
     #[inline(always)]
     pub(super) fn take(&self, poller: &Poller, out: &mut [Wc]) -> usize {
-        let ring = &self.polled(poller).ring;
-        let first = ring.released();
+        let entries = self.polled(poller);
+        let first = entries.taken();
         let mut taken = 0;
         while let Some(slot) = out.get_mut(taken) {
-            let Some(wc) = ring.peek(first.wrapping_add(taken as u32)) else { break };
+            let Some(wc) = entries.ring.peek(first.wrapping_add(taken as u32)) else { break };
             *slot = *wc;
             taken += 1;
         }
         if taken > 0 {
-            ring.release(first.wrapping_add(taken as u32).wrapping_sub(1));
+            entries.take_until(first.wrapping_add(taken as u32));
         }
         taken
     }
@@ -123,21 +142,21 @@ impl Lane {
     /// Whether there is a completion to take.
     #[inline(always)]
     pub(super) fn has_some(&self, poller: &Poller) -> bool {
-        let ring = &self.polled(poller).ring;
-        ring.peek(ring.released()).is_some()
+        let entries = self.polled(poller);
+        entries.ring.peek(entries.taken()).is_some()
     }
 
     /// Called by the engine, under its lock: whether all completions have been taken.
     pub(super) fn is_empty(&self) -> bool {
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
-        entries.ring.released() == self.head.load(Ordering::Relaxed)
+        entries.taken() == self.head.load(Ordering::Relaxed)
     }
 
     /// Whether completions of this queue pair wait here.
     pub(super) fn holds_of(&self, poller: &Poller, qpn: u32) -> bool {
-        let ring = &self.polled(poller).ring;
-        let first = ring.released();
+        let Entries { ring, .. } = self.polled(poller);
+        let first = self.polled(poller).taken();
         let waiting = (0..ring.capacity()).map_while(|i| ring.peek(first.wrapping_add(i)));
         waiting.into_iter().any(|wc| wc.qpn == qpn)
     }

@@ -6,13 +6,28 @@ mod ring;
 mod send;
 
 pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
-pub(crate) use ring::{Ring, capacity_for};
+pub(crate) use ring::{Entry, Ring, capacity_for};
 pub(crate) use send::{Payload, SendPoster, SendQueue, SendView, Stored};
 
+use std::cell::UnsafeCell;
+
 use crate::shared::wc::Wc;
+use crate::shared::wr::Sge;
+
+impl Entry for Wc {
+    /// Completions are read one after the other, so they lie close together.
+    type Align = Self;
+}
 
 /// The completions that one engine adds to one completion queue.
 pub(crate) type CompletionRing = Ring<Wc>;
+
+/// Returns `max_sge` elements for each slot of a ring. None if no list has more than one element, because the slot
+/// itself has room for one.
+fn elements(capacity: u32, max_sge: u8) -> Box<[UnsafeCell<Sge>]> {
+    let each = if max_sge > 1 { usize::from(max_sge) } else { 0 };
+    (0..capacity as usize * each).map(|_| UnsafeCell::new(Sge::default())).collect()
+}
 
 /// The number of a work request in its queue, from 0 in the order of posting. It wraps, so numbers have no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::cell::UnsafeCell;
 
-use super::{Ring, WrNumber};
+use super::{Entry, Ring, WrNumber, elements};
 use crate::shared::error::PostError;
-use crate::shared::sync::{SpinGuard, SpinLock};
+use crate::shared::sync::{Line, SpinGuard, SpinLock};
 use crate::shared::wr::{RecvWr, Sge};
 
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +12,12 @@ struct RecvEntry {
     wr_id: u64,
     length: u32,
     num_sge: u8,
+    /// The scatter-gather list, if it has only one element.
+    only: [Sge; 1],
+}
+
+impl Entry for RecvEntry {
+    type Align = Self;
 }
 
 /// A posted receive, as the engine sees it.
@@ -24,13 +30,15 @@ pub(crate) struct RecvView<'a> {
 }
 
 /// Receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+#[repr(C)]
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
-    /// `max_sge` elements for each slot. They belong to the owner of the slot.
+    /// `max_sge` elements for each slot, for lists of several elements; empty if there are none. They belong to the
+    /// owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
-    max_sge: usize,
-    /// Number of the next receive.
-    tail: SpinLock<u32>,
+    max_sge: u8,
+    /// Number of the next receive. On a line of its own, because posters write it while the engine reads the others.
+    tail: Line<SpinLock<u32>>,
 }
 
 // SAFETY: a slot's list has the same owner as the ring's slot.
@@ -39,12 +47,12 @@ unsafe impl Sync for RecvQueue {}
 impl RecvQueue {
     pub(crate) fn new(entries: u32, max_sge: u8) -> Self {
         let ring = Ring::new(entries);
-        let elements = ring.capacity() as usize * usize::from(max_sge);
+        let sges = elements(ring.capacity(), max_sge);
         Self {
             ring,
-            sges: (0..elements).map(|_| UnsafeCell::new(Sge::default())).collect(),
-            max_sge: max_sge.into(),
-            tail: SpinLock::new(0),
+            sges,
+            max_sge,
+            tail: Line(SpinLock::new(0)),
         }
     }
 
@@ -53,7 +61,7 @@ impl RecvQueue {
     }
 
     pub(crate) fn max_sge(&self) -> u8 {
-        self.max_sge as u8
+        self.max_sge
     }
 
     /// Application: takes the right to post, until the result is dropped.
@@ -65,23 +73,20 @@ impl RecvQueue {
     #[inline]
     pub(crate) fn peek(&self, number: WrNumber) -> Option<RecvView<'_>> {
         let entry = self.ring.peek(number.0)?;
-        let start = self.sges_at(self.ring.slot_of(number.0)).cast_const();
-        // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share, and leaves
-        // them alone until they are released.
-        let sges = unsafe { std::slice::from_raw_parts(start, usize::from(entry.num_sge)) };
+        let count = usize::from(entry.num_sge);
+        let sges = entry.only.get(..count).unwrap_or_else(|| {
+            let start = self.sges_at(self.ring.slot_of(number.0)).cast_const();
+            // SAFETY: the slot is published: the producer wrote `num_sge` <= max_sge elements of its share, and
+            // leaves them alone until they are released.
+            unsafe { std::slice::from_raw_parts(start, count) }
+        });
         Some(RecvView { wr_id: entry.wr_id, sges, length: entry.length })
     }
 
-    /// Engine: gives back the slots up to and including that of receive `number`.
+    /// Engine: gives back the slot of receive `number`, which belongs to this engine alone.
     #[inline]
     pub(crate) fn release(&self, number: WrNumber) {
         self.ring.release(number.0);
-    }
-
-    /// One of several engines: gives back the slot of receive `number`, which belongs to it alone.
-    #[inline]
-    pub(crate) fn release_one(&self, number: WrNumber) {
-        self.ring.release_one(number.0);
     }
 
     /// Whether receive `number` is posted and not taken.
@@ -97,7 +102,7 @@ impl RecvQueue {
 
     /// Returns the start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
-        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
+        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * usize::from(self.max_sge))
     }
 }
 
@@ -140,7 +145,7 @@ impl RecvPoster<'_> {
     pub(crate) fn write(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let queue = self.queue;
         let index = self.next().0;
-        if wr.sges.len() > queue.max_sge {
+        if wr.sges.len() > usize::from(queue.max_sge) {
             return Err(PostError::TooManySges);
         }
         let length: u64 = wr.sges.iter().map(|sge| u64::from(sge.len)).sum();
@@ -148,10 +153,13 @@ impl RecvPoster<'_> {
         if !queue.ring.is_free(index) {
             return Err(PostError::QueueFull);
         }
-        let list = queue.sges_at(queue.ring.slot_of(index));
-        // SAFETY: the slot is free, so its list is ours; at most max_sge elements are written.
-        unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
-        queue.ring.write(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8 });
+        let only = [wr.sges.first().copied().unwrap_or_default()];
+        if wr.sges.len() > only.len() {
+            let list = queue.sges_at(queue.ring.slot_of(index));
+            // SAFETY: the slot is free, so its list is ours; at most max_sge elements are written.
+            unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
+        }
+        queue.ring.write(index, RecvEntry { wr_id: wr.wr_id, length, num_sge: wr.sges.len() as u8, only });
         self.written += 1;
         Ok(())
     }

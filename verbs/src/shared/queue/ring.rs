@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use crate::shared::sync::atomic::{AtomicU32, Ordering};
-use crate::shared::sync::{Cell, Line};
+use crate::shared::sync::Cell;
 
 /// A bounded ring of `T` with wrapping 32-bit entry numbers.
 ///
@@ -15,29 +15,37 @@ use crate::shared::sync::{Cell, Line};
 /// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked entry
 /// stays valid until the consumer releases it.
 ///
-/// Several consumers may share a ring if they agree by other means on one owner for each entry. The owner gives the
-/// entry back [by itself](Self::release_one).
-pub(crate) struct Ring<T> {
+/// Several consumers may share a ring if they agree by other means on one owner for each entry.
+pub(crate) struct Ring<T: Entry> {
     slots: Box<[Slot<T>]>,
-    /// The consumer's number: the next entry to be released.
-    released: Line<AtomicU32>,
 }
+
+/// The content of a ring's slots.
+pub(crate) trait Entry: Copy {
+    /// A type whose alignment the slots have at least.
+    type Align: Send;
+}
+
+/// A cache line, as the alignment of slots.
+#[repr(align(64))]
+pub(crate) struct CacheLine;
 
 /// Returns the capacity of a ring for at least `entries`.
 pub(crate) fn capacity_for(entries: u32) -> u32 {
     entries.clamp(2, 1 << 30).next_power_of_two()
 }
 
-struct Slot<T> {
+struct Slot<T: Entry> {
+    _align: [T::Align; 0],
     sequence: AtomicU32,
     entry: Cell<MaybeUninit<T>>,
 }
 
 // SAFETY: the producer accesses a slot's entry while its sequence marks it as free, the consumer while it is marked
 // as published. The sequence hands the entry over with release and acquire.
-unsafe impl<T: Send> Sync for Ring<T> {}
+unsafe impl<T: Entry + Send> Sync for Ring<T> {}
 
-impl<T: Copy> Ring<T> {
+impl<T: Entry> Ring<T> {
     /// Makes a ring for at least `entries`. The capacity is a power of two of at least 2, because with one slot
     /// "published" and "free again" would be the same number.
     pub(crate) fn new(entries: u32) -> Self {
@@ -49,11 +57,12 @@ impl<T: Copy> Ring<T> {
         let capacity = capacity_for(entries);
         let slots = (0..capacity)
             .map(|i| Slot {
+                _align: [],
                 sequence: AtomicU32::new(first.wrapping_add(i.wrapping_sub(first) & (capacity - 1))),
                 entry: Cell::new(MaybeUninit::uninit()),
             })
             .collect();
-        Self { slots, released: Line(AtomicU32::new(first)) }
+        Self { slots }
     }
 
     pub(crate) fn capacity(&self) -> u32 {
@@ -128,32 +137,10 @@ impl<T: Copy> Ring<T> {
         sequence.wrapping_sub(index.wrapping_add(1)) as i32 >= 0
     }
 
-    /// One of several consumers, the owner of entry `index`: frees it, independently of other entries.
-    #[inline]
-    pub(crate) fn release_one(&self, index: u32) {
-        let sequence = &self.slots[self.slot_of(index)].sequence;
-        sequence.store(index.wrapping_add(self.capacity()), Ordering::Release);
-    }
-
-    /// Consumer: returns the number of the first entry that is not released.
-    #[inline]
-    pub(crate) fn released(&self) -> u32 {
-        self.released.load(Ordering::Relaxed)
-    }
-
-    /// Consumer: frees all entries up to and including `index`. Entries that are not published yet, and entries
-    /// that have been released, are left alone.
+    /// Consumer, or the owner of entry `index` among several: frees the entry, which is published.
     #[inline]
     pub(crate) fn release(&self, index: u32) {
-        let mut next = self.released.load(Ordering::Relaxed);
-        while (index.wrapping_sub(next) as i32) >= 0 {
-            let sequence = &self.slots[self.slot_of(next)].sequence;
-            if sequence.load(Ordering::Relaxed) != next.wrapping_add(1) {
-                break;
-            }
-            sequence.store(next.wrapping_add(self.capacity()), Ordering::Release);
-            next = next.wrapping_add(1);
-        }
-        self.released.store(next, Ordering::Relaxed);
+        let sequence = &self.slots[self.slot_of(index)].sequence;
+        sequence.store(index.wrapping_add(self.capacity()), Ordering::Release);
     }
 }

@@ -3,14 +3,15 @@
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
-use super::{Ring, WrNumber};
+use super::ring::CacheLine;
+use super::{Entry, Ring, WrNumber, elements};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::sync::{SpinGuard, SpinLock};
 use crate::shared::wc::WcOpcode;
 use crate::shared::wr::{SendFlags, SendOp, SendWr, Sge};
 
-/// A posted send request, without its scatter-gather list.
+/// A posted send request. The scatter-gather list is elsewhere if it has several elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
@@ -19,6 +20,13 @@ pub(crate) struct SendEntry {
     pub(crate) num_sge: u8,
     /// Message length in bytes.
     pub(crate) length: u32,
+    /// The scatter-gather list, if it has only one element.
+    only: [Sge; 1],
+}
+
+impl Entry for SendEntry {
+    /// A queue pair among many has its requests one by one, so each takes one line of the cache.
+    type Align = CacheLine;
 }
 
 /// The operation of a request, as its slot holds it. Only frequent and small operations are in the slot itself, so
@@ -90,35 +98,44 @@ pub(crate) enum Payload<'a> {
 }
 
 /// Send requests from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+///
+/// The fields before `tail` are in the first cache line of [`QpShared`](crate::shared::qp::QpShared), which the engine
+/// reads. A poster on another core writes the next line.
+#[repr(C)]
 pub(crate) struct SendQueue {
     ring: Ring<SendEntry>,
-    /// `max_sge` elements for each slot. They belong to the owner of the slot.
+    max_sge: u8,
+    max_inline: u32,
+    /// Number of the next request.
+    tail: SpinLock<u32>,
+    /// `max_sge` elements for each slot, for lists of several elements; empty if there are none. They belong to the
+    /// owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
     /// `max_inline` bytes for each slot. Allocated by the first inline request.
     inline: OnceLock<Box<[UnsafeCell<u8>]>>,
     /// For each slot, the operation that does not fit into it. Allocated by the first such request.
     elsewhere: OnceLock<Box<[UnsafeCell<SendOp>]>>,
-    max_sge: usize,
-    max_inline: usize,
-    /// Number of the next request.
-    tail: SpinLock<u32>,
 }
 
 // SAFETY: a slot's list, inline bytes and operation have the same owner as the ring's slot.
 unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
+    /// Offset of the first field that posters write.
+    #[cfg(test)]
+    pub(crate) const WRITTEN_BY_POSTERS: usize = std::mem::offset_of!(Self, tail);
+
     pub(crate) fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
         let ring = Ring::new(entries);
-        let capacity = ring.capacity() as usize;
+        let sges = elements(ring.capacity(), max_sge);
         Self {
             ring,
-            sges: (0..capacity * usize::from(max_sge)).map(|_| UnsafeCell::new(Sge::default())).collect(),
+            max_sge,
+            max_inline,
+            tail: SpinLock::new(0),
+            sges,
             inline: OnceLock::new(),
             elsewhere: OnceLock::new(),
-            max_sge: max_sge.into(),
-            max_inline: max_inline as usize,
-            tail: SpinLock::new(0),
         }
     }
 
@@ -127,11 +144,11 @@ impl SendQueue {
     }
 
     pub(crate) fn max_sge(&self) -> u8 {
-        self.max_sge as u8
+        self.max_sge
     }
 
     pub(crate) fn max_inline(&self) -> u32 {
-        self.max_inline as u32
+        self.max_inline
     }
 
     /// Application: takes the right to post, until the result is dropped.
@@ -152,16 +169,17 @@ impl SendQueue {
             };
             (&[][..], Some(bytes))
         } else {
-            // SAFETY: as above, with `num_sge` <= max_sge elements.
-            let sges = unsafe {
-                std::slice::from_raw_parts(self.sges_at(slot).cast_const(), usize::from(entry.num_sge))
-            };
+            let count = usize::from(entry.num_sge);
+            let sges = entry.only.get(..count).unwrap_or_else(|| {
+                // SAFETY: as above, with `num_sge` <= max_sge elements.
+                unsafe { std::slice::from_raw_parts(self.sges_at(slot).cast_const(), count) }
+            });
             (sges, None)
         };
         Some(SendView { entry, sges, inline, queue: self, slot })
     }
 
-    /// Engine: gives back the slots up to and including that of request `number`.
+    /// Engine: gives back the slot of request `number`.
     #[inline]
     pub(crate) fn release(&self, number: WrNumber) {
         self.ring.release(number.0);
@@ -169,7 +187,7 @@ impl SendQueue {
 
     /// Returns the start of the slot's list; valid for `max_sge` elements.
     fn sges_at(&self, slot: usize) -> *mut Sge {
-        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * self.max_sge)
+        self.sges.as_ptr().cast_mut().cast::<Sge>().wrapping_add(slot * usize::from(self.max_sge))
     }
 
     /// Returns the slot's operation; valid for reading and writing.
@@ -185,14 +203,14 @@ impl SendQueue {
     #[inline]
     fn inline_at(&self, slot: usize) -> *mut u8 {
         let bytes = self.inline.get_or_init(|| self.inline_bytes());
-        bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
+        bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline as usize)
     }
 
     /// Allocates the inline bytes. Most programs use none of those that they are given, and a queue without inline
     /// requests has none.
     #[cold]
     fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
-        let len = self.ring.capacity() as usize * self.max_inline;
+        let len = self.ring.capacity() as usize * self.max_inline as usize;
         // The system supplies zeroed pages lazily, so that unused slots take no memory.
         let bytes = Box::into_raw(vec![0u8; len].into_boxed_slice());
         // SAFETY: a cell has the layout of its content.
@@ -279,7 +297,7 @@ impl SendPoster<'_> {
             Kind::Atomic => queue.max_sge.min(1),
             Kind::Local => 0,
         };
-        if wr.sges.len() > most {
+        if wr.sges.len() > usize::from(most) {
             return Err(PostError::TooManySges);
         }
         let length = total(wr.sges)?;
@@ -289,13 +307,14 @@ impl SendPoster<'_> {
         if !queue.ring.is_free(self.next()) && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
-        let list = queue.sges_at(queue.ring.slot_of(self.next()));
-        for (i, sge) in wr.sges.iter().enumerate() {
+        let only = [wr.sges.first().copied().unwrap_or_default()];
+        if wr.sges.len() > only.len() {
+            let list = queue.sges_at(queue.ring.slot_of(self.next()));
             // SAFETY: the slot is free, so its list is ours; it has room for max_sge elements.
-            unsafe { list.add(i).write(*sge) };
+            unsafe { std::ptr::copy_nonoverlapping(wr.sges.as_ptr(), list, wr.sges.len()) };
         }
         let (flags, num_sge) = (wr.flags - SendFlags::INLINE, wr.sges.len() as u8);
-        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length }, &wr.op);
+        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge, length, only }, &wr.op);
         Ok(())
     }
 
@@ -326,7 +345,7 @@ impl SendPoster<'_> {
         if kind != Kind::Plain {
             return Err(PostError::InlineRead);
         }
-        if length as usize > queue.max_inline {
+        if length > queue.max_inline {
             return Err(PostError::InlineTooLong);
         }
         if !queue.ring.is_free(self.next()) && !self.room_comes() {
@@ -340,7 +359,8 @@ impl SendPoster<'_> {
             Payload::Listed(regions) => regions.gather(wr.sges, room)?,
         }
         let flags = wr.flags | SendFlags::INLINE;
-        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length }, &wr.op);
+        let only = [Sge::default()];
+        self.fill(SendEntry { wr_id: wr.wr_id, op, flags, num_sge: 0, length, only }, &wr.op);
         Ok(())
     }
 

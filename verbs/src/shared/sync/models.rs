@@ -7,13 +7,17 @@ use loom::sync::Arc;
 
 use super::{SpinLock, thread};
 use crate::shared::doorbell::{Awaited, Bell, Doorbells};
-use crate::shared::queue::Ring;
+use crate::shared::queue::{Entry, Ring};
 
 /// Runs the model checker, with a bound on involuntary thread switches that keeps it within seconds.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
+}
+
+impl Entry for (u32, u32) {
+    type Align = Self;
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn two_engines_take_each_receive_once() {
         let WrNumber(number) = claim(head, |number| ring.is_published(number.0))?;
         let entry = *ring.peek(number).expect("claimed");
         assert_eq!(entry, number);
-        ring.release_one(number);
+        ring.release(number);
         Some(number.wrapping_sub(FIRST))
     }
     explore(|| {
@@ -134,7 +134,7 @@ fn a_limit_is_noticed_once() {
                 let (queue, check) = (queue.clone(), check.clone());
                 thread::spawn(move || {
                     let WrNumber(number) = claim(&queue.1, |number| queue.0.is_published(number.0)).unwrap();
-                    queue.0.release_one(number);
+                    queue.0.release(number);
                     check();
                 })
             })

@@ -1,0 +1,23 @@
+use std::mem::{align_of, offset_of};
+
+use super::QpShared;
+use crate::shared::queue::SendQueue;
+
+/// The engine sends a request of a queue pair that it has not touched for a while after reading one line of this part
+/// of it. A poster on another core writes only the line behind, except for the bell.
+#[test]
+fn the_first_cache_line_is_enough_for_a_send_request() {
+    assert_eq!(align_of::<QpShared>(), 64);
+    let read = [
+        offset_of!(QpShared, state),
+        offset_of!(QpShared, bell),
+        offset_of!(QpShared, owner),
+        offset_of!(QpShared, qpn),
+        offset_of!(QpShared, scopes),
+        offset_of!(QpShared, send_cq),
+        offset_of!(QpShared, signal_all),
+        offset_of!(QpShared, send) + SendQueue::WRITTEN_BY_POSTERS - 1,
+    ];
+    assert!(read.iter().all(|at| *at < 64), "{read:?}");
+    assert_eq!(offset_of!(QpShared, send) + SendQueue::WRITTEN_BY_POSTERS, 64);
+}
