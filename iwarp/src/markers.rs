@@ -75,7 +75,7 @@ impl Markers {
         at.saturating_sub(self.wire(0)) as u16
     }
 
-    /// Returns the positions in the FPDU that follows one of `plain` octets.
+    /// Returns the positions in the FPDU that follows an FPDU of `plain` octets.
     pub(crate) fn after(self, plain: usize) -> Markers {
         if !self.any() {
             return self;
@@ -95,7 +95,8 @@ impl Markers {
         if plain < LEN || out.len() < size {
             return;
         }
-        // From the end backwards, so that each octet moves once and overwrites only octets that have moved.
+        // Moves the octets from the end backwards, so that each octet moves once and overwrites only octets that have
+        // moved.
         let mut end = plain;
         for i in (0..(size - plain) / LEN).rev() {
             let (from, at) = (self.ahead() + BETWEEN * i, self.ahead() + EVERY * i);

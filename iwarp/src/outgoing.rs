@@ -47,13 +47,13 @@ impl Fpdu<'_> {
         self.header
     }
 
-    /// Returns the octets of the payload.
+    /// Returns the number of payload octets.
     #[inline]
     pub fn payload_len(&self) -> usize {
         (self.payload.end - self.payload.start) as usize
     }
 
-    /// Returns the octets of the whole FPDU: header, payload, pad and CRC field.
+    /// Returns the number of octets of the whole FPDU: header, payload, pad and CRC field.
     #[inline]
     pub fn size(&self) -> usize {
         self.header.len() + self.payload_len() + usize::from(self.pad) + 4
@@ -73,8 +73,9 @@ impl Outgoing {
     /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
-    /// The header is written in place and field by field. Otherwise a copy of the header would follow these stores at
-    /// once. A copy reads pieces wider than the stores, so it would wait until all earlier stores have left the core.
+    /// The header is written in place and field by field. A header built elsewhere would be copied directly after these
+    /// stores. Such a copy reads pieces wider than the stores, so it would wait until all earlier stores have left the
+    /// core.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,

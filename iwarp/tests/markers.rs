@@ -40,7 +40,7 @@ struct Golden {
     ulpdus: &'static [usize],
     /// Stream offset and FPDUPTR.
     markers: &'static [(usize, u16)],
-    /// Stream offset of ULPDU_Length, that of the CRC field, and the field.
+    /// Stream offset of ULPDU_Length, stream offset of the CRC field, and the CRC field in hexadecimal digits.
     fpdus: &'static [(usize, usize, &'static str)],
     total: usize,
 }
@@ -266,7 +266,7 @@ fn every_bit_is_covered() {
         let end = start + sender.sizes[1];
         for bit in 8 * start..8 * end {
             let mut stream = sender.out.clone();
-            // A larger length takes that many more octets.
+            // A length that became larger is detected only after that many octets.
             let length = [0, 1, 4, 5].contains(&(bit / 8 - start));
             stream.truncate(if length { stream.len() } else { end + 100 });
             stream[bit / 8] ^= 1 << (bit % 8);
@@ -303,7 +303,8 @@ fn markers_without_crc() {
     assert_eq!(fault.cause, Cause::Marker { expected: 508, got: 256 });
 }
 
-/// MPA-5, 38: an FPDU of the MULPDU fits its segment wherever markers fall. One with four octets more may not fit.
+/// MPA-5, 38: an FPDU of the MULPDU fits its segment wherever markers fall. An FPDU that is four octets longer may not
+/// fit.
 #[test]
 fn the_mulpdu_leaves_room_for_markers() {
     for emss in [192, 508, 512, 516, 536, 1024, 1220, 1448, 1460, 2048, 8948, 8960, 16_384, 64_000] {
@@ -334,7 +335,7 @@ fn positions_do_not_wrap() {
     }
 }
 
-/// A direction without markers stays without (MPA-27).
+/// A direction without markers never gets any (MPA-27).
 #[test]
 fn none_stay_none() {
     let mut node = node(Role::Initiator, false, true);

@@ -74,7 +74,7 @@ fn kinds() -> Vec<Kind> {
 
 /// DDP-11..13, DDP-15, 16, 18..20, 23, 25, 26, 30, 35; RDMAP-1, 2, 6..13, 22, 27, 28, 35, 40, 45, 47; RDMAPX-1, 9: T,
 /// L, DV, RV, reserved bits, opcode, STag and TO (or Invalidate STag, queue, MSN and MO) of every segment of every
-/// message; the octets after them, and their number.
+/// message, and the number and content of the octets after these fields.
 #[test]
 fn every_segment_of_every_message() {
     for mulpdu in [128, 200, 1454] {
