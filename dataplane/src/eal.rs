@@ -193,8 +193,8 @@ impl Eal {
                 return;
             }
             let result = init();
-            // EAL pins this thread, or it inherited the affinity of the thread that opened the device. Its work here
-            // is rare and may run on any core.
+            // EAL has pinned this thread, or the thread has inherited the affinity of the thread that opened the
+            // device. Its work is rare and may run on any core.
             affinity::set_current_thread(&cores);
             let alive = result.is_ok();
             if answer.send(result).is_err() || !alive {
@@ -217,8 +217,8 @@ impl Eal {
     /// # Panics
     /// Resumes a panic of `job`.
     pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
-        // Already on the private thread: closing a driver frees frames, and with them our memory, whose release is a
-        // control call.
+        // The caller may be the private thread itself: closing a driver frees frames, and with them our memory, whose
+        // release is a control call.
         if thread::current().id() == self.thread {
             return job();
         }
@@ -381,7 +381,7 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
         args.extend(["--in-memory", "--single-file-segments"].map(String::from));
     } else {
         // The prefix names a runtime directory in which nothing is kept. All processes share it, so that killed
-        // processes do not leave one each.
+        // processes do not each leave a directory behind.
         args.extend(["--no-huge", "--no-shconf", "--file-prefix=urnic"].map(String::from));
     }
     args.extend(config.extra_args.iter().cloned());

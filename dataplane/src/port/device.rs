@@ -280,7 +280,7 @@ impl Device {
     }
 
     /// Returns the number of queues of the present peer, limited to those of the driver, if the peer may have a
-    /// different number than we. `None` if it may not, or if there is no peer.
+    /// different number than we. `None` if the peer must have the same number, or if there is no peer.
     pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
         // SAFETY: the device exists. Without a peer the number is refused.
@@ -338,14 +338,14 @@ impl Device {
         }
     }
 
-    /// Closes the door and lets the driver take its place.
+    /// Makes the device, and hands the peer that waits at the [`Door`] over to the driver.
     fn admit(&mut self) {
         if let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) {
             self.begin(|recipe| door.hand_over(|| recipe.make()));
         }
     }
 
-    /// Makes the device of a `vhost` port once a peer listens: the driver connects at once.
+    /// Makes the device of a `vhost` port once a peer listens, because the driver then connects at once.
     fn join(&mut self) {
         if let PortSpec::Vhost { path, server: false } = &self.recipe.spec
             && Instant::now() >= self.retry_at
@@ -355,7 +355,7 @@ impl Device {
         }
     }
 
-    /// (Re)starts a memif client, at most once in [`RETRY`], because it connects only when it is started.
+    /// (Re)starts a memif client, at most once in [`RETRY`]. A memif client connects only when it is started.
     fn start_client(&mut self) {
         if Instant::now() < self.retry_at {
             return;

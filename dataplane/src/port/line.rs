@@ -16,7 +16,7 @@ use super::packet_ring::PacketRing;
 use super::ring;
 use crate::rx_event::RxEvent;
 
-/// What the queues need to know about a started device.
+/// Properties of a started device that the queues need.
 #[derive(Clone, Debug)]
 struct Ready {
     id: u16,

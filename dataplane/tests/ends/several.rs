@@ -62,7 +62,7 @@ pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, s
     }
 }
 
-/// Exchanges frames with one peer after the other, on all queues; the first queue reports it.
+/// Exchanges frames with one peer after the other, on all queues. The thread of the first queue reports each exchange.
 fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBool) {
     let tells = port.queue() == 0;
     let told = |line: &str| {

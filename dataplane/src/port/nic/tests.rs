@@ -16,7 +16,7 @@ fn v4() -> Vec<u8> {
     f
 }
 
-/// Corrects the header checksum, as that of a header of 20 octets, whatever length the header states.
+/// Corrects the header checksum as if the header had 20 octets, whatever length it states.
 fn complete(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -129,7 +129,7 @@ struct Driver {
     sent: Vec<u16>,
 }
 
-/// Refuses frames with odd numbers: stops at the first one.
+/// Refuses frames with odd numbers. Stops at the first refused frame.
 unsafe extern "C" fn prepare(_: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
     // SAFETY: the test passes `n` live mbufs.
     (0..n).find(|&i| unsafe { (**frames.add(i.into())).port % 2 == 1 }).unwrap_or(n)
