@@ -59,7 +59,8 @@ impl Door {
                         return;
                     }
                 }
-                // Gives the driver time to listen after its bind. A peer that still comes too early is refused, and retries.
+                // Gives the driver time to listen after its bind. A peer that still comes too early is refused and
+                // retries.
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
