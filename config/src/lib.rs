@@ -1,8 +1,8 @@
 //! Typed settings of urnic.
 //!
-//! A [`Config`] is built in layers: defaults, then a TOML file, then `URNIC_*` environment variables, then
-//! command-line options; each layer overrides the ones before ([`Config::load`]). The error for a mistake states
-//! where it was made, the key, what is wrong and what to write instead ([`ConfigError`]).
+//! A [`Config`] is built in layers: defaults, then a TOML file, then `URNIC_*` environment variables, then command-line
+//! options; each layer overrides the layers before it ([`Config::load`]). The error for a mistake states where it was
+//! made, the key, what is wrong and what to write instead ([`ConfigError`]).
 //!
 //! `docs/urnic.toml` in the repository describes every key and its default.
 

@@ -8,7 +8,7 @@ use dpdk_sys as sys;
 
 use crate::{Eal, MemoryKind, joined};
 
-/// EAL's heap has no such block left.
+/// EAL's heap has no free block of the wanted size.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no block of {len} bytes in {} memory ({free_mb} MiB free, perhaps in pieces): {}",

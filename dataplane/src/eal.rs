@@ -1,9 +1,8 @@
 //! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own.
 //!
-//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control
-//! calls of the virtio drivers write to sockets whose peer may be dead. All of that happens on one private thread
-//! with every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE
-//! disposition.
+//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
+//! of the virtio drivers write to sockets whose peer may be dead. So all of this happens on one private thread with
+//! every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE disposition.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -62,7 +61,7 @@ pub enum EalError {
     /// An argument holds a NUL byte.
     #[error("EAL argument {0:?} holds a NUL byte")]
     Argument(String),
-    /// The process is a child, by fork, of one that has started EAL, and cannot use it.
+    /// The process was forked from a process that has started EAL, and cannot use that EAL.
     #[error(
         "this process was forked from one that had opened a urnic device; open the device only after fork()"
     )]
@@ -349,7 +348,7 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
     }
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
-        // One logical core that may run on any physical one: it only serves control calls.
+        // One logical core that may run on any physical core, because it only serves control calls.
         args.push(format!("--lcores=0@({})", cores.join(",")));
     }
     let memory = match config.hugepages {

@@ -23,10 +23,10 @@ pub struct Part<'a> {
 pub struct TxFrame(NonNull<sys::rte_mbuf>);
 
 impl TxFrame {
-    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing; the frame has one segment,
-    /// or those of the payload if it is a chain. Returns `None` if the payload's mbufs have another user, if the
-    /// range does not start at the payload's first byte (and, for a chain, is not all of it), or if the headroom is
-    /// too small.
+    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing. The frame has one segment; if
+    /// the payload is a chain, the frame has the payload's segments. Returns `None` if the payload's mbufs have another
+    /// user, if the range does not start at the payload's first byte (and, for a chain, is not all of it), or if the
+    /// headroom is too small.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {

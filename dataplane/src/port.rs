@@ -365,7 +365,7 @@ impl Port {
         self.line.is_served()
     }
 
-    /// Returns the number of this queue among those of the port.
+    /// Returns the number of this queue within the port.
     pub fn queue(&self) -> u16 {
         self.line.queue()
     }
@@ -621,8 +621,8 @@ impl Port {
         if self.line.polled().is_some() { &mut self.rx } else { &mut self.tx }
     }
 
-    /// Returns counters: the first queue's handle has those of the device, the others only the frames that they
-    /// dropped.
+    /// Returns counters. The first queue's handle returns the counters of the device; the other handles return only the
+    /// number of frames that they dropped.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
         if let Some(id) = self.line.polled().filter(|_| self.line.queue() == 0) {

@@ -17,7 +17,7 @@ impl RxEvent {
     /// Creates an event from a source that becomes readable with every frame.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// The errors of epoll.
     pub fn new(source: BorrowedFd<'_>) -> io::Result<Self> {
         Self::of_all(&[source])
     }
@@ -25,7 +25,7 @@ impl RxEvent {
     /// Creates an event from several sources, each of which becomes readable with every frame.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// The errors of epoll.
     pub fn of_all(sources: &[BorrowedFd<'_>]) -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };

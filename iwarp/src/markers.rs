@@ -70,7 +70,7 @@ impl Markers {
 
     /// Returns FPDUPTR of the marker at wire offset `at`: the octets from ULPDU_Length to the marker, including the
     /// markers in between (MPA-21, MPA-24). It is 0 for a marker before ULPDU_Length (MPA-22). FPDUPTR has room for
-    /// every FPDU whose ULPDU is at most [`crate::MULPDU_MAX`] octets; for longer ones it wraps.
+    /// every FPDU whose ULPDU is at most [`crate::MULPDU_MAX`] octets; for a longer FPDU, it wraps.
     pub(crate) fn pointer(self, at: usize) -> u16 {
         at.saturating_sub(self.wire(0)) as u16
     }

@@ -13,7 +13,7 @@ pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 /// Finish one message before beginning the next one of the same stream, because messages go out in order (DDP-34).
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Header of the segment cut last. Before the first cut: that of the first segment, without ULPDU_Length and L.
+    /// Header of the segment cut last. Before the first cut: header of the first segment, without ULPDU_Length and L.
     header: [u8; HEADER_MAX],
     header_len: u8,
     crc: bool,
@@ -140,7 +140,7 @@ impl Outgoing {
         })
     }
 
-    /// Moves TO or MO of the header to the next segment, which directly follows the last one (DDP-20, DDP-25).
+    /// Moves TO or MO of the header to the next segment, which directly follows the segment cut last (DDP-20, DDP-25).
     fn move_on(&mut self) {
         let h = &mut self.header;
         if h[2] & TAGGED != 0 {

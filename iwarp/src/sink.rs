@@ -152,6 +152,6 @@ pub enum Delivery {
     },
     /// An Atomic Request was accepted: [`crate::Stream::next_response`] yields it.
     AtomicRequested,
-    /// The peer ended the stream. Whatever arrives from now on is ignored.
+    /// The peer ended the stream. Octets that arrive from now on are ignored.
     Terminated(Terminate),
 }

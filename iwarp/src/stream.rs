@@ -233,8 +233,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.waits()
     }
 
-    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A
-    /// fault has the same effect as one of [`Self::receive`].
+    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A fault
+    /// has the same effect as a fault that [`Self::receive`] returns.
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
         if self.deaf {
             return Ok(());

@@ -75,7 +75,7 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     let (mut a, mut b) = (End::new(&budget), End::new(&budget));
     assert!(a.offer(&large[..40_000]));
     assert_eq!(budget.reserved(), large.len());
-    // Whole FPDUs need no room. The stream takes no octet of the incomplete one after them.
+    // Whole FPDUs need no room. The stream takes no octet of the incomplete FPDU after them.
     assert!(!b.offer(&[&small[..], &large[..1000]].concat()));
     assert!(b.holds(100));
     assert_eq!((b.left.len(), b.left[0].len()), (1, 1000));
@@ -124,7 +124,7 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     assert_eq!((reserved, budget.reserved()), (first.len(), first.len()));
     assert!(end.offer(&first[4000..8000]));
     assert_eq!(end.stream.incomplete(), Some(IncompleteFpdu { number, reserved }));
-    // The next FPDU begins in the chunk that ends this one.
+    // The next FPDU begins in the chunk in which this FPDU ends.
     assert!(end.offer(&[&first[8000..], &second[..1000]].concat()));
     let IncompleteFpdu { number: next, reserved } = end.stream.incomplete().unwrap();
     assert_eq!((reserved, budget.reserved()), (second.len(), second.len()));

@@ -228,7 +228,8 @@ fn err_43_immediate_data() {
     }
 }
 
-/// RDMAPX-21: Immediate Data takes a receive request of any size and leaves its memory as it is; ERR-22 without one.
+/// RDMAPX-21: Immediate Data takes a receive request of any size and leaves its memory as it is. ERR-22: without a
+/// receive request, it is refused.
 #[test]
 fn immediate_data_takes_a_receive() {
     let mut n = Node::responder();
@@ -322,7 +323,7 @@ fn immediate_data_tells_of_no_more_than_was_written() {
 }
 
 /// RDMAPX-9, 13, 15, 25: Reads and Atomics are one sequence with one limit, answered in order. Each Atomic sees the
-/// effect of the one before, and a Read between them sees the effects so far.
+/// effect of the Atomic before it, and a Read between them sees the effects so far.
 #[test]
 fn atomics_and_reads_in_order() {
     let (mut a, mut b) = (Node::initiator(), Node::new(&negotiated(Role::Responder, 6, 6)));

@@ -46,7 +46,7 @@ struct Golden {
 }
 
 const GOLDEN: [Golden; 6] = [
-    // FPDUs of 1000 octets: several markers in one FPDU, which all point to the same header.
+    // FPDUs of 1000 octets: all markers within one FPDU point to the same header.
     Golden {
         ulpdus: &[1000, 1000],
         markers: &[(0, 0), (512, 508), (1024, 8), (1536, 520)],
@@ -123,7 +123,7 @@ fn streams_with_markers_are_the_golden_octets() {
     assert_eq!(sends(&[482, 42])[492..], hex(fig6));
 }
 
-/// MPA-26, 44, 45, 47: golden streams give the messages and nothing else, in chunks of every size.
+/// MPA-26, 44, 45, 47: from golden streams in chunks of every size, the receiver gets the messages and nothing else.
 #[test]
 fn golden_streams_are_received_in_any_split() {
     for golden in &GOLDEN {
@@ -188,7 +188,7 @@ fn random_streams_both_ways() {
     }
 }
 
-/// MPA-19, 27, 54: markers go into the direction whose receiver asked for them, and into no other.
+/// MPA-19, 27, 54: only a direction whose receiver asked for markers has them.
 #[test]
 fn each_direction_on_its_own() {
     for (tx, rx) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -223,8 +223,8 @@ fn bits_without_meaning_are_ignored() {
     }
 }
 
-/// ERR-2, MPA-79, 80, 82, 92: a marker with a wrong pointer but a good CRC ends the stream with 20 03. The FPDU and
-/// those after it have no effect. If it is a Responder's first FPDU, the Responder sends nothing.
+/// ERR-2, MPA-79, 80, 82, 92: a marker with a wrong pointer but a good CRC ends the stream with 20 03. This FPDU and
+/// later ones have no effect. If it is a Responder's first FPDU, the Responder sends nothing.
 #[test]
 fn a_marker_that_disagrees_ends_the_stream() {
     let ulpdus = [1000, 1000, 42];

@@ -154,8 +154,8 @@ fn segment() -> impl Strategy<Value = Segment> {
     ]
 }
 
-/// Sends `segments` to a Responder whose receive requests hold 64 octets each, and checks its reports. `Memory`
-/// checks them as well.
+/// Sends `segments` to a Responder whose receive requests hold 64 octets each, and checks the Responder's reports.
+/// `Memory` checks them as well.
 fn report(segments: &[Segment]) {
     let mut node = Node::responder();
     node.memory.add(WRITTEN, 0, 128);

@@ -108,7 +108,7 @@ fn private_data_passes_unaltered() {
         let (_, request) = initiator(&Offer { rev, ..V2 });
         assert_eq!(asked(&request).0.accept(&offer).unwrap_err(), error);
         assert_eq!(asked(&request).0.reject(&data[..max + 1]).unwrap_err(), error);
-        // After a refused answer, another one may be given.
+        // After a refused answer, the user may give another answer.
         let mut responder = asked(&request).0;
         responder.accept(&offer).unwrap_err();
         responder.accept(&V2).unwrap();
@@ -191,7 +191,7 @@ fn revisions() {
         assert_eq!(Responder::new(old).receive(&request).unwrap_err(), StartupError::Revision(2));
     }
     assert!(matches!(Responder::new(old).receive(&initiator(&V1).1).unwrap(), Request::Arrived(..)));
-    // Revision 2 without S: the frame is unenhanced, and so is the answer (MPAE-6).
+    // Revision 2 without S: the Request and the answer are unenhanced frames (MPAE-6).
     let (mut r, peer, data) = asked(&frame(REQUEST, 0x40, 2, b"data"));
     assert!(!peer.enhanced && peer.ird.is_none());
     assert_eq!(data, b"data");
@@ -470,8 +470,8 @@ fn what_is_nearly_a_send_that_says_ready_is_none() {
 }
 
 /// MPAE-32, MPAE-34: a zero-length Send that comes first, on a connection whose Reply lists the Send kind, is no
-/// message for the user. It uses an MSN but no receive request. Any other Send is a message: a later one, one with
-/// octets, or one in the client-server model.
+/// message for the user. It uses an MSN but no receive request. Any other Send is a message: a later Send, a Send with
+/// octets, or a Send in the client-server model.
 #[test]
 fn a_send_that_says_ready_is_no_message() {
     let send = Op::Send { solicited: false, invalidate: None };

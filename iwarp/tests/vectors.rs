@@ -5,7 +5,7 @@ mod support;
 use support::*;
 use urnic_iwarp::*;
 
-/// Returns golden octets by name. Those with markers are in `markers.rs`.
+/// Returns golden octets by name. Golden octets with markers are in `markers.rs`.
 fn vector(name: &str) -> Vec<u8> {
     vectors()
         .find(|(n, _)| *n == name)

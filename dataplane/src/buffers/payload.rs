@@ -106,7 +106,7 @@ impl TxBuf {
         true
     }
 
-    /// Keeps the first `len` bytes and drops those appended after them.
+    /// Keeps the first `len` bytes and drops all bytes after them.
     pub fn truncate(&mut self, len: usize) {
         let mut keep = (len as u32).min(self.len);
         self.len = keep;
@@ -179,7 +179,7 @@ impl Place {
 /// The mbufs of a payload.
 struct Places {
     next: Option<Place>,
-    /// Bytes that follow those of `next`.
+    /// Number of bytes after the bytes of `next`.
     left: u32,
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
 /// Does nothing when lent memory has no reference left: see [`Lent`].
 unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
-/// A mempool whose owner was dropped while frames of it were still alive.
+/// A mempool whose owner was dropped while frames in its mbufs were still alive.
 struct Retired {
     mempool: NonNull<sys::rte_mempool>,
     capacity: usize,

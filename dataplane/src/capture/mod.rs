@@ -254,7 +254,7 @@ impl Stream {
 struct Writer {
     file: BufWriter<File>,
     streams: Vec<Stream>,
-    /// Time of the latest frame, in ns since the Unix epoch; before the first frame, that of the start.
+    /// Time of the latest frame, in ns since the Unix epoch; before the first frame, time of the start.
     last: u64,
     written: u64,
 }

@@ -130,7 +130,7 @@ impl Device {
                 }
                 device.start()?;
             }
-            // While no peer listens, the driver would look for one only once a second.
+            // While no peer listens, the driver would look for a peer only once a second.
             PortSpec::Vhost { path, server: false } if !socket::is_served(path) => {}
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
@@ -271,7 +271,7 @@ impl Device {
                         vid => sys::rte_vhost_get_negotiated_features(vid, &raw mut features),
                     }
                 };
-                // For both families, because such frames may be of either.
+                // Both features are needed, because such frames may be IPv4 or IPv6.
                 const BOTH: u64 = sys::VIRTIO_NET_F_GUEST_TSO4 | sys::VIRTIO_NET_F_GUEST_TSO6;
                 status == 0 && features & BOTH == BOTH
             }
@@ -279,8 +279,8 @@ impl Device {
         }
     }
 
-    /// Returns the number of queues of the present peer, limited to those of the driver, if the peer may have a
-    /// different number than we. `None` if the peer must have the same number, or if there is no peer.
+    /// Returns the number of queues of the present peer, at most the number of the driver's queues. `None` if the peer
+    /// must have as many queues as we, or if there is no peer.
     pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
         // SAFETY: the device exists. Without a peer the number is refused.
@@ -370,8 +370,8 @@ impl Device {
         }
     }
 
-    /// Waits for a NIC to bring its link up. Frames that are sent before, such as the probes for an address conflict,
-    /// would be lost.
+    /// Waits for a NIC to bring its link up. Frames that are sent before the link is up, such as the probes for an
+    /// address conflict, would be lost.
     fn await_link(&mut self) {
         let began = Instant::now();
         while !self.link_up() {

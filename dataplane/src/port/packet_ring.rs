@@ -25,7 +25,7 @@ pub(super) fn sockets() -> Vec<RawFd> {
     numbers.filter(|&fd| bound_to(fd).is_some()).collect()
 }
 
-/// Returns the interface whose every frame a packet socket receives; `None` for other descriptors.
+/// Returns the index of the interface from which a packet socket receives every frame; `None` for other descriptors.
 fn bound_to(fd: RawFd) -> Option<i32> {
     // SAFETY: integers only.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };

@@ -34,7 +34,7 @@ pub(super) fn queue_size(spec: &PortSpec) -> u16 {
         | PortSpec::Memif { queue_size, .. }
         | PortSpec::AfPacket { queue_size, .. } => *queue_size,
         PortSpec::Vhost { .. } | PortSpec::Ring { .. } => super::ring::SLOTS,
-        // The driver has a size of its own, that of libxdp.
+        // The driver always uses the queue size of libxdp.
         PortSpec::AfXdp { .. } => XDP_QUEUE,
         PortSpec::Tap { .. } => 256,
         PortSpec::Pci { .. } | PortSpec::Vdev { .. } => 1024,

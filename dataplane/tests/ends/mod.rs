@@ -307,7 +307,7 @@ fn survive(port: &mut Port, stop: &AtomicBool) {
         say("up");
         exchange::until_echoed(port);
         say("echoed");
-        // The peer is killed meanwhile.
+        // The test kills the peer meanwhile.
         exchange::until_down(port, stop);
         if !stop.load(Ordering::Relaxed) {
             say("down");

@@ -89,7 +89,7 @@ fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBo
             thread::sleep(Duration::from_millis(1));
         }
         told("echoed");
-        // The peer is killed meanwhile, while frames are in flight on all queues.
+        // The test kills the peer while frames are in flight on all queues.
         exchange::until_down(port, stop);
         if !stop.load(Ordering::Relaxed) {
             told("down");

@@ -57,8 +57,8 @@ fn known_answers() {
     }
 }
 
-/// Runs one copying function from `src` into the middle of a guarded buffer. Checks that it wrote the data and
-/// nothing else.
+/// Runs one copying function from `src` into the middle of a guarded buffer. Checks that the function wrote the data
+/// and nothing else.
 fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, *const u8, usize) -> R) -> R {
     const GUARD: u8 = 0xa5;
     let end = at + src.len();
@@ -194,7 +194,7 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
-/// Tells the other thread to end, even if an assertion here fails. Otherwise the test would hang.
+/// Tells the other thread to end, even if an assertion here fails, because the test would hang otherwise.
 struct AtEnd<'a>(&'a AtomicUsize);
 
 impl Drop for AtEnd<'_> {

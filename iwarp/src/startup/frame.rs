@@ -111,7 +111,7 @@ impl Collector {
         let Some(&[.., flags, rev, pd_high, pd_low]) = self.octets.first_chunk::<FIXED_LEN>() else {
             return Ok((fixed, None));
         };
-        // Ignores the Res bits (MPA-57). In revision 1, S is one of them (MPAE-40).
+        // Ignores the Res bits (MPA-57). In revision 1, the S bit is reserved as well (MPAE-40).
         if !(1..=self.max_rev.min(2)).contains(&rev) {
             return Err(StartupError::Revision(rev));
         }

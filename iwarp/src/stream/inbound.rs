@@ -1,6 +1,6 @@
 //! The inbound half: checks and places one DDP segment, and completes its message (RFC 5041 §7, RFC 5040 §7).
 //!
-//! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then those that need the user's
+//! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then the checks that need the user's
 //! resources (receive request, STag, read queue). A malformed segment takes none of these resources. The offset and
 //! length of a Send are checked only after it has taken its receive request, because the size of the request limits
 //! them.
@@ -82,9 +82,10 @@ struct Message {
     placed: u32,
 }
 
-/// The Write that is arriving, or the last one. Immediate Data that directly follows a Write reports the length of that
-/// Write, and the receiver's program relies on so many octets being present. So the length counts only octets placed
-/// without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not counted.
+/// The Write that is arriving, or the Write that arrived last. Immediate Data that directly follows a Write reports the
+/// length of that Write, and the receiver's program relies on so many octets being present. So the length counts only
+/// octets placed without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not
+/// counted.
 #[derive(Debug, Default)]
 struct Write {
     /// Start of the Write; valid if `len` is not 0.
@@ -471,7 +472,7 @@ impl Inbound {
         self.aside.as_ref().map(|aside| aside.fault())
     }
 
-    /// Handles the waiting messages in order, until one lacks a receive or an invalidation is not done.
+    /// Handles the waiting messages in order, until a message lacks a receive or an invalidation is not done.
     pub(super) fn take_up<S: Sink>(&mut self, sink: &mut S) -> Result<(), Fault> {
         let Some(mut aside) = self.aside.take() else { return Ok(()) };
         while let Some(Waiting { ulpdu, written }) = aside.first() {

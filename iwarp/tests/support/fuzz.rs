@@ -91,13 +91,13 @@ fn stream(data: &[u8], markers: bool) {
             _ => (seed >> 33) as usize % 2000,
         }
     });
-    // The chunks decide how often Requests are served, and so when IRD is exceeded.
+    // The sizes of the chunks decide how often Requests are served, and so when IRD is exceeded.
     let limited = |f: &Option<Fault>| f.as_ref().is_some_and(|f| matches!(f.cause, Cause::ReadLimit { .. }));
     if !limited(&fault) && !limited(&split_fault) {
         assert_eq!(fault, split_fault);
         assert_eq!(whole.memory.events, split.memory.events);
         assert_eq!(whole.memory.received, split.memory.received);
-        // The chunks also decide when Atomics are performed: before or after later Writes (RDMAPX-20).
+        // The sizes of the chunks also decide when Atomics are performed: before or after later Writes (RDMAPX-20).
         let atomics = whole.memory.events.contains(&Delivery::AtomicRequested);
         for (a, b) in whole.memory.regions.iter().zip(&split.memory.regions) {
             assert!((a.data() == b.data() || atomics) && a.valid == b.valid);
@@ -116,7 +116,8 @@ fn fastrand_like(data: &[u8]) -> u64 {
     data.iter().fold(0xCBF2_9CE4_8422_2325, |h, &o| (h ^ u64::from(o)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// `data[0]` selects the end and its revision. The rest must give the same result whole and octet by octet.
+/// `data[0]` selects the end and its revision. The rest of `data` must give the same result in one piece and octet by
+/// octet.
 pub fn mpa_startup(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let offer = Offer {

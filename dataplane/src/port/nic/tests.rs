@@ -146,9 +146,9 @@ unsafe extern "C" fn burst(driver: *mut std::ffi::c_void, frames: *mut *mut sys:
     }
 }
 
-/// Sends frames numbered `numbers` to a driver with room for `room`. A refused frame is replaced by one whose number
-/// is a hundred higher, except 7, which has no replacement. Returns how many were taken, what was sent, what is left,
-/// and the counters.
+/// Sends frames numbered `numbers` to a driver with room for `room`. A refused frame is replaced by a frame whose
+/// number is a hundred higher, except 7, which has no replacement. Returns how many were taken, what was sent, what is
+/// left, and the counters.
 fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums) {
     let flagged = |port| sys::rte_mbuf { port, ol_flags: sys::RTE_MBUF_F_TX_TCP_CKSUM, ..Default::default() };
     let mut mbufs: Vec<sys::rte_mbuf> = numbers.iter().map(|&n| flagged(n)).collect();
