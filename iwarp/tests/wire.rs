@@ -154,8 +154,8 @@ fn messages_keep_their_order_and_count() {
     );
 }
 
-/// DDP-22: the Invalidate STag of later segments is not compared, and that of the first segment is delivered (DDP-18,
-/// 41, RDMAP-4).
+/// DDP-22: the Invalidate STag of later segments is not compared, and that of the first segment is delivered
+/// (DDP-18, 41, RDMAP-4).
 #[test]
 fn reserved_for_the_ulp_need_not_be_equal() {
     let mut n = node();
