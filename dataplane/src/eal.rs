@@ -1,8 +1,9 @@
 //! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own.
 //!
 //! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
-//! of the virtio drivers write to sockets whose peer may be dead. So all of this happens on one private thread with
-//! every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE disposition.
+//! of the virtio drivers write to sockets whose peer may be dead. All of this therefore happens on one private thread
+//! with every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE
+//! disposition.
 
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -103,8 +103,8 @@ fn frames_wake_a_sleeping_end() {
     }
 }
 
-/// A thread that polls a port must not wait for EAL's thread. It may hold a lock that a second thread within EAL needs,
-/// and EAL's thread may have to wait for that second thread.
+/// A thread that polls a port must not wait for EAL's thread. The polling thread may hold a lock that a second thread
+/// within EAL needs, and EAL's thread may have to wait for that second thread.
 #[test]
 fn looks_at_the_link_do_not_wait_for_eal() {
     let _alone = alone();

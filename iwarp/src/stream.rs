@@ -413,7 +413,7 @@ impl<C: Chunk> Octets for Spread<'_, C> {
 }
 
 /// The DDP and RDMAP state of both halves. It is separate from the assembly, because an FPDU that is being handled
-/// borrows its octets from there.
+/// borrows its octets from the assembly.
 #[derive(Debug)]
 struct Rdmap {
     inbound: Inbound,

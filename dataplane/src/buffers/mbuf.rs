@@ -176,8 +176,8 @@ pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
 }
 
 /// Asks the processor to fetch, for writing, the cache lines that will hold the headers and the first octets of a
-/// frame. On a memory link, these lines are in the cache of the core that read the previous frame from them. If this
-/// core does not fetch them early, the peer sees the new frame late.
+/// frame. On a memory link, these lines are in the cache of the core that read the previous frame from them. If the
+/// writing core does not fetch them early, the peer sees the new frame late.
 ///
 /// # Safety
 /// `m` is a live mbuf.

@@ -64,7 +64,7 @@ impl Door {
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    // The peer is gone. This connection ends the driver's wait, because no other will.
+                    // The peer is gone. This connection ends the driver's wait, because no other connection may come.
                     drop(UnixStream::connect(&path));
                 }
             });

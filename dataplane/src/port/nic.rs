@@ -24,8 +24,8 @@ mod tests;
 
 const TCP: u8 = 6;
 
-/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. Drivers differ in what
-/// they report. By DPDK's names of the drivers:
+/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. Drivers, here by DPDK's
+/// names for them, differ in what they report:
 ///
 /// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not
 ///   correct in the packet data, but the integrity of the data is verified". From a NIC with a cable, this report would

@@ -2,8 +2,8 @@
 //!
 //! The driver's send buffer is too small for its ring. When the buffer is full, the kernel leaves frames in the ring
 //! until the next frames are sent, but the driver reports the frames that are left as sent. The driver also receives
-//! frames that other programs send on the interface, and does not report how many frames found no room. It does not
-//! expose its sockets, so we find them among our descriptors.
+//! frames that other programs send on the interface, and does not report how many frames found no room. The driver does
+//! not expose its sockets, so we find them among our descriptors.
 
 use std::fs;
 use std::mem;

@@ -78,7 +78,7 @@ pub(super) struct End {
 pub(super) enum Refusal {
     /// Both sides are taken.
     Taken,
-    /// The other side has a different number of queues than we: this number.
+    /// The other side has this number of queues, which differs from ours.
     Queues(u16),
     /// EAL has no memory for the rings.
     Memory,

@@ -144,8 +144,8 @@ impl<C: Chunk> Assembly<C> {
     /// Keeps the octets of `chunk` from `from` on. Holds the chunk if that is allowed and worth a buffer, and copies
     /// the octets otherwise. The FPDU must stay incomplete with these octets.
     ///
-    /// Returns the rest of the chunk if the budget has no room for this FPDU. Once its size is reserved, every later
-    /// octet of the FPDU is kept.
+    /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the FPDU's size is reserved, every
+    /// later octet of the FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
         // The first one or two octets may arrive before the size is known.

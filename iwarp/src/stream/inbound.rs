@@ -62,8 +62,8 @@ impl<'a> Segment<'a> {
         self.fault(Terminate::new(1, 2, code), cause)
     }
 
-    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly that many; a
-    /// [`Fault`] if the message has another form (ERR-39, ERR-43).
+    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly these
+    /// octets; a [`Fault`] if the message has another form (ERR-39, ERR-43).
     fn only<const N: usize>(&self, control: Control, h: Untagged, cause: Cause) -> Result<&[u8; N], Fault> {
         let whole = usize::from(self.len) == UNTAGGED_LEN + N && h.mo == 0 && control.last;
         let rdma = self.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk()).filter(|_| whole);

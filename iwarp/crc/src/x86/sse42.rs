@@ -23,8 +23,8 @@ const THREE_MIN: usize = 144;
 
 /// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by `SHIFT[n]` and running the product
 /// through the CRC32 instruction has the same effect as running `n` zero words through the instruction. The product of
-/// two reflected values has an additional factor of x, and the instruction multiplies by x^32, so the value is x^(64 n
-/// - 33).
+/// two reflected values has an additional factor of x, and the instruction multiplies by x^32, so the value is
+/// x^(64 n - 33).
 static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
     let mut table = [0; 2 * WORDS_MAX + 1];
     let word = x_to(64);
