@@ -8,7 +8,9 @@ use urnic_iwarp::*;
 
 /// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is detected (length, ULPDU, PAD or CRC), however
 /// the stream is cut into chunks. Earlier FPDUs keep their effect. Nothing of the damaged FPDU or of a later one is
-/// placed or delivered. DDP-6. MPA-46, 79, 82.
+/// placed or delivered.
+/// DDP-6.
+/// MPA-46, 79, 82.
 #[test]
 fn err_1_crc() {
     let write = |at: u64| fpdu(&write(STAG, BASE + at, 21));
@@ -286,7 +288,8 @@ fn err_32_to_36_read_source() {
     accepted(&mut n, &read(2, 64, STAG, BASE));
 }
 
-/// ERR-37, RDMAP-46: STags that must stay valid are not invalidated, and nothing is delivered. RDMAP-81.
+/// ERR-37, RDMAP-46: STags that must stay valid are not invalidated, and nothing is delivered.
+/// RDMAP-81.
 #[test]
 fn err_37_cannot_invalidate() {
     for (opcode, stag) in [(0x44, STAG), (0x46, STAG), (0x44, 0x999)] {

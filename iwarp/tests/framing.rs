@@ -95,7 +95,8 @@ fn sizes_around_the_limits() {
     }
 }
 
-/// The MULPDU (MPA-4) and the space in a segment (MPA-39) may change in the middle of a message. DDP-1, 2.
+/// The MULPDU (MPA-4) and the space in a segment (MPA-39) may change in the middle of a message.
+/// DDP-1, 2.
 #[test]
 fn the_mulpdu_may_change_in_mid_message() {
     let message = pattern(5000);
