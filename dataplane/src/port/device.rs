@@ -303,7 +303,7 @@ impl Device {
         Some(queues.min(most)).filter(|queues| *queues > 0)
     }
 
-    /// Has EAL's thread run `job`.
+    /// Makes EAL's thread run `job`.
     fn begin(&mut self, job: impl FnOnce(&Recipe) -> Result<Made, PortError> + Send + 'static) {
         let recipe = Arc::clone(&self.recipe);
         self.state = State::Making(recipe.eal.begin({
