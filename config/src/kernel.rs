@@ -7,7 +7,7 @@ use std::net::IpAddr;
 /// `kernel:INTERFACE`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KernelAddresses {
-    /// All of the host's addresses, including later ones.
+    /// All of the host's addresses, including addresses that are added later.
     #[default]
     All,
     /// One address.

@@ -44,7 +44,7 @@ fn put<T>(place: &mut T, value: Result<T, Wrong>) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Returns `None` if `none` is set, otherwise the value.
+/// Returns `None` if `none` is `true`, otherwise the value.
 fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Option<T>, Wrong> {
     if none { Ok(None) } else { value().map(Some) }
 }
@@ -52,7 +52,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 /// The maximum number of addresses of a node.
 const MAX_ADDRESSES: usize = 16;
 
-/// Checks a list of addresses: at least one, at most one of IPv4, none twice.
+/// Checks a list of addresses: at least one address, at most one IPv4 address, no address twice.
 fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
     let v4 = list.iter().filter(|a| a.address.is_ipv4()).count();
     let twice =
@@ -68,7 +68,7 @@ fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
     }
 }
 
-/// Checks a list of routers: at most one of each family.
+/// Checks a list of routers: at most one for IPv4 and one for IPv6.
 fn gateways(list: Vec<IpAddr>) -> Result<Vec<IpAddr>, Wrong> {
     let v4 = list.iter().filter(|a| a.is_ipv4()).count();
     if v4 > 1 || list.len() - v4 > 1 {

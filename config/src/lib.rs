@@ -1,8 +1,8 @@
 //! Typed settings of urnic.
 //!
-//! A [`Config`] is built in layers: defaults, then a TOML file, then `URNIC_*` environment variables, then
-//! command-line options; each layer overrides the ones before ([`Config::load`]). The error for a mistake states
-//! where it was made, the key, what is wrong and what to write instead ([`ConfigError`]).
+//! A [`Config`] is built in layers: defaults, then a TOML file, then `URNIC_*` environment variables, then command-line
+//! options; each layer overrides the layers before it ([`Config::load`]). The error for a mistake states where it was
+//! made, the key, what is wrong and what to write instead ([`ConfigError`]).
 //!
 //! `docs/urnic.toml` in the repository describes every key and its default.
 
@@ -64,7 +64,7 @@ pub struct PortConfig {
     pub kernel: KernelAddresses,
     /// Largest IP packet, in bytes, from [`MTU_MIN`] to [`MTU_MAX`].
     pub mtu: u16,
-    /// Where the Ethernet address comes from.
+    /// Source of the Ethernet address.
     pub mac: MacSource,
     /// Faults to inject at the port, in the syntax of the impairment model (`loss=0.01,seed=7`); `None`: no faults.
     pub fault: Option<String>,
@@ -88,8 +88,8 @@ impl Default for PortConfig {
 /// Section `[ip]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IpConfig {
-    /// Our addresses with their prefix lengths, the main one first, at most one of IPv4. A device on a port needs an
-    /// address, or [`autoconf`](Self::autoconf).
+    /// Our addresses with their prefix lengths, the main one first, at most one IPv4 address. A device on a port needs
+    /// an address, or [`autoconf`](Self::autoconf).
     pub addresses: Vec<Cidr>,
     /// Whether to take addresses and routers that routers on the link advertise (RFC 4862).
     pub autoconf: bool,
@@ -131,7 +131,8 @@ pub enum Progress {
     Inline,
     /// A dedicated thread that never sleeps.
     Dedicated,
-    /// Application threads, when they poll; a thread of the engine that naps takes over while none polls.
+    /// Application threads while they poll. While none polls, an engine thread that sleeps briefly between polls takes
+    /// over.
     #[default]
     Adaptive,
 }
@@ -153,7 +154,7 @@ pub enum CrcKernel {
 /// Section `[tcp]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TcpConfig {
-    /// Floor of the retransmission time-out (RFC 6298).
+    /// Minimum retransmission time-out (RFC 6298).
     pub rto_min: Duration,
     /// Receive window of a connection, in bytes.
     pub recv_window: u32,
@@ -179,8 +180,8 @@ pub struct TcpConfig {
     /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: for as long
     /// as retransmissions go on.
     pub user_timeout: Option<Duration>,
-    /// Longest time that octets of a stream should wait on a link between two processes; `None`: what is in flight follows
-    /// the congestion window alone.
+    /// Maximum time that octets of a stream should wait on a link between two processes; `None`: only the congestion
+    /// window limits the octets in flight.
     pub queue_delay: Option<Duration>,
 }
 
@@ -255,7 +256,7 @@ pub enum RtrChoice {
     /// None: the client-server model, in which the application that connects sends first.
     #[default]
     Off,
-    /// Any kind that the peer takes: a Write if it does, else a Read, else a Send.
+    /// Any kind that the peer accepts, preferably a Write, then a Read, then a Send.
     Any,
     /// A zero-length RDMA Write.
     Write,
@@ -298,11 +299,11 @@ pub struct MemoryConfig {
 /// Sending of payload without a copy, where the transport supports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lend {
-    /// Payload that is long enough to gain by it. A program that changes a buffer before its request is complete
-    /// breaks the CRC of the data in flight, and so its connection.
+    /// Used for payload that is long enough to gain from it. A program that changes a buffer before its request is
+    /// complete breaks the CRC of the data in flight, which ends the connection.
     #[default]
     Auto,
-    /// Never: all payload is copied, and a buffer that changes meanwhile is sent in one of its states.
+    /// Never used. All payload is copied, so a program that changes a buffer too early does not break a CRC.
     Off,
 }
 

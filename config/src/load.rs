@@ -141,7 +141,7 @@ impl Layers {
             problem: format!("not valid TOML: {}", e.message().lines().next().unwrap_or("")),
             remedy: "correct the line; strings need quotes, sections look like [port]".to_string(),
         })?;
-        // In the order of the text, so that the first mistake is reported.
+        // Sections and keys are read in the order of the text, so that the first mistake is reported.
         for (name, content) in in_order(document.get_ref()) {
             let (section, here) = (name.get_ref().as_ref(), at(name.span().start));
             let DeValue::Table(table) = content.get_ref() else {
@@ -307,8 +307,8 @@ fn unknown(section: &str, name: &str, origin: Origin) -> ConfigError {
 }
 
 impl Config {
-    /// Returns the Ethernet address that is set or derived from the IP address. `None` if the interface's is used, or
-    /// if there is no IP address to derive one from.
+    /// Returns the Ethernet address that is set or derived from the IP address. `None` if the interface's address is
+    /// used, or if there is no IP address to derive an Ethernet address from.
     pub fn mac(&self) -> Option<Mac> {
         match self.port.mac {
             MacSource::Fixed(mac) => Some(mac),

@@ -13,7 +13,7 @@ pub struct Cidr {
     pub prefix: u8,
 }
 
-/// Returns the bits of an address, left-aligned in 128 bits, and their number.
+/// Returns the bits of an address, left-aligned in 128 bits, and the number of these bits.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(a) => (u128::from(a.to_bits()) << 96, 32),
@@ -122,7 +122,7 @@ pub struct Mac(pub [u8; 6]);
 
 impl Mac {
     /// Returns the locally administered address that is derived from an IP address when none is set. Hosts of one
-    /// network get different ones if their IP addresses differ in the last 32 bits.
+    /// network get different Ethernet addresses if their IP addresses differ in the last 32 bits.
     pub fn for_address(address: IpAddr) -> Mac {
         match address {
             IpAddr::V4(ip) => {
@@ -169,7 +169,7 @@ pub enum MacSource {
     /// A locally administered address, derived from the IP address: the kernel's stack ignores frames sent to it.
     #[default]
     Derived,
-    /// The address of the network interface or NIC: for networks that block frames with any other.
+    /// The address of the network interface or NIC, for networks that block frames with any other address.
     Interface,
     /// A fixed address.
     Fixed(Mac),

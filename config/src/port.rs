@@ -29,7 +29,7 @@ pub enum PortSpec {
     Memif {
         /// Path of the Unix socket.
         path: PathBuf,
-        /// The side of the socket that this process is.
+        /// The role of this process at the socket.
         role: MemifRole,
         /// Interface number, the same on both sides; several links may share a socket.
         id: u32,
@@ -72,7 +72,7 @@ pub enum PortSpec {
     Vdev {
         /// The driver's name with an unused number, such as `net_pcap9`.
         name: String,
-        /// Its arguments.
+        /// The arguments for the driver.
         args: String,
     },
 }
@@ -82,7 +82,7 @@ pub enum PortSpec {
 pub enum MemifRole {
     /// Creates the socket.
     Server,
-    /// Connects to it.
+    /// Connects to the socket.
     Client,
 }
 
@@ -163,7 +163,7 @@ impl PortSpec {
     }
 }
 
-/// The `key=value` list after the argument. Options that no code takes are errors.
+/// The `key=value` list after the argument. An option that the kind of port does not take is an error.
 struct Options<'a> {
     kind: &'a str,
     given: Vec<(&'a str, &'a str)>,

@@ -126,7 +126,7 @@ impl Value {
         T::from_word(text).ok_or_else(|| self.wrong_type(&wanted))
     }
 
-    /// Reads a string that a type parses itself.
+    /// Reads a string, which the type `T` parses.
     pub fn parsed<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<T, Wrong> {
         self.text(wanted)?.parse()
     }
@@ -146,7 +146,7 @@ impl Value {
         }
     }
 
-    /// Reads a list of items that a type parses itself: an array of strings, or text with commas.
+    /// Reads a list of items, each of which the type `T` parses: an array of strings, or text with commas.
     pub fn list<T: FromStr<Err = String>>(&self, wanted: &str) -> Result<Vec<T>, Wrong> {
         match self {
             Value::List(list) => list.iter().map(|item| item.parsed(wanted)).collect(),

@@ -1,4 +1,4 @@
-//! Which cores this process may use, and pinning a thread to one.
+//! Finds the cores that this process may use, and pins threads to cores.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub struct PinError {
     pub allowed: Vec<usize>,
 }
 
-/// The cores that the calling thread may run on, ascending.
+/// Returns the cores that the calling thread may run on, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
     cores_of(Pid::from_raw(0))
 }
@@ -25,10 +25,10 @@ fn cores_of(thread: Pid) -> Vec<usize> {
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
 }
 
-/// Returns the cores that threads of this process may run on, ascending, without the cores that have a thread pinned
-/// to them, because such a thread may poll there. If no core is left, returns those that the calling thread is not
-/// pinned to; if there is none of these either, the calling thread's only core. Where `/proc` is unreadable, returns
-/// the calling thread's cores.
+/// Returns, in ascending order, the cores that threads of this process may run on, except cores to which a thread is
+/// pinned, because such a thread may poll there. If no core is left, returns the cores to which the calling thread is
+/// not pinned. If there is no such core, returns the calling thread's only core. If `/proc` is unreadable, returns the
+/// calling thread's cores.
 pub fn free_cores() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -75,11 +75,11 @@ mod tests {
         // SPDK: a pinned reactor opens the device; EAL's other threads run on the cores that the reactors leave.
         assert_eq!(free(&[0], &[&[0], &[1], &[2, 3], &[2, 3]]), [2, 3]);
         assert_eq!(free(&[0, 1, 2, 3], &[&[0, 1, 2, 3], &[1]]), [0, 2, 3]);
-        // A thread pinned to the one core that is left looks as if another user wanted the core for itself.
+        // A thread is pinned to each core, so the caller gets the core to which it is not pinned itself.
         assert_eq!(free(&[0], &[&[0], &[1]]), [1]);
-        // `taskset -c 2`: all there is.
+        // Under `taskset -c 2`, there is no other core.
         assert_eq!(free(&[2], &[&[2], &[2]]), [2]);
-        // A thread that has just ended.
+        // A thread that has just ended has no cores.
         assert_eq!(free(&[0, 1], &[&[], &[0, 1]]), [0, 1]);
         assert_eq!(free(&[], &[]), []);
     }

@@ -8,7 +8,7 @@ use dpdk_sys as sys;
 
 use crate::{Eal, MemoryKind, joined};
 
-/// EAL's heap has no such block left.
+/// EAL's heap has no free block of the wanted size.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no block of {len} bytes in {} memory ({free_mb} MiB free, perhaps in pieces): {}",
@@ -55,7 +55,8 @@ impl Arena {
     }
 }
 
-/// A block of EAL memory, freed on drop. Peers and applications may write it at any time: it is never a slice.
+/// A block of EAL memory, freed on drop. Peers and applications may write it at any time, so it must never be accessed
+/// as a slice.
 #[derive(Debug)]
 pub struct HugeBuf {
     ptr: NonNull<u8>,
@@ -69,7 +70,7 @@ unsafe impl Send for HugeBuf {}
 unsafe impl Sync for HugeBuf {}
 
 impl HugeBuf {
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.ptr
     }

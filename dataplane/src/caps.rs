@@ -1,4 +1,4 @@
-//! What each kind of port can do, as tested with DPDK 22.11 rather than as DPDK's flags claim.
+//! Capabilities of each kind of port, as tested with DPDK 22.11, not as DPDK's flags claim.
 
 use urnic_config::PortSpec;
 
@@ -16,8 +16,8 @@ pub enum ExternalMemory {
 pub enum TxChecksum {
     /// The stack computes it.
     Software,
-    /// Nothing: frames cross memory only. The link's metadata tells the peer that the field holds the sum of the
-    /// pseudo-header, and the peer trusts the segment.
+    /// No party, because frames cross memory only. The link's metadata tells the peer that the field holds the sum of
+    /// the pseudo-header, and the peer trusts the segment.
     Spared,
     /// The NIC, from the sum of the pseudo-header in the field and the mbuf's flags; the frame on the wire has the
     /// right checksum.
@@ -29,9 +29,9 @@ pub enum TxChecksum {
 pub enum RxChecksum {
     /// The stack verifies it.
     Software,
-    /// Nothing, where the link's metadata says that no check is needed.
+    /// No party, if the link's metadata says that no check is needed.
     Link,
-    /// The NIC, where it reports the checksum of a whole segment as right; else the stack.
+    /// The NIC, if it reports the checksum of a whole segment as right; otherwise the stack.
     Nic,
 }
 
@@ -50,9 +50,9 @@ pub enum Spread {
 /// queue by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// The 16 bits that the key repeats.
+    /// The 16 bits of which the key consists, repeated.
     pub key: u16,
-    /// Entries of the table, a power of two; number `n` leads to queue `n` modulo the number of queues.
+    /// Entries of the table, a power of two; entry `n` selects queue `n` modulo the number of queues.
     pub entries: u32,
 }
 
@@ -63,9 +63,9 @@ pub struct Capabilities {
     pub multi_segment_tx: bool,
     /// The memory that external buffers may be in.
     pub external_tx: ExternalMemory,
-    /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued: a
-    /// late read of a frame does no harm even if the lender already has its memory back. `None`: the port gains
-    /// nothing by that.
+    /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued. The
+    /// port may read a frame late, when the lender already has its memory back; this does no harm. `None`: the port
+    /// gains nothing from lent memory.
     pub lends: Option<ExternalMemory>,
     /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what the
     /// receiver then gets.
@@ -76,7 +76,7 @@ pub struct Capabilities {
     pub reconnects: bool,
     /// Whether this process survives when its peer is killed.
     pub survives_peer: bool,
-    /// Queues that a port of this kind can have each way; of an open port, the queues that it has.
+    /// Queues each way: for a kind of port, the maximum; for an open port, the actual number.
     pub queues: u16,
     /// The party that spreads frames over the queues.
     pub spread: Spread,
@@ -160,8 +160,8 @@ impl Capabilities {
                 queues: RINGS,
                 spread: Spread::Hash,
             },
-            // The driver reads past a frame's first segment instead of following the chain: it sends the frame's
-            // whole length from there. Of other virtual devices nothing is known.
+            // The driver does not follow a chain: it sends the frame's whole length from the start of the first
+            // segment, beyond that segment's end. Nothing is known of other virtual devices.
             PortSpec::AfXdp { .. } | PortSpec::Vdev { .. } => Self {
                 multi_segment_tx: false,
                 external_tx: ExternalMemory::Eal,

@@ -29,7 +29,7 @@ pub fn fill_checksum(frame: &mut [u8]) {
     }
 }
 
-/// Returns whether the checksum of a header that contains its own, as IPv4's does, is right (RFC 791 §3.1).
+/// Returns whether the checksum in a header, such as the IPv4 header, is right (RFC 791 §3.1).
 pub(crate) fn is_complete(header: &[u8]) -> bool {
     fold(sum(header)) == 0xffff
 }

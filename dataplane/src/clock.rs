@@ -19,8 +19,8 @@ struct Tsc {
 }
 
 impl Clock {
-    /// Calibrates the counter against the kernel's clock, for about ten milliseconds. Where the processor does not
-    /// promise a constant rate, the kernel's clock is read instead.
+    /// Calibrates the counter against the kernel's clock, for about ten milliseconds. If the processor does not promise
+    /// a constant rate, the clock reads the kernel's clock instead.
     pub fn calibrate() -> Self {
         Self { tsc: invariant_tsc().then(measure).flatten() }
     }
@@ -109,7 +109,7 @@ mod tests {
         for clock in [Clock::calibrate(), Clock::system()] {
             let before = kernel_nanos();
             let mut last = clock.now();
-            // The error of the calibration, 10 ms long, plus that of one pair of readings.
+            // Error, in ns, of a calibration of 10 ms, plus the error of one pair of readings.
             let tolerance = 100_000;
             assert!(last + tolerance >= before, "{last} {before}");
             for _ in 0..10_000 {

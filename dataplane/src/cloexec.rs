@@ -1,10 +1,10 @@
-//! Keeps descriptors that DPDK opens from programs which this one starts: packet sockets carry privileges, and the
-//! files behind hugepages are the memory itself. DPDK opens nearly all of its descriptors without close-on-exec, at
-//! any time and in threads of its own (for an accepted connection, for a descriptor that a peer sends, for more
-//! memory). A later `fcntl` would leave a gap in which another thread may fork.
+//! Keeps the descriptors that DPDK opens out of the programs that this process starts, because packet sockets carry
+//! privileges, and the files behind hugepages are the memory itself. DPDK opens nearly all of its descriptors without
+//! close-on-exec, at any time and in threads of its own (for an accepted connection, for a descriptor that a peer
+//! sends, for more memory). A later `fcntl` would leave a gap in which another thread may fork.
 //!
-//! So the calls of DPDK's libraries to the C library's functions that open descriptors are bound to functions of this
-//! module ([`got`]). Only DPDK's own calls are affected.
+//! So if a library of DPDK calls a function of the C library that opens descriptors, the call is bound to a function of
+//! this module ([`got`]). Only DPDK's own calls are affected.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -14,13 +14,13 @@ use libc::mode_t;
 
 use crate::got;
 
-/// How the file names of the affected libraries begin: DPDK's, and those through which it drives AF_XDP.
+/// Beginnings of the file names of the affected libraries: DPDK's own, and those through which DPDK drives AF_XDP.
 const LIBRARIES: [&[u8]; 3] = [b"librte_", b"libxdp.", b"libbpf."];
 
 /// Objects whose tables have already been changed, by their addresses.
 static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Has all descriptors that DPDK opens from now on closed on exec. Must be called before EAL starts; a library that
+/// Makes DPDK open all descriptors from now on with close-on-exec. Must be called before EAL starts; a library that
 /// DPDK loads later is changed when it is loaded.
 pub(crate) fn close_on_exec() {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,8 +116,8 @@ unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
     unsafe {
         let fd = libc::memfd_create(name, flags | libc::MFD_CLOEXEC);
         if fd >= 0 {
-            // A process that receives the descriptor can use it without opening the file anew, a right which the
-            // kernel gives to all users by default.
+            // By default, the kernel lets every user open the file anew. A process that receives the descriptor can use
+            // it without this right.
             libc::fchmod(fd, 0o600);
         }
         fd

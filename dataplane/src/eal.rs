@@ -1,7 +1,7 @@
 //! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own.
 //!
-//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control
-//! calls of the virtio drivers write to sockets whose peer may be dead. All of that happens on one private thread
+//! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
+//! of the virtio drivers write to sockets whose peer may be dead. All of this therefore happens on one private thread
 //! with every signal blocked, so that the program around us keeps its signals, its affinity and its SIGPIPE
 //! disposition.
 
@@ -62,7 +62,7 @@ pub enum EalError {
     /// An argument holds a NUL byte.
     #[error("EAL argument {0:?} holds a NUL byte")]
     Argument(String),
-    /// The process is a child, by fork, of one that has started EAL, and cannot use it.
+    /// The process was forked from a process that has started EAL, and cannot use that EAL.
     #[error(
         "this process was forked from one that had opened a urnic device; open the device only after fork()"
     )]
@@ -193,8 +193,8 @@ impl Eal {
                 return;
             }
             let result = init();
-            // EAL pins this thread, or it inherited the affinity of the thread that opened the device. Its work here
-            // is rare and may run on any core.
+            // EAL has pinned this thread, or the thread has inherited the affinity of the thread that opened the
+            // device. Its work is rare and may run on any core.
             affinity::set_current_thread(&cores);
             let alive = result.is_ok();
             if answer.send(result).is_err() || !alive {
@@ -217,8 +217,8 @@ impl Eal {
     /// # Panics
     /// Resumes a panic of `job`.
     pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
-        // Already on the private thread: closing a driver frees frames, and with them our memory, whose release is a
-        // control call.
+        // The caller may be the private thread itself: closing a driver frees frames, and with them our memory, whose
+        // release is a control call.
         if thread::current().id() == self.thread {
             return job();
         }
@@ -349,7 +349,7 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
     }
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
-        // One logical core that may run on any physical one: it only serves control calls.
+        // One logical core that may run on any physical core, because it only serves control calls.
         args.push(format!("--lcores=0@({})", cores.join(",")));
     }
     let memory = match config.hugepages {
@@ -381,7 +381,7 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
         args.extend(["--in-memory", "--single-file-segments"].map(String::from));
     } else {
         // The prefix names a runtime directory in which nothing is kept. All processes share it, so that killed
-        // processes do not leave one each.
+        // processes do not each leave a directory behind.
         args.extend(["--no-huge", "--no-shconf", "--file-prefix=urnic"].map(String::from));
     }
     args.extend(config.extra_args.iter().cloned());

@@ -17,16 +17,16 @@ pub struct Part<'a> {
     pub range: Range<usize>,
 }
 
-/// A frame to send, of one or more segments. Dropping it releases them.
+/// A frame to send, of one or more segments. Dropping the frame releases its segments.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct TxFrame(NonNull<sys::rte_mbuf>);
 
 impl TxFrame {
-    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing; the frame has one segment,
-    /// or those of the payload if it is a chain. Returns `None` if the payload's mbufs have another user, if the
-    /// range does not start at the payload's first byte (and, for a chain, is not all of it), or if the headroom is
-    /// too small.
+    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing. The frame has one segment; if
+    /// the payload is a chain, the frame has the payload's segments. Returns `None` if the payload's mbufs have another
+    /// user, if the range does not start at the payload's first byte (and, for a chain, is not all of it), or if the
+    /// headroom is too small.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {
@@ -63,13 +63,14 @@ impl TxFrame {
         Some(())
     }
 
-    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty or they do not
+    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty or the bytes do not
     /// fit.
     pub fn copy(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
         pool.copied(headers, parts).map(Self::from)
     }
 
-    /// Makes the frame in the cheapest of the above ways that the port allows; `None` as in these.
+    /// Makes the frame by the cheapest of `in_place`, `chain` and `copy` that the port allows. Returns `None` if that
+    /// function does.
     #[inline]
     pub(crate) fn assemble(
         pool: &mut Pool,
@@ -103,8 +104,8 @@ impl TxFrame {
         }
     }
 
-    /// Marks the frame as several TCP segments in one, under these headers. Each segment has `size` bytes of payload,
-    /// except the last, which may be shorter.
+    /// Marks the frame as several TCP segments in one frame, which begins with `headers`. Each segment has `size` bytes
+    /// of payload, except the last, which may be shorter.
     #[inline]
     pub fn segmented(&mut self, size: u16, headers: &[u8]) {
         self.leave_checksum(headers);
@@ -133,7 +134,7 @@ impl TxFrame {
         self.len() == 0
     }
 
-    /// Returns the number of its segments.
+    /// Returns the number of the frame's segments.
     pub fn segments(&self) -> usize {
         // SAFETY: alive while `self` is.
         unsafe { self.0.as_ref().nb_segs.into() }
@@ -164,8 +165,8 @@ impl Drop for TxFrame {
 }
 
 impl Pool {
-    /// Copies `headers` and the parts into one mbuf, as if received: for frames to ourselves. Returns `None` if the
-    /// pool is empty or they do not fit.
+    /// Copies `headers` and the parts into one mbuf that can be handled as a received frame, for frames to ourselves.
+    /// Returns `None` if the pool is empty or the bytes do not fit.
     pub fn copied(&mut self, headers: &[u8], parts: &[Part<'_>]) -> Option<Mbuf> {
         let mut m = self.mbuf()?;
         m.append(headers.len())?.copy_from_slice(headers);
@@ -246,7 +247,7 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Drops the frames that contain lent memory within `range`, by address; returns how many it dropped.
+    /// Drops the frames that contain lent memory at addresses within `range`. Returns how many it dropped.
     pub fn drop_showing(&mut self, range: &Range<usize>) -> usize {
         let before = self.len;
         self.len = 0;
@@ -309,7 +310,7 @@ impl TxQueue {
     }
 }
 
-/// Returns whether a frame contains lent memory within `range`, by address.
+/// Returns whether a frame contains lent memory at addresses within `range`.
 ///
 /// # Safety
 /// `m` is a live frame.

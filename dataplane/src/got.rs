@@ -83,7 +83,8 @@ pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) 
     }
 }
 
-/// The part of an object that the dynamic linker made read-only after relocation; writable until this is dropped.
+/// Makes the part of an object writable that the dynamic linker made read-only after relocation. Dropping this value
+/// makes that part read-only again.
 struct Opened {
     start: usize,
     len: usize,

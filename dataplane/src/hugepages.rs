@@ -46,8 +46,8 @@ pub(crate) fn pages_for(mb: u32) -> u64 {
     (u64::from(mb) << 20).div_ceil(page)
 }
 
-/// Tests whether `mb` MiB can be reserved now, in the way that EAL will ask for them (an unnamed file). EAL itself
-/// must not fail at this, because it cannot be started a second time. Returns the reason if they cannot.
+/// Tests whether `mb` MiB can be reserved now, in the way in which EAL will reserve them (an unnamed file). Returns the
+/// reason if not. EAL itself must not fail at this, because EAL cannot be started a second time.
 pub(crate) fn reservable(mb: u32) -> Result<(), String> {
     const NAME: &CStr = c"urnic-hugepage-probe";
     let status = status();

@@ -19,9 +19,9 @@ pub(crate) fn is_running() -> bool {
     unsafe { sys::rte_eal_iova_mode() != sys::rte_iova_mode_RTE_IOVA_DC }
 }
 
-/// Returns the file that defines DPDK's functions in this process, if it is not one of DPDK's libraries: a program
-/// that was linked with DPDK's archives and exports their symbols puts its own functions in the place of those that
-/// urnic was built for.
+/// Returns the file that defines DPDK's functions in this process; `None` if that file is one of DPDK's libraries. A
+/// program that is linked with DPDK's archives and exports their symbols replaces the functions that urnic was built
+/// for.
 pub(crate) fn replaced_by() -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let function: unsafe extern "C" fn(c_int, *mut *mut std::ffi::c_char) -> c_int = sys::rte_eal_init;
@@ -38,8 +38,8 @@ pub(crate) fn replaced_by() -> Option<String> {
     (!file.starts_with("librte_")).then_some(path)
 }
 
-/// Returns whether all of these bytes are EAL memory, whoever allocated them: every port can send from it. Takes none
-/// of EAL's locks.
+/// Returns whether all of these bytes are EAL memory, no matter which program allocated them. Every port can send from
+/// EAL memory. Takes none of EAL's locks.
 pub(crate) fn holds(base: *const u8, len: usize) -> bool {
     // SAFETY: EAL runs, and looks the address up in tables of its own.
     unsafe { sys::dpdk_sys_holds(base.cast(), len) != 0 }
@@ -78,7 +78,7 @@ unsafe extern "C" fn count(
 /// The function to call before the program cleans up EAL, and DPDK's own cleanup function.
 static GOODBYE: OnceLock<(fn(), unsafe extern "C" fn() -> c_int)> = OnceLock::new();
 
-/// Set once EAL is cleaned up: its memory is gone, and no function of it may be called.
+/// Set once EAL is cleaned up. Its memory is then gone, and no function of EAL may be called.
 static GONE: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the program has cleaned up an EAL that it had started.
@@ -86,10 +86,10 @@ pub(crate) fn is_gone() -> bool {
     GONE.load(Ordering::Acquire)
 }
 
-/// Has `goodbye` called before the program cleans up the EAL that it has started (by `rte_eal_cleanup`, as SPDK does
-/// when it ends). The cleanup frees the memory and closes the devices, even while they are in use, so `goodbye` must
-/// stop all threads that poll ports. DPDK has no callback for this, so the calls of all objects that are loaded by
-/// now are bound to a function of ours. Only the first `goodbye` counts.
+/// Registers `goodbye` to be called before the program cleans up the EAL that it has started (by `rte_eal_cleanup`, as
+/// SPDK does when it ends). The cleanup frees the memory and closes the devices, even while they are in use, so
+/// `goodbye` must stop all threads that poll ports. DPDK has no callback for this. Therefore, in all objects that are
+/// loaded by now, calls of `rte_eal_cleanup` are bound to a function of ours. Only the first `goodbye` counts.
 pub fn before_cleanup(goodbye: fn()) {
     if GOODBYE.set((goodbye, sys::rte_eal_cleanup)).is_ok() {
         // SAFETY: `each` takes no pointer.

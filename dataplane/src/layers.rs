@@ -6,7 +6,7 @@ const TAG: usize = 4;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// The layers of an unfragmented packet, which has no extension headers if it is IPv6.
+/// The layers of a packet that is not a fragment. An IPv6 packet has no extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layers {
     /// Offset of the IP header.

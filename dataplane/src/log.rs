@@ -57,8 +57,8 @@ unsafe extern "C" fn write(_: *mut c_void, text: *const c_char, len: usize) -> i
     len as isize
 }
 
-/// Returns whether a line reports a harmless failure: EAL tries to create a runtime directory although it keeps
-/// nothing in it, and goes on without one. It fails where `/tmp/dpdk` belongs to another user.
+/// Returns whether a line reports a harmless failure: EAL tries to create a runtime directory although it keeps nothing
+/// in it, and continues without one. The attempt fails if `/tmp/dpdk` belongs to another user.
 fn is_harmless(line: &str) -> bool {
     line.starts_with("EAL: Error creating '") && line.contains("/dpdk")
 }

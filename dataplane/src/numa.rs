@@ -1,5 +1,5 @@
-//! Finds the cores that are near a port's NIC (NUMA). An engine on another node reaches every frame through misses of
-//! remote memory.
+//! Finds the cores that are near a port's NIC (NUMA). An engine on another node has cache misses to remote memory for
+//! every frame.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,8 +31,8 @@ impl Machine {
         Self { nodes: entries.filter_map(node).collect() }
     }
 
-    /// Returns the NUMA node of a port's NIC. `None` for a port without a NIC, where the system does not know the
-    /// node, and on a machine with one node, where all cores are near.
+    /// Returns the NUMA node of a port's NIC. `None` if the port has no NIC, if the system does not know the node, or
+    /// if the machine has only one node, because then all cores are near.
     pub fn node_of(&self, port: &PortSpec) -> Option<u32> {
         self.node_of_at(Path::new("/sys"), port)
     }
@@ -45,12 +45,13 @@ impl Machine {
             }
             _ => return None,
         };
-        // -1 if the firmware does not name the node.
+        // The file contains -1 if the firmware does not name the node.
         let node = fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()?;
         (self.nodes.len() > 1 && self.nodes.contains_key(&node)).then_some(node)
     }
 
-    /// Returns those of `cores` that are at `node`; all of `cores` if none is there, or if `node` is `None`.
+    /// Returns those of `cores` that are at `node`; all of `cores` if none of them is at `node`, or if `node` is
+    /// `None`.
     pub fn near(&self, node: Option<u32>, cores: &[usize]) -> Vec<usize> {
         let own = node.and_then(|node| self.nodes.get(&node));
         let near: Vec<_> =

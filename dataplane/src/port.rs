@@ -50,7 +50,8 @@ const ETHERNET: usize = 18;
 /// Settings of [`Port::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortOptions {
-    /// Largest IP packet in bytes. Only urnic uses it, except on NICs: elsewhere DPDK's own MTU stays as it is.
+    /// Largest IP packet in bytes. A NIC may be set to this MTU. On all other ports, only urnic uses it, and DPDK's own
+    /// MTU stays as it is.
     pub mtu: u16,
     /// Mbufs of each queue for received frames that an engine may hold on to, in addition to those in the queue
     /// itself.
@@ -240,17 +241,17 @@ pub struct PortStats {
     /// Frames that were dropped because there was no mbuf or no room in the port's ring, or because they were longer
     /// than the MTU.
     pub rx_dropped: u64,
-    /// A NIC's work on TCP checksums; `None` if checksums are not left to the port's NIC.
+    /// Counters of the NIC's work on TCP checksums; `None` if checksums are not left to the port's NIC.
     pub checksums: Option<NicChecksums>,
 }
 
 /// Counters of a NIC's work on TCP checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicChecksums {
-    /// Frames sent whose checksum the NIC was left to fill in.
+    /// Sent frames whose checksum was left to the NIC.
     pub tx_filled: u64,
-    /// Frames whose checksum was to be left to the NIC, but which its driver refused: the checksum was computed in
-    /// software.
+    /// Sent frames that the driver refused to take with the checksum left to the NIC. Their checksum was computed in
+    /// software instead.
     pub tx_refused: u64,
     /// Frames that the driver refused and that were lost because there was no mbuf for a copy.
     pub tx_unsent: u64,
@@ -281,10 +282,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens the port with one queue: as [`open_queues`](Self::open_queues).
+    /// Opens the port with one queue. See [`open_queues`](Self::open_queues).
     ///
     /// # Errors
-    /// Those of `open_queues`.
+    /// The errors of `open_queues`.
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
         let one = PortOptions { queues: 1, ..options.clone() };
         let no_queue =
@@ -293,9 +294,9 @@ impl Port {
     }
 
     /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
-    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first queue first. There are fewer
-    /// than [`PortOptions::queues`] if ports of this kind ([`Capabilities::queues`]), or the port's interface, have
-    /// no more.
+    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first queue first. Returns fewer
+    /// handles than [`PortOptions::queues`] if ports of this kind ([`Capabilities::queues`]), or the port's interface,
+    /// support fewer queues.
     ///
     /// # Errors
     /// The problem that prevents the port from being opened, with a remedy.
@@ -357,14 +358,14 @@ impl Port {
         Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
     }
 
-    /// Returns whether the peer takes frames from this queue: a peer with fewer queues does not serve all of ours. If
-    /// not, the frames for this queue must leave through the first one.
+    /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
+    /// frames for a queue that is not served must leave through the first queue.
     #[inline]
     pub fn is_served(&self) -> bool {
         self.line.is_served()
     }
 
-    /// Returns the number of this queue among those of the port.
+    /// Returns the number of this queue within the port.
     pub fn queue(&self) -> u16 {
         self.line.queue()
     }
@@ -398,7 +399,7 @@ impl Port {
         unsafe { self.accept(slice::from_raw_parts(burst.as_ptr().cast(), n.into()), frames) }
     }
 
-    /// Does the same for rings.
+    /// Does the work of `rx_burst` for a port that uses rings.
     #[inline(never)]
     fn rx_from_ring<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
@@ -444,7 +445,8 @@ impl Port {
                             None => frame.distrust_checksum(),
                         }
                     }
-                    // Frames that were split may have used up the room. Not `try_push`, which is far slower.
+                    // Frames that were split may have filled `frames`. This check with `push_unchecked` is far faster
+                    // than `try_push`.
                     if frames.is_full() {
                         self.dropped += 1;
                     } else {
@@ -476,8 +478,8 @@ impl Port {
         unsafe { sys::rte_pktmbuf_free(m.as_ptr()) };
     }
 
-    /// Offers the queue to the driver, which takes frames from its front. Returns how many it took; the rest stays
-    /// queued.
+    /// Offers the queue to the driver, which takes frames from the front of the queue. Returns how many the driver
+    /// took; the rest stays queued.
     #[inline]
     pub fn tx_burst(&mut self, queue: &mut TxQueue) -> usize {
         let Some(id) = self.line.polled() else { return 0 };
@@ -502,7 +504,7 @@ impl Port {
     /// fit.
     ///
     /// `leave_checksum` means that the TCP checksum field holds only the sum of the pseudo-header; it is ignored if
-    /// [`Capabilities::tx_checksum`] is in software.
+    /// [`Capabilities::tx_checksum`] is [`TxChecksum::Software`].
     #[inline]
     pub fn frame(&mut self, headers: &[u8], parts: &[Part<'_>], leave_checksum: bool) -> Option<TxFrame> {
         let mut frame = TxFrame::assemble(&mut self.tx, headers, parts, self.caps.multi_segment_tx)?;
@@ -512,10 +514,10 @@ impl Port {
         Some(frame)
     }
 
-    /// Returns whether the peer is there. The first queue's handle finds that out for all queues, and also lets the
-    /// port accept or find a peer that has (re)started. The call costs a few system calls on some ports, and
-    /// occasionally takes some milliseconds, so the engine must call it every few milliseconds, not in every pass.
-    /// Nothing is sent or received until the first peer is there.
+    /// Returns whether the peer is there. The first queue's handle checks this for all queues, and also lets the port
+    /// accept or find a peer that has (re)started. The call costs a few system calls on some ports, and occasionally
+    /// takes some milliseconds, so the engine must call it every few milliseconds, not in every pass. Nothing is sent
+    /// or received until the first peer is there.
     pub fn link_up(&mut self) -> bool {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(DRAIN_EVERY) {
@@ -529,7 +531,7 @@ impl Port {
     /// Does nothing on a port whose interface other processes cannot use.
     ///
     /// # Errors
-    /// [`PortError::AddressInUse`] names the process that has one of them; [`PortError::Interface`]: the kernel
+    /// [`PortError::AddressInUse`] if another process has one of the addresses; [`PortError::Interface`] if the kernel
     /// refuses.
     pub fn hold_addresses(&mut self, addresses: &[IpAddr], vlan: Option<u16>) -> Result<(), PortError> {
         let Some(index) = vdev::shared_interface(&self.spec).and_then(held::index_of) else { return Ok(()) };
@@ -546,7 +548,7 @@ impl Port {
         Ok(())
     }
 
-    /// Has the driver signal the next frame that arrives. After arming, the caller must poll once more before it
+    /// Makes the driver signal the next frame that arrives. After arming, the caller must poll once more before it
     /// sleeps on the event, because frames that arrived before raise no event. The first burst that receives a frame
     /// disarms the port. `None`: the driver cannot signal frames; keep polling.
     pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
@@ -556,7 +558,7 @@ impl Port {
     /// Returns how many bytes of payload one frame may carry as several TCP segments to the present peer; zero if the
     /// peer takes only single segments. See [`TxFrame::segmented`].
     pub fn gso_max(&self) -> usize {
-        // The receiver's mbuf, if it is like ours, must hold the headers too.
+        // Assumes that the receiver's mbufs are as large as ours. One mbuf must hold the headers and the payload.
         if self.line.is_served() && self.line.sends_trains() {
             self.tx.room().saturating_sub(HEADROOM)
         } else {
@@ -612,14 +614,15 @@ impl Port {
         &mut self.tx
     }
 
-    /// Returns the pool for our own frames that are treated as received ones (see [`Pool::copied`]). While there is
-    /// no device, that is not the pool of received frames: EAL's thread may be filling the driver's queue from it.
+    /// Returns the pool for frames to ourselves, which are handled as received frames (see [`Pool::copied`]). While
+    /// there is no device, this is not the pool of received frames, because EAL's thread may be filling the driver's
+    /// queue from that pool.
     pub fn own_pool(&mut self) -> &mut Pool {
         if self.line.polled().is_some() { &mut self.rx } else { &mut self.tx }
     }
 
-    /// Returns counters: the first queue's handle has those of the device, the others only the frames that they
-    /// dropped.
+    /// Returns counters. The first queue's handle returns the counters of the device; the other handles return only the
+    /// number of frames that they dropped.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
         if let Some(id) = self.line.polled().filter(|_| self.line.queue() == 0) {

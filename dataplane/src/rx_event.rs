@@ -1,5 +1,5 @@
-//! Wakes a thread that sleeps until frames arrive, where the driver can: by an interrupt, in the form that memory
-//! links have.
+//! Wakes a thread that sleeps until frames arrive, if the driver has interrupts: descriptors that become readable, as
+//! memory links have them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,7 +17,7 @@ impl RxEvent {
     /// Creates an event from a source that becomes readable with every frame.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// The errors of epoll.
     pub fn new(source: BorrowedFd<'_>) -> io::Result<Self> {
         Self::of_all(&[source])
     }
@@ -25,7 +25,7 @@ impl RxEvent {
     /// Creates an event from several sources, each of which becomes readable with every frame.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// The errors of epoll.
     pub fn of_all(sources: &[BorrowedFd<'_>]) -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -34,7 +34,7 @@ impl RxEvent {
         }
         // SAFETY: the descriptor is new and has no other owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Edge-triggered, because no one reads what the peers write there.
+        // Edge-triggered, because no thread reads what the peers write to the sources.
         let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
         for source in sources {
             // SAFETY: both descriptors are open; the event is copied.

@@ -55,7 +55,8 @@ pub fn bind() {
         println!("cargo:rustc-link-lib=dylib={library}");
     }
 
-    // Not only the include paths: the inline functions need the machine flags that DPDK was built with.
+    // All flags are needed, not only the include paths, because the inline functions need the machine flags that DPDK
+    // was built with.
     let flags = Command::new("pkg-config").args(["--cflags", "libdpdk"]).output().expect("pkg-config runs");
     let flags = String::from_utf8(flags.stdout).expect("pkg-config prints text");
     let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -71,7 +72,7 @@ pub fn bind() {
         .allowlist_var("RTE_(MAX_ETHPORTS|MAX_NUMA_NODES|PKTMBUF_HEADROOM|LOG_.*)")
         .allowlist_var("rte_eth_fp_ops")
         .allowlist_var("RING_F_.*")
-        // Both packed and aligned, which Rust cannot express; no code here needs their fields.
+        // These types are both packed and aligned, which Rust cannot express. No code here needs their fields.
         .opaque_type("rte_memseg(_list)?")
         .opaque_type("rte_(arp|gtp|l2tpv2|ecpri|ether|ipv4|ipv6|flow)_.*")
         .derive_default(true)

@@ -1,4 +1,4 @@
-//! Without the feature `dpdk` this crate is empty, and its build needs nothing of the machine.
+//! Without the feature `dpdk`, this crate is empty, and DPDK need not be installed to build it.
 
 #[cfg(feature = "dpdk")]
 mod bind;

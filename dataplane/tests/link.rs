@@ -53,7 +53,7 @@ fn exchange_with(echo: &str, first: &str, second: &str, env: &[(&str, &str)]) {
     echo.finish();
 }
 
-/// DPDK would abort a process that lacks descriptors, so it is not started then.
+/// DPDK would abort a process that lacks descriptors, so urnic refuses to start DPDK in such a process.
 #[test]
 fn a_process_without_descriptors_is_told() {
     let link = Link::new();
@@ -103,8 +103,8 @@ fn frames_wake_a_sleeping_end() {
     }
 }
 
-/// A thread that polls a port may hold locks that a thread within EAL needs, and EAL's thread may have to wait for
-/// that one.
+/// A thread that polls a port must not wait for EAL's thread. The polling thread may hold a lock that a second thread
+/// within EAL needs, and EAL's thread may have to wait for that second thread.
 #[test]
 fn looks_at_the_link_do_not_wait_for_eal() {
     let _alone = alone();
@@ -162,7 +162,7 @@ fn ring_in_one_process() {
 }
 
 /// The peer is killed while frames are in flight, and started again over the same path. The survivor sees the link go
-/// down and come up, and exchanges frames again. In both roles.
+/// down and come up, and exchanges frames again. Each end is the survivor once.
 #[test]
 fn survives_the_peers_sigkill() {
     let _alone = alone();

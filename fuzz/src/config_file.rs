@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     match &e.origin {
         Origin::File { path: named, line } => {
             assert_eq!(named, path);
-            // The line may be one past the last, where something is missing at the end of the text.
+            // If something is missing at the end of the text, the line may be one past the last.
             assert!(line.is_none_or(|l| (1..=lines + 1).contains(&l)), "line {line:?} of {lines}");
         }
         other => panic!("blames {other:?}"),

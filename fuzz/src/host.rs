@@ -6,7 +6,7 @@ use urnic_tcp::{
     Buffers, ConfigError, Emit, Frame, Handler, LocalPorts, MAX_PIECES, Stack, StackConfig, Time, Transmit,
 };
 
-/// A frame given to a host, which counts how many of its frames are alive.
+/// A frame that is given to a host. The host counts how many of these frames are alive.
 pub struct Bytes {
     bytes: Vec<u8>,
     trusted: bool,
@@ -36,7 +36,7 @@ impl Buffers for Memory {
 pub struct Out {
     pub frames: Vec<Vec<u8>>,
     pub loopback: Vec<Vec<u8>>,
-    /// The maximum number of frames that it holds.
+    /// The maximum number of frames that `frames` and `loopback` hold together.
     pub limit: usize,
     mtu: usize,
     offload: bool,
@@ -121,7 +121,7 @@ impl<A: Handler<Bytes>> Host<A> {
         some
     }
 
-    /// Returns how many of the frames given to the stack it has not dropped.
+    /// Returns how many of the frames given to the stack it still holds.
     pub fn held(&self) -> usize {
         Rc::strong_count(&self.alive) - 1
     }

@@ -1,7 +1,8 @@
-//! All that a link can send to the parts of a stack below TCP: ARP, ICMP, neighbour, router and listener discovery,
-//! address claims, fragments, extension headers. The input determines the frames and how much time passes. In every
-//! case, the state that the stack keeps must stay within its bounds ([`Stack::audit`]); the stack may send only under
-//! its own addresses, and only as much as it is asked for; its messages must be well-formed, and its timers must end.
+//! Frames of all kinds that a link can send to the parts of a stack below TCP: ARP, ICMP, neighbour, router and
+//! listener discovery, address claims, fragments, extension headers. The input determines the frames and how much time
+//! passes. In every case, the state that the stack keeps must stay within its bounds ([`Stack::audit`]); the stack may
+//! send only from its own addresses, and only a bounded number of frames at once; its messages must be well-formed, and
+//! its timers must end.
 
 mod craft;
 
@@ -184,7 +185,7 @@ impl Run {
 
     /// Checks the state and the output of the stack.
     fn after(&mut self) {
-        // An address that was ours before this step may have been used in it.
+        // In this step, the stack may have sent from an address that was ours before the step.
         self.own.extend(self.host.stack.addresses().iter().map(|a| a.ip));
         let mut count = 0;
         for _ in 0..20 {
@@ -211,7 +212,7 @@ impl Run {
         assert_eq!(frame[6..12], STACK_MAC, "from another station");
         assert!(frame.len() <= 14 + self.mtu);
         if frame[12..14] != [0x86, 0xdd] {
-            return; // `Out` looks at these
+            return; // `Out` checks these
         }
         let (header, payload) = frame[14..].split_at(40);
         let word = |at: usize| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
@@ -227,7 +228,7 @@ impl Run {
         let pseudo = [&header[8..40], &[0, 0, l0, l1, 0, 0, 0, protocol]].concat();
         assert_eq!(sum::add(sum::sum(&pseudo), sum::sum(message)), 0xffff, "a wrong checksum");
         if protocol == 6 {
-            return; // connections outlive addresses
+            return; // a connection outlives its address
         }
         assert_eq!(protocol, 58);
         assert!(src.is_unspecified() || self.own.contains(&src.into()), "{src} is not ours");
@@ -240,7 +241,7 @@ impl Run {
         assert!(matches!(message[0], 133 | 135 | 136 | 143) || !dst.is_multicast());
     }
 
-    /// Silence from the link: timers run out, or come at long intervals.
+    /// Lets time pass without frames from the link. The timers must run out, or fire only at long intervals.
     fn drain(&mut self) {
         for conn in self.host.app.all() {
             self.host.stack.abort(self.now, conn, &mut self.host.out);
@@ -257,7 +258,7 @@ impl Run {
     }
 }
 
-/// Returns inputs with each kind of step.
+/// Returns inputs that together contain each kind of step.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for flags in [0u8, 0x40, 0x60, 0x21, 0x5c] {

@@ -1,6 +1,6 @@
-//! The bodies of the fuzz targets. Every module has `run`, which must not panic for any octets, and `seeds`, some
-//! initial inputs. `fuzz_targets/` runs them with libFuzzer, the tests here in a short deterministic run. Inputs that
-//! once failed are kept in `regressions/TARGET/`; both runs begin with them.
+//! The bodies of the fuzz targets. The module of a target has `run`, which must not panic for any octets, and `seeds`,
+//! some initial inputs. `fuzz_targets/` runs the bodies with libFuzzer. The tests here run them briefly and
+//! deterministically. Inputs that once failed are kept in `regressions/TARGET/`; both runs begin with these inputs.
 //!
 //! To add a target `x`: a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`, and a
 //! `[[bin]]` in Cargo.toml.
@@ -24,7 +24,7 @@ pub mod terminate;
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
 
-/// The contents of a file in `fuzz_targets/`.
+/// Expands to the contents of a file in `fuzz_targets/`.
 #[cfg(feature = "libfuzzer")]
 #[macro_export]
 macro_rules! target {

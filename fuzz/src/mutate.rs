@@ -4,12 +4,12 @@ use fastrand::Rng;
 use std::time::{Duration, Instant};
 
 /// Runs `body` over the seeds and their mutations. `URNIC_FUZZ_SECONDS` sets a duration instead of a fixed number of
-/// inputs, `URNIC_FUZZ_SEED` another start. Prints the input that panics.
+/// inputs. `URNIC_FUZZ_SEED` sets the first seed of the random numbers. Prints the input on which `body` panics.
 pub fn short_run(seeds: &[Vec<u8>], body: fn(&[u8])) {
     let number = |name| std::env::var(name).ok().and_then(|s: String| s.parse::<u64>().ok());
     let end = number("URNIC_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     let first = number("URNIC_FUZZ_SEED").unwrap_or(0);
-    // A single input, to examine a finding: the file that libFuzzer left.
+    // Runs a single input to examine a finding: the file that libFuzzer left.
     if let Ok(file) = std::env::var("URNIC_FUZZ_INPUT") {
         return body(&std::fs::read(file).expect("the file can be read"));
     }

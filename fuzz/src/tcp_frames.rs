@@ -1,7 +1,7 @@
-//! Frames into a stack. The input is a small program: frames octet by octet, segments that fit the stack's
-//! connections, passing time, and actions of an application. In every case the stack must not panic, must come to
-//! rest, must send only well-formed frames, must report a consistent sequence of events to its application, and must
-//! not hold more frames than its windows allow.
+//! Sends frames to a stack. The input is a small program: frames octet by octet, segments that fit the stack's
+//! connections, passing time, and actions of an application. In every case the stack must not panic, must come to rest,
+//! must send only well-formed frames, must report a consistent sequence of events to its application, and must not hold
+//! more frames than its windows allow.
 
 pub(crate) mod app;
 mod segment;
@@ -73,7 +73,7 @@ impl Run {
                 self.receive(frame, n & 1 == 0);
             }
             1 => {
-                // With the right protocol and our address, otherwise arbitrary.
+                // An IPv4 packet to our address, with any protocol and payload.
                 let n = usize::from(input.u8());
                 let frame = segment::ip_frame(input.u8(), input.take(n));
                 self.receive(frame, true);

@@ -2,7 +2,8 @@
 //! happens to frames in flight, how much time passes, and what the applications do. After each step both ends are
 //! compared: if one end counts octets as acknowledged, the other end has them; an application gets what the other
 //! wrote; windows never shrink; the stacks' state is consistent ([`Stack::audit`](urnic_tcp::Stack::audit)). In the
-//! end the link is good again: then everything must arrive and both ends must close, or must have reported why not.
+//! end, the link becomes good again. Then everything must arrive and both ends must close, unless a failure was
+//! reported or excused.
 
 mod end;
 mod forge;
@@ -91,7 +92,7 @@ pub fn run(data: &[u8]) {
     };
     run.open();
     if how & 2 == 0 {
-        // An undisturbed start in this case; otherwise the input controls the start too.
+        // In this case, the start is undisturbed; otherwise the input also controls the start.
         run.exchange();
     }
     for _ in 0..500 {
@@ -123,7 +124,7 @@ impl Run {
                 for _ in 0..[1, 2, 5, 64][arg] {
                     self.deliver(who);
                 }
-                // With 6, more frames of the burst follow first.
+                // With 6, the burst is not over, so the end does not run its timers and output yet.
                 if what < 6 {
                     self.pass(who);
                 }
@@ -334,7 +335,7 @@ impl Run {
         for (end, link) in self.ends.iter_mut().zip(&mut self.links) {
             (link.mtu, end.out.limit) = (usize::MAX, 64);
             end.stack.set_pressure(false);
-            // An end that was about to give up may not notice in time.
+            // An end that is about to give up may not notice in time that the link is good.
             let info = end.live().and_then(|c| end.stack.info(c));
             self.excused |= info.is_some_and(|i| i.retries >= 5) || !end.app.established;
         }
@@ -363,8 +364,8 @@ impl Run {
         }
         let closed = [0, 1].map(|who| self.ends[who].app.closed);
         for (who, end) in self.ends.iter().enumerate() {
-            // The last ACK may be lost for longer than the other end remembers the connection: then a retransmitted
-            // FIN is refused.
+            // The last ACK may have been lost for longer than the other end remembers the connection. The other end has
+            // then refused a retransmitted FIN with a reset.
             let graceful = match closed[who] {
                 Some(CloseReason::Reset) => closed[1 - who] == Some(CloseReason::Graceful),
                 reason => reason == Some(CloseReason::Graceful),

@@ -3,7 +3,7 @@
 pub use crate::iwarp_support::fuzz::terminate as run;
 use crate::iwarp_support::{hex, vectors};
 
-/// Returns golden Terminates, and some as the Linux siw sends them.
+/// Returns golden Terminates, and some in the form in which Linux siw sends them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let golden = vectors().filter(|(name, _)| name.starts_with("TERM")).map(|(_, octets)| {
         let fpdu = hex(octets);

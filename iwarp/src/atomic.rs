@@ -12,7 +12,7 @@ pub enum AtomicOp {
     FetchAdd {
         /// The addend.
         add: u64,
-        /// Each bit set marks the highest bit of a field, and no carry leaves a field. 0: a single field of 64 bits.
+        /// Each set bit is the highest bit of a field, and no carry leaves its field. 0: a single field of 64 bits.
         mask: u64,
     },
     /// Compares and, on a match, swaps (RFC 7306 §5.1.2).
@@ -69,7 +69,7 @@ pub(crate) struct AtomicHeader {
 }
 
 impl AtomicHeader {
-    /// Parses a header and ignores its reserved bits. The error is an unknown operation code.
+    /// Parses a header and ignores its reserved bits. If the operation code is unknown, returns that code as the error.
     pub(crate) fn parse(h: &[u8; ATOMIC_REQUEST_LEN]) -> Result<AtomicHeader, u8> {
         let word =
             |at: usize| h[at..].first_chunk().map_or(0, |octets: &[u8; 8]| u64::from_be_bytes(*octets));

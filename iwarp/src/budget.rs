@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// counts.
 ///
 /// There are three counts, in octets:
-/// - *Reserved* is the total size of the incomplete FPDUs that have been kept in part. An FPDU reserves its whole
-///   size as soon as the size is known, so that each FPDU that was begun can be finished.
-/// - *Pinned* is the size of the receive buffers that held chunks keep from reuse. These buffers are few. Octets that
-///   may not be pinned are copied.
-/// - *Aside* is the memory of messages that wait for receives. Its limit is half that of *Reserved* and separate from
-///   it, so that waiting messages take nothing from FPDUs.
+/// - *Reserved* is the total size of the incomplete FPDUs of which a part is kept. An FPDU reserves its whole size as
+///   soon as the size is known, so that each FPDU that was begun can be finished.
+/// - *Pinned* is the total size of the receive buffers that cannot be reused because streams hold chunks in them.
+///   Receive buffers are few. Octets beyond the limit are copied instead of held.
+/// - *Aside* is the memory of messages that wait for receives. Its limit is separate, and half the limit of *Reserved*,
+///   so that waiting messages take no memory from FPDUs.
 ///
 /// The counts are atomic because a stream moves between threads together with its engine. One thread at a time drives
 /// an engine, and only that thread writes the counts.
@@ -40,8 +40,8 @@ impl Budget {
         }))
     }
 
-    /// Changes how many octets chunks may pin; 0 while receive buffers are scarce. Held chunks stay until
-    /// [`Stream::copy_out`](crate::Stream::copy_out).
+    /// Changes how many octets chunks may pin. Set 0 while receive buffers are scarce. Chunks that are already held
+    /// stay until [`Stream::copy_out`](crate::Stream::copy_out).
     pub fn set_pinnable(&self, octets: usize) {
         self.0.pinnable.store(octets, Relaxed);
     }
@@ -56,7 +56,7 @@ impl Budget {
         self.0.reservable
     }
 
-    /// Returns the octets that held chunks pin.
+    /// Returns the octets that are pinned.
     pub fn pinned(&self) -> usize {
         self.0.pinned.load(Relaxed)
     }

@@ -6,7 +6,7 @@ use crate::{AccessFault, AtomicFault, TaggedOp, Terminate};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct Fault {
-    /// The Terminate to send before closing; `None`: close without one.
+    /// The Terminate to send before closing; `None`: close without a Terminate.
     pub terminate: Option<Terminate>,
     /// The cause, for the local user.
     pub cause: Cause,

@@ -6,7 +6,7 @@
 //! implementation.
 //!
 //! A connection has two phases. [`startup`] exchanges the MPA Request and Reply and ends in a [`Negotiated`]. A
-//! [`Stream`] made from that is the Full Operation phase.
+//! [`Stream`], made from the [`Negotiated`], is the Full Operation phase.
 #![forbid(unsafe_code)]
 
 mod atomic;

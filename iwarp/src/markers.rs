@@ -70,12 +70,12 @@ impl Markers {
 
     /// Returns FPDUPTR of the marker at wire offset `at`: the octets from ULPDU_Length to the marker, including the
     /// markers in between (MPA-21, MPA-24). It is 0 for a marker before ULPDU_Length (MPA-22). FPDUPTR has room for
-    /// every FPDU whose ULPDU is at most [`crate::MULPDU_MAX`] octets; for longer ones it wraps.
+    /// every FPDU whose ULPDU is at most [`crate::MULPDU_MAX`] octets; for a longer FPDU, it wraps.
     pub(crate) fn pointer(self, at: usize) -> u16 {
         at.saturating_sub(self.wire(0)) as u16
     }
 
-    /// Returns the positions in the FPDU that follows one of `plain` octets.
+    /// Returns the positions in the FPDU that follows an FPDU of `plain` octets.
     pub(crate) fn after(self, plain: usize) -> Markers {
         if !self.any() {
             return self;
@@ -95,7 +95,8 @@ impl Markers {
         if plain < LEN || out.len() < size {
             return;
         }
-        // From the end backwards, so that each octet moves once and overwrites only octets that have moved.
+        // Moves the octets from the end backwards, so that each octet moves once and overwrites only octets that have
+        // moved.
         let mut end = plain;
         for i in (0..(size - plain) / LEN).rev() {
             let (from, at) = (self.ahead() + BETWEEN * i, self.ahead() + EVERY * i);

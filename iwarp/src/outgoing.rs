@@ -13,7 +13,7 @@ pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 /// Finish one message before beginning the next one of the same stream, because messages go out in order (DDP-34).
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
-    /// Header of the segment cut last. Before the first cut: that of the first segment, without ULPDU_Length and L.
+    /// Header of the segment cut last. Before the first cut: header of the first segment, without ULPDU_Length and L.
     header: [u8; HEADER_MAX],
     header_len: u8,
     crc: bool,
@@ -47,13 +47,13 @@ impl Fpdu<'_> {
         self.header
     }
 
-    /// Returns the octets of the payload.
+    /// Returns the number of payload octets.
     #[inline]
     pub fn payload_len(&self) -> usize {
         (self.payload.end - self.payload.start) as usize
     }
 
-    /// Returns the octets of the whole FPDU: header, payload, pad and CRC field.
+    /// Returns the number of octets of the whole FPDU: header, payload, pad and CRC field.
     #[inline]
     pub fn size(&self) -> usize {
         self.header.len() + self.payload_len() + usize::from(self.pad) + 4
@@ -73,8 +73,9 @@ impl Outgoing {
     /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
-    /// The header is written in place and field by field. Otherwise a copy of the header would follow these stores at
-    /// once. A copy reads pieces wider than the stores, so it would wait until all earlier stores have left the core.
+    /// The header is written in place and field by field. A header built elsewhere would be copied directly after these
+    /// stores. Such a copy reads pieces wider than the stores, so it would wait until all earlier stores have left the
+    /// core.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,
@@ -139,7 +140,7 @@ impl Outgoing {
         })
     }
 
-    /// Moves TO or MO of the header to the next segment, which directly follows the last one (DDP-20, DDP-25).
+    /// Moves TO or MO of the header to the next segment, which directly follows the segment cut last (DDP-20, DDP-25).
     fn move_on(&mut self) {
         let h = &mut self.header;
         if h[2] & TAGGED != 0 {

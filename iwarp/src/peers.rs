@@ -1,20 +1,20 @@
-//! Behaviour of other implementations on the wire that the standards do not describe, with the evidence. This crate's
-//! code for a particular peer has its place here. The engine's code for peers' behaviour over time is in
+//! Behaviour of other implementations on the wire that the standards do not describe, with the evidence. All code of
+//! this crate for a particular peer is here. The engine's code for peers' behaviour over time is in
 //! `verbs/src/drive/engine/peers.rs`.
 
 use crate::Terminate;
 
 /// The STag of messages without payload. It has no meaning there, and a receiver must not look at it (RFC 5040 §5.1).
 ///
-/// Chelsio's adapters refuse 0 nevertheless. Their Linux driver uses 1 in the zero-length Read of its own RTR (cxgb4,
-/// `build_rtr_msg`). So does siw (siw_qp.c, `siw_qp_mpa_rts`).
+/// Chelsio's adapters nevertheless refuse 0. Their Linux driver (cxgb4, `build_rtr_msg`) and siw (siw_qp.c,
+/// `siw_qp_mpa_rts`) use 1 in the zero-length Read of their own RTR.
 pub const STAG_OF_NOTHING: u32 = 1;
 
 /// Error type 3 of layer 2, which some peers use for MPA errors.
 ///
-/// The registry has these errors under type 0 (RFC 6580 §3.3). The Linux drivers of Intel (irdma and i40iw, the
-/// tables `LAYER_MPA`, `DDP_LLP`) and of Chelsio (cxgb4, the same two names) send type 3: 23 02 for a CRC error, 23
-/// 03 for a marker that disagrees. We understand this type and never send it.
+/// The registry has these errors under type 0 (RFC 6580 §3.3). The Linux drivers of Intel (irdma and i40iw, the tables
+/// `LAYER_MPA`, `DDP_LLP`) and of Chelsio (cxgb4, the same two names) send type 3: 23 02 for a CRC error, 23 03 for a
+/// marker error. We understand this type and never send it.
 pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 
 /// Returns whether the control word of a Terminate has the form that Linux siw sends: layer and error type are
@@ -24,9 +24,9 @@ pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 /// `layer:4, etype:4, ecode:8, flag_m:1, flag_d:1, flag_r:1`). A little-endian host puts the first field into the low
 /// bits. An x86 guest sent 21 06 00 for a bad DDP version, where the standard has 12 06.
 ///
-/// The form is recognised only where siw's reading is an error that `known` knows and the standard's reading cannot
-/// be meant. That is the case if the standard's reading is no known error, or if its HdrCt has only reserved bits
-/// set, which are those that siw uses.
+/// The form is recognised only if two conditions hold. Read in siw's form, the word is an error that `known` accepts.
+/// Read in the standard's form, it is no such error, or its HdrCt has only reserved bits set. Those bits are the ones
+/// that siw uses.
 pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> bool) -> bool {
     let (high, low) = (types >> 4, types & 0x0F);
     known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct))
@@ -36,7 +36,7 @@ pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> 
 /// version, siw sends no header. Its 20 06 00 then equals the standard's error for insufficient IRD.
 ///
 /// The standard's errors of the enhanced start-up come from the side that connected, as its first message (RFC 6581
-/// §8). Anywhere else they are siw's remote operation errors, such as its answer to an Atomic (siw_qp_rx.c,
+/// §8). Anywhere else, these codes are siw's remote operation errors, such as its answer to an Atomic (siw_qp_rx.c,
 /// `siw_get_hdr`; siw_qp.c, `siw_send_terminate`).
 pub(crate) fn terminate_after_startup(t: Terminate) -> Terminate {
     match t {

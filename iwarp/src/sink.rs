@@ -1,4 +1,4 @@
-//! What a stream needs from its caller: received octets, and memory to place them in.
+//! Interface between a stream and its caller: received octets, and memory to place them in.
 
 use crate::{AtomicFault, Terminate};
 
@@ -70,8 +70,8 @@ pub enum Invalidation {
 
 /// The resources of a queue pair for inbound segments. The engine implements this over registered memory.
 ///
-/// The stream makes the calls for one segment in this order: a check that returns a [`Sink::Target`], then `place`
-/// for the pieces in ascending order, then `deliver`. It makes none before it has verified the CRC of the whole FPDU
+/// The stream makes the calls for one segment in this order: a check that returns a [`Sink::Target`], then `place` for
+/// the pieces in ascending order, then `deliver`. It makes no call before it has verified the CRC of the whole FPDU
 /// (MPA-46).
 pub trait Sink {
     /// A place in memory that a check has resolved.
@@ -85,7 +85,7 @@ pub trait Sink {
     /// is posted. Zero-length messages take a receive request too (RDMAP-84).
     fn receive_buffer(&mut self) -> Option<u32>;
 
-    /// Returns the place of `len` > 0 octets at `offset` of the receive request last taken. They lie within the
+    /// Returns the place of `len` > 0 octets at `offset` of the receive request last taken. The octets lie within the
     /// length that [`Sink::receive_buffer`] returned.
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Self::Target, RecvFault>;
 
@@ -141,8 +141,8 @@ pub enum Delivery {
         data: [u8; 8],
         /// Immediate Data with Solicited Event.
         solicited: bool,
-        /// Octets of the RDMA Write directly before it that were placed without a gap. 0 if it does not directly
-        /// follow a whole Write.
+        /// Octets, placed without a gap, of the RDMA Write that directly precedes the Immediate Data; 0 if no whole
+        /// Write directly precedes it.
         written: u32,
     },
     /// The oldest outstanding Atomic of ours is complete.
@@ -152,6 +152,6 @@ pub enum Delivery {
     },
     /// An Atomic Request was accepted: [`crate::Stream::next_response`] yields it.
     AtomicRequested,
-    /// The peer ended the stream. Whatever arrives from now on is ignored.
+    /// The peer ended the stream. Octets that arrive from now on are ignored.
     Terminated(Terminate),
 }

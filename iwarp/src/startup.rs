@@ -36,9 +36,9 @@ pub enum Role {
 /// Limits on the Requests that a Responder accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Highest MPA revision, 1 or 2. A Request of a higher revision ends the connection (MPA-58, MPAE-8).
+    /// Highest accepted MPA revision, 1 or 2. A Request of a higher revision ends the connection (MPA-58, MPAE-8).
     pub max_rev: u8,
-    /// Most private data of the peer's user, in octets. A Request with more is refused (MPA-90).
+    /// Maximum length of the private data of the peer's user, in octets. A Request with more is refused (MPA-90).
     pub max_private_data: usize,
 }
 
@@ -93,12 +93,12 @@ pub enum Rtr {
     Send,
     /// Zero-length RDMA Write.
     Write,
-    /// Zero-length RDMA Read. Its [`crate::Delivery::ReadDone`] is no completion for the user (MPAE-34).
+    /// Zero-length RDMA Read. Do not report its [`crate::Delivery::ReadDone`] to the user as a completion (MPAE-34).
     Read,
 }
 
 impl Rtr {
-    /// Returns the message to begin, with length 0, before any other (MPAE-27, MPAE-28).
+    /// Returns the message that carries the indication. Begin this message first, with length 0 (MPAE-27, MPAE-28).
     pub fn op(self) -> Op {
         let stag = STAG_OF_NOTHING;
         match self {
@@ -208,7 +208,7 @@ pub enum StartupError {
     /// without any RTR kind.
     #[error("the connection parameters are not valid")]
     Offer,
-    /// A call in the wrong state: no Request has arrived yet, or it has been answered already.
+    /// A call in the wrong state: no Request has arrived yet, or the Request has been answered already.
     #[error("the call does not fit the state of the MPA start-up")]
     OutOfTurn,
 }

@@ -39,11 +39,11 @@ pub enum Op {
     Read {
         /// Our STag that the data is written to.
         sink_stag: u32,
-        /// Tagged offset there.
+        /// Tagged offset in `sink_stag`.
         sink_to: u64,
         /// The peer's STag to read from.
         src_stag: u32,
-        /// Tagged offset there.
+        /// Tagged offset in `src_stag`.
         src_to: u64,
     },
     /// The response to a Read Request of the peer. Its length is [`ReadRequest::len`].
@@ -59,11 +59,11 @@ pub enum Op {
     Atomic {
         /// Our STag that receives the eight octets of the result.
         sink_stag: u32,
-        /// Tagged offset there.
+        /// Tagged offset in `sink_stag`.
         sink_to: u64,
         /// The peer's STag.
         stag: u32,
-        /// Tagged offset there. The address that it stands for must be a multiple of 8 (RDMAPX-30).
+        /// Tagged offset in `stag`. The peer's address at this offset must be a multiple of 8 (RDMAPX-30).
         to: u64,
         /// The operation.
         op: AtomicOp,
@@ -96,7 +96,7 @@ pub struct AtomicRequest {
     pub id: u32,
     /// Our STag that the request names.
     pub stag: u32,
-    /// Tagged offset there.
+    /// Tagged offset in `stag`.
     pub to: u64,
     /// The operation.
     pub op: AtomicOp,
@@ -118,15 +118,15 @@ impl AtomicRequest {
 /// A Read Request of the peer that we must serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The peer's STag that the data is written to. It is not ours to interpret (RDMAP-14).
+    /// The peer's STag that the data is written to. We must not interpret it (RDMAP-14).
     pub sink_stag: u32,
-    /// Tagged offset there.
+    /// Tagged offset in `sink_stag`.
     pub sink_to: u64,
     /// Octets wanted.
     pub len: u32,
     /// Our STag to read from. Do not look at it when `len` is 0 (RDMAP-34).
     pub src_stag: u32,
-    /// Tagged offset there.
+    /// Tagged offset in `src_stag`.
     pub src_to: u64,
     /// DDP header as received, for a Terminate.
     ddp: [u8; crate::header::UNTAGGED_LEN],
@@ -234,8 +234,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.waits()
     }
 
-    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A
-    /// fault has the same effect as one of [`Self::receive`].
+    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A fault
+    /// has the same effect as a fault that [`Self::receive`] returns.
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
         if self.deaf {
             return Ok(());
@@ -247,8 +247,8 @@ impl<C: Chunk> Stream<C> {
     }
 
     /// Discards the waiting messages and all later ones of queue 0, because the user takes no more messages. If none
-    /// waits, discards from the next message on that finds no receive. All other traffic is served as before. Does
-    /// nothing without [`Self::let_sends_wait`].
+    /// waits, discarding begins with the next message that finds no receive. All other traffic is served as before.
+    /// Does nothing without [`Self::let_sends_wait`].
     pub fn discard_sends(&mut self) {
         self.rdmap.inbound.discard();
     }
@@ -413,8 +413,8 @@ impl<C: Chunk> Octets for Spread<'_, C> {
     }
 }
 
-/// The DDP and RDMAP state of both halves. It is a structure of its own, because an FPDU in hand borrows its octets
-/// from the assembly.
+/// The DDP and RDMAP state of both halves. It is separate from the assembly, because an FPDU that is being handled
+/// borrows its octets from the assembly.
 #[derive(Debug)]
 #[repr(C)]
 struct Rdmap {

@@ -35,7 +35,7 @@ pub enum TerminatedHeader {
 }
 
 impl TerminatedHeader {
-    /// Returns the header at the start of `ulpdu`, whose T bit tells its kind; `None` if the header is incomplete.
+    /// Returns the header at the start of `ulpdu`; `None` if it is incomplete. The T bit tells the kind of the header.
     pub(crate) fn of(ulpdu: &[u8]) -> Option<TerminatedHeader> {
         if ulpdu.first()? & 0x80 != 0 {
             ulpdu.first_chunk().copied().map(TerminatedHeader::Tagged)
@@ -178,7 +178,7 @@ impl Terminate {
         Some(t)
     }
 
-    /// Returns the Terminate in its meaning after start-up, where it cannot be an error of the enhanced start-up (see
+    /// Returns the Terminate as it must be read once start-up is over: never as an error of the enhanced start-up (see
     /// `peers.rs`).
     pub fn after_startup(self) -> Terminate {
         peers::terminate_after_startup(self)

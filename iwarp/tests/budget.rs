@@ -75,7 +75,7 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     let (mut a, mut b) = (End::new(&budget), End::new(&budget));
     assert!(a.offer(&large[..40_000]));
     assert_eq!(budget.reserved(), large.len());
-    // Whole FPDUs need no room. The stream takes no octet of the incomplete one after them.
+    // Whole FPDUs need no room. The stream takes no octet of the incomplete FPDU after them.
     assert!(!b.offer(&[&small[..], &large[..1000]].concat()));
     assert!(b.holds(100));
     assert_eq!((b.left.len(), b.left[0].len()), (1, 1000));
@@ -84,7 +84,7 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     assert!(!b.offer(&large[1000..]));
     assert!(!b.offer(&small));
     assert_eq!(b.memory.placements, 100);
-    // The begun FPDU is finished, and its room is free.
+    // The FPDU that was begun is finished, and its reservation is released.
     assert!(a.offer(&large[40_000..]));
     assert!(a.holds(60_000));
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
@@ -94,7 +94,7 @@ fn a_stream_stops_before_an_fpdu_that_finds_no_room() {
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
 }
 
-/// One octet of a ULPDU_Length does not give the size. A small room is reserved until the other octet arrives.
+/// One octet of a ULPDU_Length does not give the size. A small reservation lasts until the other octet arrives.
 #[test]
 fn half_a_length_is_no_size() {
     let large = written(60_000);
@@ -124,7 +124,7 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     assert_eq!((reserved, budget.reserved()), (first.len(), first.len()));
     assert!(end.offer(&first[4000..8000]));
     assert_eq!(end.stream.incomplete(), Some(IncompleteFpdu { number, reserved }));
-    // The next FPDU begins in the chunk that ends this one.
+    // The next FPDU begins in the chunk in which this FPDU ends.
     assert!(end.offer(&[&first[8000..], &second[..1000]].concat()));
     let IncompleteFpdu { number: next, reserved } = end.stream.incomplete().unwrap();
     assert_eq!((reserved, budget.reserved()), (second.len(), second.len()));
@@ -133,7 +133,7 @@ fn each_incomplete_fpdu_is_told_from_the_one_before() {
     assert_eq!((end.stream.incomplete(), budget.reserved()), (None, 0));
 }
 
-/// Budgets count whole buffers. Octets that may not be pinned are copied, and so are held octets when buffers become
+/// Budgets count whole buffers. Octets that may not be pinned are copied. Held octets are copied when buffers become
 /// scarce.
 #[test]
 fn buffers_are_pinned_within_the_budget_only() {

@@ -11,7 +11,7 @@ const COUNTS: [(&str, u32); 6] =
 const ERRORS: usize = 40;
 /// Precedes the reason for which a requirement has no test.
 const UNTESTABLE: &str = "not testable: ";
-/// Precedes the file and words that tell people about a requirement on them. This is no proof.
+/// Precedes the file and the words that document a requirement on people. Documentation does not count as a proof.
 const DOCUMENTATION: &str = "documentation: ";
 
 struct Row {
@@ -21,7 +21,7 @@ struct Row {
     proven: Vec<String>,
     /// The row gives a reason for which there is no test.
     excused: bool,
-    /// File and words that tell people about the requirement; `None` for a requirement on the code.
+    /// File and words that document a requirement on people; `None` for a requirement on the code.
     documented: Option<(String, String)>,
 }
 
@@ -168,7 +168,7 @@ fn every_row_names_code_and_a_test_that_cites_it() {
     assert!(wrong.is_empty(), "{} flaws of docs/conformance.md:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// All MUST and MUST NOT are tested, except those that no test can reach, and nearly all SHOULD.
+/// Tests cover nearly all SHOULD requirements, and every MUST and MUST NOT requirement that a test can reach.
 #[test]
 fn what_is_not_tested_is_little() {
     let rows = rows();
@@ -186,8 +186,7 @@ fn what_is_not_tested_is_little() {
     assert_eq!(documented.collect::<Vec<_>>(), FOR_PEOPLE);
 }
 
-/// Requirements on the environment, IPsec, or a privileged resource manager, which nothing in this repository can
-/// show.
+/// Requirements on the environment, IPsec, or a privileged resource manager. No test in this repository can prove them.
 const OUT_OF_REACH: &[&str] = &["MPA-85", "MPA-86", "SEC-13", "SEC-23", "SEC-24", "SEC-33"];
 
 /// Requirements on administrators and programs, which can only be documented.

@@ -6,9 +6,9 @@ use support::refusal::*;
 use support::*;
 use urnic_iwarp::*;
 
-/// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is detected (length, ULPDU, PAD or CRC),
-/// however it is cut into chunks. Earlier FPDUs keep their effect. Nothing of this one and of later ones is placed or
-/// delivered.
+/// ERR-1, MPA-37: any flipped bit of an FPDU in the middle of a stream is detected (length, ULPDU, PAD or CRC), however
+/// the stream is cut into chunks. Earlier FPDUs keep their effect. Nothing of the damaged FPDU or of a later one is
+/// placed or delivered.
 /// DDP-6.
 /// MPA-46, 79, 82.
 #[test]
@@ -63,7 +63,7 @@ fn err_1_crc_of_the_first_fpdu() {
     assert_eq!(Node::initiator().receive(&bad).unwrap_err().terminate, Some(Terminate::CRC));
 }
 
-/// A first FPDU with a good CRC allows a Responder to send, even if only a Terminate that refuses it.
+/// A first FPDU with a good CRC allows a Responder to send, even if only to refuse that FPDU with a Terminate.
 #[test]
 fn first_fpdu_may_be_refused_with_a_terminate() {
     let mut node = node();
@@ -100,7 +100,7 @@ fn err_11_to_15_tagged_access() {
     let cause = refused(&mut n, &write(STAG, BASE, 4), [0x11, 0x00, 0xC0]);
     let (op, fault) = (TaggedOp::Write, AccessFault::NoRight);
     assert_eq!(cause, Cause::Tagged { op, fault, stag: STAG, to: BASE, len: 4 });
-    // One octet below, one above, across an end (SEC-4).
+    // Access to one octet below the region, to one octet above it, and across an end (SEC-4).
     for (to, len) in [(BASE - 1, 1), (BASE + 64, 1), (BASE - 1, 66), (BASE + 60, 5), (0, 4), (1 << 63, 4)] {
         fresh(&write(STAG, to, len), [0x11, 0x01, 0xC0]);
     }
@@ -288,7 +288,7 @@ fn err_32_to_36_read_source() {
     accepted(&mut n, &read(2, 64, STAG, BASE));
 }
 
-/// ERR-37, RDMAP-46: STags that must stay valid stay so, and nothing is delivered.
+/// ERR-37, RDMAP-46: STags that must stay valid are not invalidated, and nothing is delivered.
 /// RDMAP-81.
 #[test]
 fn err_37_cannot_invalidate() {
@@ -357,7 +357,7 @@ fn an_empty_response_may_name_anything() {
     n.read(0, (STAG, BASE), (5, 0)).unwrap();
     accepted(&mut n, &response(true, STAG + 1, BASE + 99, 0));
     assert_eq!(n.events(), [Delivery::ReadDone { msn: 1, len: 0 }]);
-    // Before the data, an empty segment is not part of it either.
+    // An empty segment before the data may also name anything.
     let mut n = reader();
     accepted(&mut n, &response(false, STAG + 1, BASE + 99, 0));
     accepted(&mut n, &response(true, STAG, BASE + 16, 8));
@@ -415,7 +415,7 @@ fn err_47_malformed_terminate() {
     }
 }
 
-/// After a Terminate nothing is taken, not even the rest of its chunk, however it is split (DDP-54, RDMAP-51,
+/// After a Terminate, no octet is taken, not even the rest of its chunk, however the stream is split (DDP-54, RDMAP-51,
 /// RDMAP-52).
 #[test]
 fn err_47_terminate_is_the_last_message() {
@@ -438,8 +438,8 @@ fn part(ddp: u8, mo: u32, octets: &[u8]) -> Vec<u8> {
     untagged(ddp, 0x43, 0, 1, mo, octets)
 }
 
-/// ERR-48, DDP-65: steps back and overlaps are allowed. The message ends with the highest octet placed. This is the
-/// end of the L segment, unless that one steps back (DDP-40).
+/// ERR-48, DDP-65: steps back and overlaps are allowed. The message ends with the highest octet placed. This is the end
+/// of the L segment, unless the L segment steps back (DDP-40).
 #[test]
 fn err_48_steps_back() {
     type Parts = [(u8, u32, &'static [u8])];
@@ -462,8 +462,8 @@ fn err_48_steps_back() {
     }
 }
 
-/// ERR-48b, DDP-65: the octets that a gap skips would be reported as received although they never arrived. The octets
-/// placed before the gap stay unreported. At the start of a message, no octets precede.
+/// ERR-48b, DDP-65: a gap is a fault, because the skipped octets would be reported as received although they never
+/// arrived. The octets placed before the gap are not reported. A gap may also be at the start of a message.
 #[test]
 fn err_48b_gaps() {
     for (before, mo, octets) in [

@@ -145,7 +145,7 @@ fn err_42_atomic_access() {
         fresh(&fetch_add(1, STAG, to), [0x01, 0x04, 0xC0]);
     }
     accepted(&mut node(), &fetch_add(1, STAG, BASE + 56));
-    // Memory that is gone when the response is due is blamed in the same way.
+    // If the memory is gone when the response is due, the Terminate is the same.
     let mut n = node();
     let ulpdu = fetch_add(1, STAG, BASE);
     accepted(&mut n, &ulpdu);
@@ -228,7 +228,8 @@ fn err_43_immediate_data() {
     }
 }
 
-/// RDMAPX-21: Immediate Data takes a receive request of any size and leaves its memory as it is; ERR-22 without one.
+/// RDMAPX-21: Immediate Data takes a receive request of any size and leaves its memory as it is. ERR-22: without a
+/// receive request, it is refused.
 #[test]
 fn immediate_data_takes_a_receive() {
     let mut n = Node::responder();
@@ -262,14 +263,14 @@ fn immediate_data_follows_what_came_before() {
     let event = |octet, written| Delivery::Immediate { data: [octet; 8], solicited: false, written };
     let sent = Delivery::Received { len: 3, solicited: false, invalidated: None };
     assert_eq!(n.events(), [event(1, 15), sent, event(2, 0), event(3, 0)]);
-    // Inside a Send it is out of place.
+    // Immediate Data inside a Send is refused.
     let mut n = node();
     accepted(&mut n, &untagged(0x01, 0x43, 0, 1, 0, &[1; 4]));
     refused(&mut n, &immediate(1, &[0; 8]), [0x02, 0x06, 0xC0]);
 }
 
-/// The reported length of a Write counts only octets placed without a gap (as DDP-65 has it for Sends), because the
-/// program takes the length for the octets that are there. RDMAPX-22.
+/// The reported length of a Write counts only octets placed without a gap (DDP-65 requires this of Sends), because the
+/// program relies on so many octets being present. RDMAPX-22.
 #[test]
 fn immediate_data_tells_of_no_more_than_was_written() {
     const OTHER: u32 = STAG + 1;
@@ -322,7 +323,7 @@ fn immediate_data_tells_of_no_more_than_was_written() {
 }
 
 /// RDMAPX-9, 13, 15, 25: Reads and Atomics are one sequence with one limit, answered in order. Each Atomic sees the
-/// effect of the one before, and a Read between them sees the effects so far.
+/// effect of the Atomic before it, and a Read between them sees the effects so far.
 #[test]
 fn atomics_and_reads_in_order() {
     let (mut a, mut b) = (Node::initiator(), Node::new(&negotiated(Role::Responder, 6, 6)));
@@ -475,8 +476,8 @@ fn atomic_responses_match() {
     assert_eq!(cause, Cause::AtomicSink(AccessFault::InvalidStag));
 }
 
-/// RDMAPX-19, RDMAPX-11: a Request is accepted once it is complete, after all that was sent before it. Only the
-/// stream sees it. RDMAPX-20: later messages may be complete before it is answered.
+/// RDMAPX-19, RDMAPX-11: a Request is accepted once it is complete, after all that was sent before it. It takes no
+/// receive request. RDMAPX-20: later messages may be complete before the Request is answered.
 #[test]
 fn requests_are_delivered_in_order() {
     let mut n = node();

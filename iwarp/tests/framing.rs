@@ -95,7 +95,7 @@ fn sizes_around_the_limits() {
     }
 }
 
-/// A MULPDU may change in the middle of a message (MPA-4), and so may the room in a segment (MPA-39).
+/// The MULPDU (MPA-4) and the space in a segment (MPA-39) may change in the middle of a message.
 /// DDP-1, 2.
 #[test]
 fn the_mulpdu_may_change_in_mid_message() {
@@ -129,7 +129,7 @@ fn the_longest_message() {
 }
 
 /// An FPDU in one chunk is placed directly from it, with one call and without keeping the chunk, even if the chunk
-/// has several.
+/// contains several FPDUs.
 #[test]
 fn whole_fpdus_are_placed_straight_from_the_chunk() {
     let mut n = node();
@@ -153,8 +153,8 @@ fn any_chunk_size_gives_the_same_result() {
     }
 }
 
-/// MPA-8, 9, 12..14: ULPDUs of every small length, including empty and odd ones. The length counts only the ULPDU;
-/// the pad is zero.
+/// MPA-8, 9, 12..14: ULPDUs of every small length, including 0 and odd lengths. The length counts only the ULPDU; the
+/// pad is zero.
 #[test]
 fn ulpdus_of_every_small_length() {
     let mut receiver = node();
@@ -304,7 +304,7 @@ fn a_responder_listens_first() {
     }
 }
 
-/// RDMAP-69, MPAE-10: never more Reads than ORD. A Response frees a place, and the order is kept (RDMAP-65).
+/// RDMAP-69, MPAE-10: never more Reads than ORD. Each Response allows one more Read, and the order is kept (RDMAP-65).
 #[test]
 fn reads_wait_for_ord() {
     let mut a = Node::new(&negotiated(Role::Initiator, 0, 2));

@@ -40,13 +40,13 @@ struct Golden {
     ulpdus: &'static [usize],
     /// Stream offset and FPDUPTR.
     markers: &'static [(usize, u16)],
-    /// Stream offset of ULPDU_Length, that of the CRC field, and the field.
+    /// Stream offset of ULPDU_Length, stream offset of the CRC field, and the CRC field in hexadecimal digits.
     fpdus: &'static [(usize, usize, &'static str)],
     total: usize,
 }
 
 const GOLDEN: [Golden; 6] = [
-    // FPDUs of 1000 octets: several markers in one FPDU, which all point to the same header.
+    // FPDUs of 1000 octets: all markers within one FPDU point to the same header.
     Golden {
         ulpdus: &[1000, 1000],
         markers: &[(0, 0), (512, 508), (1024, 8), (1536, 520)],
@@ -123,7 +123,7 @@ fn streams_with_markers_are_the_golden_octets() {
     assert_eq!(sends(&[482, 42])[492..], hex(fig6));
 }
 
-/// MPA-26, 44, 45, 47: golden streams give the messages and nothing else, in chunks of every size.
+/// MPA-26, 44, 45, 47: from golden streams in chunks of every size, the receiver gets the messages and nothing else.
 #[test]
 fn golden_streams_are_received_in_any_split() {
     for golden in &GOLDEN {
@@ -188,7 +188,7 @@ fn random_streams_both_ways() {
     }
 }
 
-/// MPA-19, 27, 54: markers go into the direction whose receiver asked for them, and into no other.
+/// MPA-19, 27, 54: only a direction whose receiver asked for markers has them.
 #[test]
 fn each_direction_on_its_own() {
     for (tx, rx) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -223,8 +223,8 @@ fn bits_without_meaning_are_ignored() {
     }
 }
 
-/// ERR-2, MPA-79, 80, 82, 92: a marker with a wrong pointer but a good CRC ends the stream with 20 03. The FPDU and
-/// those after it have no effect. If it is a Responder's first FPDU, the Responder sends nothing.
+/// ERR-2, MPA-79, 80, 82, 92: a marker with a wrong pointer but a good CRC ends the stream with 20 03. This FPDU and
+/// later ones have no effect. If it is a Responder's first FPDU, the Responder sends nothing.
 #[test]
 fn a_marker_that_disagrees_ends_the_stream() {
     let ulpdus = [1000, 1000, 42];
@@ -266,7 +266,7 @@ fn every_bit_is_covered() {
         let end = start + sender.sizes[1];
         for bit in 8 * start..8 * end {
             let mut stream = sender.out.clone();
-            // A larger length takes that many more octets.
+            // A length that became larger is detected only after that many octets.
             let length = [0, 1, 4, 5].contains(&(bit / 8 - start));
             stream.truncate(if length { stream.len() } else { end + 100 });
             stream[bit / 8] ^= 1 << (bit % 8);
@@ -303,7 +303,8 @@ fn markers_without_crc() {
     assert_eq!(fault.cause, Cause::Marker { expected: 508, got: 256 });
 }
 
-/// MPA-5, 38: an FPDU of the MULPDU fits its segment wherever markers fall. One with four octets more may not fit.
+/// MPA-5, 38: an FPDU of the MULPDU fits its segment wherever markers fall. An FPDU that is four octets longer may not
+/// fit.
 #[test]
 fn the_mulpdu_leaves_room_for_markers() {
     for emss in [192, 508, 512, 516, 536, 1024, 1220, 1448, 1460, 2048, 8948, 8960, 16_384, 64_000] {
@@ -334,7 +335,7 @@ fn positions_do_not_wrap() {
     }
 }
 
-/// A direction without markers stays without (MPA-27).
+/// A direction without markers never gets any (MPA-27).
 #[test]
 fn none_stay_none() {
     let mut node = node(Role::Initiator, false, true);

@@ -29,7 +29,7 @@ enum Message {
 
 #[derive(Clone, Debug)]
 struct Step {
-    /// The Initiator sends it.
+    /// The Initiator sends the message.
     forth: bool,
     message: Message,
     mulpdu: usize,
@@ -89,7 +89,7 @@ fn split() -> impl Strategy<Value = Split> {
     sizes.prop_map(Split)
 }
 
-/// One end, and what it must see.
+/// One end, and its expected results.
 struct End {
     node: Node,
     written: Vec<u8>,
@@ -154,8 +154,8 @@ fn segment() -> impl Strategy<Value = Segment> {
     ]
 }
 
-/// Sends `segments` to a Responder whose receive requests hold 64 octets each, and checks its reports. `Memory`
-/// checks them as well.
+/// Sends `segments` to a Responder whose receive requests hold 64 octets each, and checks the Responder's reports.
+/// `Memory` checks them as well.
 fn report(segments: &[Segment]) {
     let mut node = Node::responder();
     node.memory.add(WRITTEN, 0, 128);
@@ -314,7 +314,7 @@ fn run(steps: &[Step], split: &Split) {
         assert_eq!(words(COUNTERS), end.counters);
         assert_eq!(words(RESULTS), end.results);
         assert!(memory.guards_intact());
-        // Each kind of event has an order of its own.
+        // Order is defined only among events of the same kind.
         let kinds: [fn(&Delivery) -> bool; 4] = [
             |e| matches!(e, Delivery::FirstFpdu),
             |e| matches!(e, Delivery::Received { .. } | Delivery::Immediate { .. }),
@@ -344,8 +344,7 @@ proptest! {
         run(&steps, &split);
     }
 
-    /// DDP-65: whatever a peer makes of a message, all octets reported have arrived, and nothing else is in the
-    /// buffer.
+    /// DDP-65: however a peer forms its segments, all octets reported have arrived, and nothing else is in the buffer.
     #[test]
     fn what_is_reported_has_come(segments in prop::collection::vec(segment(), 1..24)) {
         report(&segments);

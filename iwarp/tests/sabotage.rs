@@ -1,8 +1,8 @@
 //! A broken rule is noticed: for each rule there is a short scenario that passes only while the rule holds.
 //!
-//! Rules are broken around a stream. Either its [`Sink`] sees what a stream that broke the rule would do, or the
-//! scenario is corrected in the one respect that the rule is about. A stream that keeps the rule accepts the
-//! corrected scenario, so nothing else was wrong with it.
+//! The stream itself always keeps the rule; the rule is broken around it, in one of two ways. The [`Sink`] may behave
+//! as if the stream had broken the rule. Or the scenario's violation of the rule is removed, so that the stream accepts
+//! it. That also proves that nothing else was wrong with the scenario.
 
 mod support;
 
@@ -59,7 +59,7 @@ const RULES: [Rule; 14] = [
     Rule::LastOnLast,
 ];
 
-/// Memory that breaks a rule towards its stream.
+/// Memory that behaves as if its stream had broken a rule.
 struct Misled<'a> {
     memory: &'a mut Memory,
     broken: Option<Rule>,
@@ -119,7 +119,8 @@ impl Sink for Misled<'_> {
 
 const STAG: u32 = 7;
 
-/// Lets a node receive an FPDU, with `broken` broken between its stream and its memory.
+/// Lets a node receive an FPDU. Breaks the rule `broken` between the node's stream and its memory; `None` breaks no
+/// rule.
 fn receive(node: &mut Node, octets: &[u8], broken: Option<Rule>) -> Result<(), Box<Fault>> {
     let chunk = Bytes::new(octets, &node.live);
     node.stream.receive(chunk, &mut Misled { memory: &mut node.memory, broken }).map(drop)
@@ -150,7 +151,7 @@ fn send_part(last: bool, msn: u32, mo: u32) -> Vec<u8> {
     fpdu(&untagged(if last { 0x41 } else { 0x01 }, 0x43, 0, msn, mo, &[1; 8]))
 }
 
-/// Returns whether a stream appears to keep `rule`. If `broken`, the rule is broken around it.
+/// Returns whether a stream appears to keep `rule`. If `broken`, the rule is broken around the stream.
 fn kept(rule: Rule, broken: bool) -> bool {
     let misled = broken.then_some(rule);
     let mut bad_crc = fpdu(&tagged(0xC1, 0x40, STAG, 0, &[9; 8]));

@@ -108,7 +108,7 @@ fn private_data_passes_unaltered() {
         let (_, request) = initiator(&Offer { rev, ..V2 });
         assert_eq!(asked(&request).0.accept(&offer).unwrap_err(), error);
         assert_eq!(asked(&request).0.reject(&data[..max + 1]).unwrap_err(), error);
-        // After a refused answer, another one may be given.
+        // After a refused answer, the user may give another answer.
         let mut responder = asked(&request).0;
         responder.accept(&offer).unwrap_err();
         responder.accept(&V2).unwrap();
@@ -191,7 +191,7 @@ fn revisions() {
         assert_eq!(Responder::new(old).receive(&request).unwrap_err(), StartupError::Revision(2));
     }
     assert!(matches!(Responder::new(old).receive(&initiator(&V1).1).unwrap(), Request::Arrived(..)));
-    // Revision 2 without S: the frame is unenhanced, and so is the answer (MPAE-6).
+    // Revision 2 without S: the Request and the answer are unenhanced frames (MPAE-6).
     let (mut r, peer, data) = asked(&frame(REQUEST, 0x40, 2, b"data"));
     assert!(!peer.enhanced && peer.ird.is_none());
     assert_eq!(data, b"data");
@@ -223,7 +223,7 @@ fn private_data_lengths() {
     assert!(matches!(small.receive(&request).unwrap(), Request::Arrived(..)));
 }
 
-/// MPA-91: octets after a Request are an error until it is answered. Those after a Reply are left for the stream.
+/// MPA-91: octets after a Request are an error until it is answered. Octets after a Reply are left for the stream.
 /// MPA-77.
 #[test]
 fn surplus_octets() {
@@ -288,7 +288,8 @@ fn ird_and_ord() {
     }
 }
 
-/// MPAE-19..22: 0x3FFF in IRD or ORD switches off the negotiation of the other end's counterpart, each independently.
+/// MPAE-19..22: 0x3FFF in IRD switches off the negotiation of the other end's ORD, and 0x3FFF in ORD that of the other
+/// end's IRD.
 #[test]
 fn no_automatic_negotiation() {
     let answer = |word| {
@@ -333,7 +334,7 @@ fn insufficient_ird() {
     let outcome = answered(&Offer { ird: 4, ..V2 }, &enhanced(REPLY, 0x40, 0x0010_0005, &[])).unwrap();
     let Outcome::Unacceptable(n, peer, t) = outcome else { panic!("{outcome:?}") };
     assert_eq!((peer.ord, t.to_string()), (Some(5), "MPA insufficient IRD resources (20 06)".into()));
-    // It may be sent, because the stream is in Full Operation.
+    // The Terminate may be sent, because the stream is in Full Operation.
     let mut node = support::Node::new(&n);
     node.send(Op::Terminate(t), &[], 1454).unwrap();
     assert_eq!(node.out[20..24], [0x20, 0x06, 0, 0]);
@@ -367,8 +368,8 @@ fn flag(set: bool, bit: u32) -> u32 {
     if set { bit } else { 0 }
 }
 
-/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request lists the kinds that both support, or those that we
-/// support.
+/// MPAE-24..26, MPAE-35: the Reply to a peer-to-peer Request lists the RTR kinds of the Request, or Write and Read if
+/// the Request names none.
 #[test]
 fn peer_to_peer_replies() {
     for (asked_for, listed) in [
@@ -378,7 +379,7 @@ fn peer_to_peer_replies() {
         (A | B | C | D, A | B | C | D),
         (A | B, A | B),
         (A, A | C | D),
-        // MPAE-30: without A, the other bits mean nothing.
+        // MPAE-30: without A, the other bits have no meaning.
         (B | C | D, 0),
     ] {
         let (mut r, peer, _) = asked(&enhanced(REQUEST, 0x40, asked_for | 0x0001_0000, &[]));
@@ -440,7 +441,8 @@ fn peer_to_peer_both_ends() {
     assert_eq!(b.memory.events, [Delivery::FirstFpdu]);
 }
 
-/// MPAE-32: a message that differs from the RTR Send in any field is handled as what it is: refused, or a message.
+/// MPAE-32: a message that differs from the RTR Send in any field is not taken for one: it is refused, or handled as an
+/// ordinary message.
 #[test]
 fn what_is_nearly_a_send_that_says_ready_is_none() {
     use support::{fpdu, octets_of, tagged, untagged};
@@ -467,9 +469,9 @@ fn what_is_nearly_a_send_that_says_ready_is_none() {
     }
 }
 
-/// MPAE-32, MPAE-34: a zero-length Send that comes first, on a connection whose Reply lists that kind, is no message.
-/// It uses an MSN but no receive request. Any other Send is a message: a later one, one with octets, or one in the
-/// client-server model.
+/// MPAE-32, MPAE-34: a zero-length Send that comes first, on a connection whose Reply lists the Send kind, is no
+/// message for the user. It uses an MSN but no receive request. Any other Send is a message: a later Send, a Send with
+/// octets, or a Send in the client-server model.
 #[test]
 fn a_send_that_says_ready_is_no_message() {
     let send = Op::Send { solicited: false, invalidate: None };

@@ -65,7 +65,7 @@ fn unexpected_opcode_of_siw() {
     }
 }
 
-/// Codes that no registry lists still have a text, as do MPA errors under the type that some adapters use.
+/// Codes that no registry lists, and MPA errors under the type that some adapters use, still have a text.
 #[test]
 fn words_for_any_code() {
     assert_eq!(decode(&[0x5F, 0xEE, 0, 0]).to_string(), "unknown layer unknown error (5f ee)");

@@ -23,7 +23,7 @@ fn write(at: u64, payload: &[u8]) -> Vec<u8> {
     tagged(0xC1, 0x40, STAG, BASE + at, payload)
 }
 
-/// Returns a Responder whose Sends may wait, without a receive.
+/// Returns a Responder without posted receives, on which arriving Sends may wait.
 fn patient() -> Node {
     let mut node = Node::responder();
     node.memory.add(STAG, BASE, 256);
@@ -83,7 +83,7 @@ fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
         |data: u64, written| Delivery::Immediate { data: data.to_be_bytes(), solicited: false, written };
     let received = |len| Delivery::Received { len, solicited: false, invalidated: None };
     assert_eq!(node.events()[1..], [received(5), immediate(0xA, 8), received(0), immediate(0xB, 4)]);
-    // Later messages wait for nothing.
+    // Later messages find a receive and do not wait.
     node.memory.post_receive(8);
     take(&mut node, &[send(5, b"later")]);
     assert_eq!(node.memory.received.last().unwrap(), b"later");
@@ -112,7 +112,8 @@ fn what_waits_invalidates_when_it_is_delivered() {
     assert!(!node.memory.region(STAG).valid);
 }
 
-/// When the room is full, the stream stops, to the octet, in every form in which an FPDU can arrive.
+/// When no more octets may wait, the stream stops exactly before the FPDU that does not fit, however the FPDUs are
+/// split into chunks.
 #[test]
 fn a_stream_stops_where_no_more_may_wait() {
     for split in [usize::MAX, 1000, 7] {
@@ -129,7 +130,8 @@ fn a_stream_stops_where_no_more_may_wait() {
             }
         }
         rest.extend(left.flatten());
-        // Three of them fit. Of the fourth, only the octets that complete it may be left.
+        // Three messages fit. The stream may keep all but the last octets of the fourth as an incomplete FPDU. The rest
+        // is left.
         let one = fpdu(&send(5, &[0; 20_000])).len();
         assert!(rest.len() > one && rest.len() <= 2 * one);
         // There is still no room: the stream stops again at the same place.
@@ -150,8 +152,8 @@ fn a_stream_stops_where_no_more_may_wait() {
     }
 }
 
-/// Any single segment fits. A budget without room stops the stream as a full room does, and gets back what was
-/// reserved.
+/// Any single segment fits. An exhausted budget stops the stream in the same way as the stream's own limit. All
+/// reservations return to the budget.
 #[test]
 fn what_waits_is_counted_and_given_back() {
     let budget = Budget::new(4 * (ROOM + FRAME), usize::MAX);
@@ -170,7 +172,7 @@ fn what_waits_is_counted_and_given_back() {
     };
     assert_eq!((offer(&mut nodes[0]), offer(&mut nodes[1])), (None, None));
     assert!(budget.aside() > 2 * 65535 && budget.aside() <= 2 * (ROOM + FRAME));
-    // The third has no room. It waits nevertheless, and tells what for.
+    // The budget has no room for the third message. Its stream stops and reports that it needs a receive.
     assert_eq!(offer(&mut nodes[2]), Some((0, Wants::Receive)));
     assert!(nodes[2].stream.sends_wait());
     let fault = nodes[2].stream.receive_missing().unwrap();
@@ -183,7 +185,7 @@ fn what_waits_is_counted_and_given_back() {
     assert_eq!((budget.aside(), budget.reserved()), (0, 0));
 }
 
-/// ERR-22, DDP-49: the fault of a stream that waits no longer blames the message that found no receive.
+/// ERR-22, DDP-49: a stream that ends after waiting blames the message that found no receive.
 #[test]
 fn err_22_after_waiting() {
     let mut node = patient();

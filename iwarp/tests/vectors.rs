@@ -5,7 +5,7 @@ mod support;
 use support::*;
 use urnic_iwarp::*;
 
-/// Returns golden octets by name. Those with markers are in `markers.rs`.
+/// Returns golden octets by name. Golden octets with markers are in `markers.rs`.
 fn vector(name: &str) -> Vec<u8> {
     vectors()
         .find(|(n, _)| *n == name)
@@ -171,7 +171,7 @@ fn golden_terminates_are_understood() {
         assert_eq!(octets_of(&t), octets, "{name}");
         assert_eq!(t.to_string(), words);
         assert!(node.stream.ended());
-        // Encoded again, they have the same octets.
+        // Encoded again, the Terminates have the same octets.
         assert_eq!(sent_terminate(t), vector(name));
     }
 }
@@ -191,7 +191,7 @@ fn extensions_are_the_golden_octets() {
         assert!(node.memory.receives.is_empty(), "{name} takes a receive request");
     }
 
-    // The vectors choose ids freely; we use the MSN of a request. All other octets are the same.
+    // The vectors choose ids freely; our id is the MSN of the request. All other octets are the same.
     let named = |name: &str, id: u32| {
         let mut ulpdu = vector(name)[2..].to_vec();
         ulpdu.truncate(ulpdu.len() - 4);

@@ -74,7 +74,7 @@ fn kinds() -> Vec<Kind> {
 
 /// DDP-11..13, DDP-15, 16, 18..20, 23, 25, 26, 30, 35; RDMAP-1, 2, 6..13, 22, 27, 28, 35, 40, 45, 47; RDMAPX-1, 9: T,
 /// L, DV, RV, reserved bits, opcode, STag and TO (or Invalidate STag, queue, MSN and MO) of every segment of every
-/// message; the octets after them, and their number.
+/// message, and the number and content of the octets after these fields.
 #[test]
 fn every_segment_of_every_message() {
     for mulpdu in [128, 200, 1454] {
@@ -154,8 +154,8 @@ fn messages_keep_their_order_and_count() {
     );
 }
 
-/// DDP-22: the Invalidate STag of later segments is not compared, and the first one's is delivered (DDP-18, 41,
-/// RDMAP-4).
+/// DDP-22: the Invalidate STag of later segments is not compared, and that of the first segment is delivered
+/// (DDP-18, 41, RDMAP-4).
 #[test]
 fn reserved_for_the_ulp_need_not_be_equal() {
     let mut n = node();

@@ -173,7 +173,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((c.memory.mb, c.memory.hugepages, c.memory.lend), (Some(512), Hugepages::Off, Lend::Off));
 }
 
-/// File over defaults, environment over file, options over environment.
+/// The file overrides the defaults, the environment overrides the file, and options override the environment.
 #[test]
 fn later_layers_win() {
     let file = file("[port]\nmtu = 1000\n[mpa]\nird = 1\nord = 1\n[tcp]\nsack = false\n");
@@ -193,7 +193,7 @@ fn later_layers_win() {
     assert_eq!((c.mpa.ird, c.mpa.ord), (2, 3));
     assert_eq!(c.mpa.rev, 2);
 
-    // The variable names the file, unless the caller does.
+    // `URNIC_CONFIG` names the file, unless the caller names one.
     let other = tempfile::NamedTempFile::new().unwrap();
     sources.env.extend(env(&[("URNIC_CONFIG", other.path().to_str().unwrap())]));
     assert_eq!(Config::load(&sources).unwrap().port.mtu, 1000);

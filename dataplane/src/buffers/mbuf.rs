@@ -7,11 +7,11 @@ use dpdk_sys as sys;
 
 use super::pool;
 
-/// A frame with a single owner: received from a port, or copied together from parts. Dropping it returns its memory
-/// to its pool.
+/// A frame with a single owner: received from a port, or assembled by copying parts. Dropping the frame returns its
+/// memory to its pool.
 ///
 /// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is `Send`.
-/// An engine moves between threads as a whole, under its lock, and declares that itself.
+/// An engine moves between threads as a whole, under its lock, so the engine itself is declared `Send`.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
@@ -116,7 +116,7 @@ impl Mbuf {
         self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK
     }
 
-    /// Marks the TCP checksum as good: for frames to ourselves, whose checksum field may be unfilled.
+    /// Marks the TCP checksum as good. For frames to ourselves, in which the checksum field may be unfilled.
     pub fn trust_checksum(&mut self) {
         // SAFETY: the mbuf is ours alone.
         let flags = unsafe { &mut self.0.as_mut().ol_flags };
@@ -129,7 +129,8 @@ impl Mbuf {
         unsafe { self.0.as_mut() }.ol_flags &= !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
     }
 
-    /// Asks the processor to fetch the whole frame; of a large frame, as much as it can fetch at once.
+    /// Asks the processor to fetch the whole frame. Of a large frame, asks only for as much as the processor can fetch
+    /// at once.
     #[inline]
     pub fn prefetch_all(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -175,8 +176,8 @@ pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
 }
 
 /// Asks the processor to fetch, for writing, the cache lines that will hold the headers and the first octets of a
-/// frame. On a memory link these lines are in the cache of the core that read the last frame there; unless that core
-/// gives them up early, the peer sees the new frame late.
+/// frame. On a memory link, these lines are in the cache of the core that read the previous frame from them. If the
+/// writing core does not fetch them early, the peer sees the new frame late.
 ///
 /// # Safety
 /// `m` is a live mbuf.

@@ -17,7 +17,7 @@ use dpdk_sys as sys;
 
 use super::{ATTACHED, Mbuf, Pool, pool};
 
-/// A buffer being filled with payload; headroom for headers is kept before it.
+/// A buffer that is being filled with payload, with headroom for headers in front of the payload.
 #[derive(Debug)]
 pub struct TxBuf {
     head: NonNull<sys::rte_mbuf>,
@@ -106,7 +106,7 @@ impl TxBuf {
         true
     }
 
-    /// Keeps the first `len` bytes and drops those appended after them.
+    /// Keeps the first `len` bytes and drops all bytes after them.
     pub fn truncate(&mut self, len: usize) {
         let mut keep = (len as u32).min(self.len);
         self.len = keep;
@@ -152,8 +152,8 @@ pub struct TxPayload {
     m: NonNull<sys::rte_mbuf>,
     /// Bytes of all mbufs.
     len: u32,
-    /// Where the payload starts in the first buffer. The first mbuf's own offset and length describe its latest
-    /// frame.
+    /// Offset of the payload in the first buffer. The first mbuf's own offset and length describe the latest frame that
+    /// was made in it.
     off: u16,
     /// Bytes in the first buffer; if the payload has more, they are in the mbufs that follow, which are the payload's
     /// too.
@@ -163,13 +163,13 @@ pub struct TxPayload {
 /// A part of a payload within one mbuf.
 struct Place {
     m: NonNull<sys::rte_mbuf>,
-    /// Where it starts in the mbuf's buffer.
+    /// Offset of the part in the mbuf's buffer.
     off: u16,
     len: u16,
 }
 
 impl Place {
-    /// Returns the address of its first byte.
+    /// Returns the address of the part's first byte.
     fn start(&self) -> *const u8 {
         // SAFETY: the mbuf is alive; the offset is within its buffer.
         unsafe { self.m.as_ref().buf_addr.cast::<u8>().add(self.off.into()) }
@@ -179,7 +179,7 @@ impl Place {
 /// The mbufs of a payload.
 struct Places {
     next: Option<Place>,
-    /// Bytes that follow those of `next`.
+    /// Number of bytes after the bytes of `next`.
     left: u32,
 }
 
@@ -287,9 +287,9 @@ impl TxPayload {
     }
 
     /// Makes a frame of `headers` and the first `len` bytes of this payload, with the headers written in front of the
-    /// payload. The frame has one segment, or all of the payload's if the payload is a chain. Returns `None` while
-    /// the mbufs have another user, or if the headers do not fit in front, or if `len` is more than the payload has,
-    /// or less than all of a chain.
+    /// payload. The frame has one segment, or all segments of the payload if the payload is a chain. Returns `None` if
+    /// the mbufs have another user, if the headers do not fit in front, if `len` exceeds the payload's length, or if
+    /// the payload is a chain and `len` is less than its length.
     #[inline]
     pub(crate) fn prepend(&self, headers: &[u8], len: usize) -> Option<NonNull<sys::rte_mbuf>> {
         let chain = self.is_chain();
@@ -368,7 +368,7 @@ impl TxPayload {
         Some(())
     }
 
-    /// Returns whether the payload has lent memory within `range`, by address.
+    /// Returns whether the payload contains lent memory at addresses within `range`.
     pub fn shows(&self, range: &Range<usize>) -> bool {
         self.is_chain()
             && self.places().any(|place| {

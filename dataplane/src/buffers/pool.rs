@@ -17,12 +17,12 @@ mod lifo;
 /// Headroom, in bytes, before the data of a fresh mbuf.
 pub const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
 
-/// How the threads that use a pool relate.
+/// The threads that use a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// One at a time: the engine that owns the port.
+    /// One thread at a time: the thread that drives the engine that owns the port.
     Engine,
-    /// The peer of an in-process link returns mbufs from its own thread.
+    /// The engine's thread, and the thread of the peer of an in-process link, which returns mbufs.
     Link,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Lease {
     _kept: Arc<()>,
 }
 
-// SAFETY: only an address; the users of the mempool see to it that one thread at a time uses it.
+// SAFETY: only an address; the users of the mempool ensure that one thread at a time uses it.
 unsafe impl Send for Lease {}
 // SAFETY: as above; nothing here changes.
 unsafe impl Sync for Lease {}
@@ -71,7 +71,8 @@ impl Lease {
 }
 
 /// Data shared by all mbufs that refer to lent memory: the function that DPDK calls when the last reference is gone.
-/// It does nothing, because lenders learn of that in another way. The reference count is not kept.
+/// The function does nothing, because lenders learn in another way that their memory is free. The reference count has
+/// no meaning.
 struct Lent(UnsafeCell<sys::rte_mbuf_ext_shared_info>);
 
 // SAFETY: only the count changes, by DPDK's atomic instructions.
@@ -89,10 +90,10 @@ pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
     LENT.0.get()
 }
 
-/// Called when lent memory has no reference left.
+/// Does nothing when lent memory has no reference left: see [`Lent`].
 unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
-/// A mempool whose owner was dropped while frames of it were still alive.
+/// A mempool whose owner was dropped while frames in its mbufs were still alive.
 struct Retired {
     mempool: NonNull<sys::rte_mempool>,
     capacity: usize,

@@ -26,12 +26,12 @@ const HEADER: usize = 16;
 /// How long the writer sleeps when all rings are empty.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Which way a frame went.
+/// Direction of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It was received.
+    /// The frame was received.
     Inbound,
-    /// It was sent.
+    /// The frame was sent.
     Outbound,
 }
 
@@ -52,8 +52,8 @@ pub struct CaptureStats {
     pub dropped: u64,
 }
 
-/// One engine's handle to a capture that is being written. When all handles are dropped the file is completed, and
-/// ends with the number of frames that it lacks.
+/// One engine's handle to a capture that is being written. When all handles are dropped, the file is completed; its
+/// last block states how many frames were dropped.
 #[derive(Debug)]
 pub struct Capture {
     /// Dropped before `_file`, because dropping `_file` waits until the rings have no producers.
@@ -254,14 +254,14 @@ impl Stream {
 struct Writer {
     file: BufWriter<File>,
     streams: Vec<Stream>,
-    /// Time of the latest frame, in ns since the Unix epoch; before the first frame, that of the start.
+    /// Time of the latest frame, in ns since the Unix epoch; before the first frame, time of the start.
     last: u64,
     written: u64,
 }
 
 impl Writer {
     fn spawn(self) -> io::Result<JoinHandle<Summary>> {
-        // Signals are for the program's own threads.
+        // The writer's thread blocks all signals, because they are for the program's own threads.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
         let thread = thread::Builder::new().name("urnic-capture".into()).spawn(move || self.run());
         before.thread_set_mask()?;
@@ -275,7 +275,7 @@ impl Writer {
         let mut failure = None;
         let mut flushed = true;
         loop {
-            // Asked before the rings are read a last time, so that nothing is left in them.
+            // Checked before the rings are read, so that the last read leaves nothing in them.
             let last_look = self.streams.iter().all(|stream| stream.frames.is_abandoned());
             if let Some((record, from)) = self.next(&mut buffer) {
                 flushed = false;

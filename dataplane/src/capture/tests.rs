@@ -112,7 +112,7 @@ fn the_file_has_every_frame_and_the_statistics() {
     assert_eq!(time(&option(body, 12, 3), 0), last);
 }
 
-/// A frame that finds no room is missing, and the file says how many are.
+/// A frame that finds no room is not recorded, and the file states how many such frames there were.
 #[test]
 fn a_full_ring_drops_and_counts() {
     let dir = tempfile::tempdir().expect("a folder");

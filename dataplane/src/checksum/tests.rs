@@ -10,7 +10,7 @@ fn frame(protocol: u8, len: usize) -> Vec<u8> {
     f
 }
 
-/// The receiver's check: the sum of everything, with the pseudo-header, is all ones.
+/// Returns whether the receiver's check succeeds: the sum of the segment and the pseudo-header is all ones.
 fn is_right(f: &[u8], len: usize) -> bool {
     let all = sum(&f[26..34]) + u64::from(f[23]) + len as u64 + sum(&f[34..34 + len]);
     fold(all) == 0xffff
@@ -34,7 +34,7 @@ fn fills_tcp_and_udp() {
     }
 }
 
-/// A packet after the manner of RFC 1071, computed by hand: the checksum is right, not only self-consistent.
+/// The checksum equals one computed by hand as RFC 1071 describes, so it is right, not only self-consistent.
 #[test]
 fn agrees_with_a_known_packet() {
     let mut f = frame(UDP, 8);

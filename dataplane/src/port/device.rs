@@ -130,7 +130,7 @@ impl Device {
                 }
                 device.start()?;
             }
-            // While no peer listens, the driver would look for one only once a second.
+            // While no peer listens, the driver would look for a peer only once a second.
             PortSpec::Vhost { path, server: false } if !socket::is_served(path) => {}
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;
@@ -271,7 +271,7 @@ impl Device {
                         vid => sys::rte_vhost_get_negotiated_features(vid, &raw mut features),
                     }
                 };
-                // For both families, because such frames may be of either.
+                // Both features are needed, because such frames may be IPv4 or IPv6.
                 const BOTH: u64 = sys::VIRTIO_NET_F_GUEST_TSO4 | sys::VIRTIO_NET_F_GUEST_TSO6;
                 status == 0 && features & BOTH == BOTH
             }
@@ -279,8 +279,8 @@ impl Device {
         }
     }
 
-    /// Returns the number of queues of the present peer, limited to those of the driver, if the peer may have a
-    /// different number than we. `None` if it may not, or if there is no peer.
+    /// Returns the number of queues of the present peer, at most the number of the driver's queues. `None` if the peer
+    /// must have as many queues as we, or if there is no peer.
     pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
         // SAFETY: the device exists. Without a peer the number is refused.
@@ -303,7 +303,7 @@ impl Device {
         Some(queues.min(most)).filter(|queues| *queues > 0)
     }
 
-    /// Has EAL's thread run `job`.
+    /// Makes EAL's thread run `job`.
     fn begin(&mut self, job: impl FnOnce(&Recipe) -> Result<Made, PortError> + Send + 'static) {
         let recipe = Arc::clone(&self.recipe);
         self.state = State::Making(recipe.eal.begin({
@@ -338,14 +338,14 @@ impl Device {
         }
     }
 
-    /// Closes the door and lets the driver take its place.
+    /// Makes the device, and hands the peer that waits at the [`Door`] over to the driver.
     fn admit(&mut self) {
         if let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) {
             self.begin(|recipe| door.hand_over(|| recipe.make()));
         }
     }
 
-    /// Makes the device of a `vhost` port once a peer listens: the driver connects at once.
+    /// Makes the device of a `vhost` port once a peer listens, because the driver then connects at once.
     fn join(&mut self) {
         if let PortSpec::Vhost { path, server: false } = &self.recipe.spec
             && Instant::now() >= self.retry_at
@@ -355,7 +355,7 @@ impl Device {
         }
     }
 
-    /// (Re)starts a memif client, at most once in [`RETRY`], because it connects only when it is started.
+    /// (Re)starts a memif client, at most once in [`RETRY`]. A memif client connects only when it is started.
     fn start_client(&mut self) {
         if Instant::now() < self.retry_at {
             return;
@@ -370,8 +370,8 @@ impl Device {
         }
     }
 
-    /// Waits for a NIC to bring its link up. Frames that are sent before, such as the probes for an address conflict,
-    /// would be lost.
+    /// Waits for a NIC to bring its link up. Frames that are sent before the link is up, such as the probes for an
+    /// address conflict, would be lost.
     fn await_link(&mut self) {
         let began = Instant::now();
         while !self.link_up() {

@@ -34,7 +34,7 @@ impl Door {
         Ok(Self { listener, visitor: None, path: path.to_owned() })
     }
 
-    /// Returns whether a peer has connected and stays: it must still be connected at the next call.
+    /// Returns whether a peer is connected that was already connected at the previous call.
     pub(super) fn has_visitor(&mut self) -> bool {
         if let Some(visitor) = &self.visitor {
             let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -46,7 +46,8 @@ impl Door {
         false
     }
 
-    /// Runs `plug`, which makes the driver bind the path and wait there, and sends the peer to it.
+    /// Runs `plug`, which makes the driver bind the path and wait for a peer, and makes our peer reconnect, now to the
+    /// driver.
     pub(super) fn hand_over<T>(self, plug: impl FnOnce() -> T) -> T {
         let path = self.path.clone();
         let _ = fs::remove_file(&path);
@@ -58,11 +59,12 @@ impl Door {
                         return;
                     }
                 }
-                // Gives the driver time to listen after its bind. A peer that still comes too early is refused, and retries.
+                // Gives the driver time to listen after its bind. A peer that still comes too early is refused and
+                // retries.
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    // The peer is gone: nothing else will end the driver's wait.
+                    // The peer is gone. This connection ends the driver's wait, because no other connection may come.
                     drop(UnixStream::connect(&path));
                 }
             });

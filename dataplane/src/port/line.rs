@@ -1,10 +1,10 @@
 //! The queues of a port: the state of each queue, and the state they share.
 //!
-//! The first queue's handle looks after the device: its peer, its link, its memory. The others learn its state from
-//! shared atomics. A device with several queues is started once and stays started until the last handle is dropped, so
-//! a port id that a handle has learned stays valid. When the peer comes or goes, the drivers may change the state that
-//! bursts use, but no burst runs into a change: `vhost` waits, for each queue, until its burst is over, and
-//! `virtio_user` does not change split rings, the only kind that we use.
+//! The first queue's handle looks after the device: its peer, its link, its memory. The other handles learn the
+//! device's state from shared atomics. A device with several queues is started once and stays started until the last
+//! handle is dropped, so a port id that a handle has learned stays valid. When the peer comes or goes, the drivers may
+//! change the state that bursts use, but no burst runs into a change: `vhost` waits, for each queue, until its burst is
+//! over, and `virtio_user` does not change split rings, the only kind that we use.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,7 +16,7 @@ use super::packet_ring::PacketRing;
 use super::ring;
 use crate::rx_event::RxEvent;
 
-/// What the queues need to know about a started device.
+/// Properties of a started device that the queues need.
 #[derive(Clone, Debug)]
 struct Ready {
     id: u16,
@@ -45,7 +45,7 @@ pub(super) struct Line {
     /// Queues of the port.
     queues: u16,
     /// The queue that the next burst receives from. If the peer has more queues than we, this handle receives from
-    /// several in turn; otherwise this is always `queue`.
+    /// several queues in turn; otherwise the value is always `queue`.
     turn: u16,
     /// Number of the peer's queues if the peer has more than we; otherwise zero.
     beyond: u16,
@@ -175,7 +175,7 @@ impl Line {
     }
 
     /// Returns whether the present peer takes frames of several TCP segments. The first queue asks the device; the
-    /// others use the answer that the first queue last got.
+    /// other queues use the answer that the first queue got last.
     pub(super) fn sends_trains(&self) -> bool {
         if !self.looks_after_device() {
             return self.common.sends_trains.load(Ordering::Relaxed);

@@ -190,8 +190,8 @@ impl Netdev {
     /// description of the interface.
     fn usable_queues(&self, spec: &PortSpec, queue: u16, wanted: u16) -> Result<u16, PortError> {
         const GET_CHANNELS: u32 = 0x3c;
-        // struct ethtool_channels: command; maximum numbers of rx, tx, other, combined; present numbers of the same
-        // four.
+        // struct ethtool_channels: command; maximum numbers of rx, tx, other, combined; then the present numbers of
+        // these four.
         let Ok(channels) = self.ethtool([GET_CHANNELS, 0, 0, 0, 0, 0, 0, 0, 0]) else { return Ok(1) };
         let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;
@@ -199,7 +199,8 @@ impl Netdev {
             let reason = format!("it has {queues} queues, and none has the number {queue}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
         };
-        // The driver counts only combined queues, and treats an interface without any as one with a single queue.
+        // The driver counts only combined queues, and treats an interface without combined queues as if it had a single
+        // queue.
         let most = if channels[4] == 0 { 1 } else { ours };
         let usable = wanted.min(u16::try_from(most).unwrap_or(u16::MAX));
         if queues > u32::from(usable) {

@@ -1,8 +1,8 @@
 //! TCP checksums that NICs compute and verify.
 //!
 //! Sending: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are
-//! (`rte_mbuf_core.h`, `RTE_MBUF_F_TX_TCP_CKSUM`). Drivers check each burst before they take it, as DPDK has
-//! applications ask them to (`rte_eth_tx_prepare`, `rte_ethdev.h`): some write their own sum of the pseudo-header,
+//! (`rte_mbuf_core.h`, `RTE_MBUF_F_TX_TCP_CKSUM`). Before each burst, DPDK requires a call that lets the driver prepare
+//! and check the frames (`rte_eth_tx_prepare`, `rte_ethdev.h`): some drivers write their own sum of the pseudo-header,
 //! and all refuse frames that their NIC cannot handle. A refused frame is sent as one segment, with its checksum
 //! computed here. The header checksum of IPv4 is never left to the NIC.
 //!
@@ -24,12 +24,12 @@ mod tests;
 
 const TCP: u8 = 6;
 
-/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. What drivers report
-/// differs, by DPDK's names for them:
+/// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. Drivers, here by DPDK's
+/// names for them, differ in what they report:
 ///
-/// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`,
-///   "not correct in the packet data, but the integrity of the data is verified". From NICs with a cable that report
-///   would make no sense, and is not trusted.
+/// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not
+///   correct in the packet data, but the integrity of the data is verified". From a NIC with a cable, this report would
+///   make no sense, so it is not trusted.
 /// * `net_e1000_em` reports bad checksums, never good ones.
 /// * `net_vmxnet3` in QEMU reports nothing, although it claims the capability.
 fn vouches_for_unfilled(driver: &CStr) -> bool {
@@ -71,8 +71,8 @@ impl Nic {
         believed
     }
 
-    /// Has the driver prepare and send frames. Returns how many it took, from the front. A frame that the driver
-    /// refuses is sent as a linear copy in an mbuf of `pool`.
+    /// Makes the driver prepare and send frames. Returns how many frames the driver took from the front. A frame that
+    /// the driver refuses is sent as a linear copy in an mbuf of `pool`.
     ///
     /// # Safety
     /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue `queue` only we
@@ -134,7 +134,7 @@ impl Nic {
                             break;
                         }
                     }
-                    // Like a loss on the wire: TCP retransmits.
+                    // The frame is lost, as if on the wire, and TCP retransmits it.
                     None => self.counts.tx_unsent += 1,
                 }
             }
@@ -143,8 +143,8 @@ impl Nic {
     }
 }
 
-/// Returns whether a frame is a TCP segment that a NIC can have seen as a whole, in an IPv4 packet with a right
-/// header checksum, because the NIC's verdict covers only TCP. RFC 1122 §3.2.1.2.
+/// Returns whether a frame is a whole TCP segment, so that the NIC can have verified it. In an IPv4 packet, the header
+/// checksum must be right as well (RFC 1122 §3.2.1.2), because the NIC's verdict covers only TCP.
 fn is_whole_segment(frame: &[u8]) -> bool {
     let Some(l) = Layers::of(frame).filter(|l| l.protocol == TCP && l.payload + l.len <= frame.len()) else {
         return false;
@@ -162,8 +162,8 @@ unsafe fn left_to_nic(frames: *const *mut sys::rte_mbuf, n: u16) -> u64 {
     (0..usize::from(n)).filter(is_left).count() as u64
 }
 
-/// Copies a frame into one segment with a full checksum, which asks nothing of a NIC. `None` if the pool is empty or
-/// the frame does not fit.
+/// Copies a frame into one segment with a full checksum, which needs no work of a NIC. Returns `None` if the pool is
+/// empty or the frame does not fit.
 ///
 /// # Safety
 /// `m` is a live frame.

@@ -1,9 +1,9 @@
 //! Adjusts the packet sockets of DPDK's `af_packet` driver, one for each queue.
 //!
-//! The driver's send buffer is too small for its ring: when it is full, the kernel leaves frames in the ring until
-//! the next ones are sent, but the driver reports them as sent. The driver also receives frames that other programs
-//! send on the interface, and does not report how many frames found no room. It does not expose its sockets, so we
-//! find them among our descriptors.
+//! The driver's send buffer is too small for its ring. When the buffer is full, the kernel leaves frames in the ring
+//! until the next frames are sent, but the driver reports the frames that are left as sent. The driver also receives
+//! frames that other programs send on the interface, and does not report how many frames found no room. The driver does
+//! not expose its sockets, so we find them among our descriptors.
 
 use std::fs;
 use std::mem;
@@ -25,7 +25,7 @@ pub(super) fn sockets() -> Vec<RawFd> {
     numbers.filter(|&fd| bound_to(fd).is_some()).collect()
 }
 
-/// Returns the interface whose every frame a packet socket receives; `None` for other descriptors.
+/// Returns the index of the interface from which a packet socket receives every frame; `None` for other descriptors.
 fn bound_to(fd: RawFd) -> Option<i32> {
     // SAFETY: integers only.
     let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -57,7 +57,8 @@ impl PacketRing {
         }
         // The kernel counts each frame together with the data that it keeps about it.
         let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);
-        // Without the privilege for so much: as much as allowed; `kick` sends the rest later.
+        // Without the privilege for such a large buffer, takes as much as is allowed. `kick` later sends the frames
+        // that are left.
         if !ring.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes) {
             ring.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
         }
@@ -70,7 +71,7 @@ impl PacketRing {
         unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) == 0 }
     }
 
-    /// Has the kernel send the frames that are left in the ring.
+    /// Makes the kernel send the frames that are left in the ring.
     pub(super) fn kick(&self) {
         // SAFETY: nothing is passed; the kernel reads the ring.
         unsafe { libc::sendto(self.socket.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };

@@ -1,4 +1,4 @@
-//! NICs on the PCI bus: checks that one exists, and that DPDK may drive it.
+//! Checks that a NIC exists on the PCI bus, and that DPDK may drive it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! How a port's device in EAL is plugged in, configured, started, and removed.
+//! Plugs a port's device into EAL, configures, starts and removes it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::BorrowedFd;
@@ -39,7 +39,7 @@ pub(super) struct Started {
     pub nic: Option<Offload>,
     /// The receive event of each queue, for use while the queue is armed; empty if the driver cannot signal frames.
     pub rx_events: Vec<Arc<RxEvent>>,
-    /// Queues of the driver in each direction; more than handles if the peer may have more queues than we.
+    /// Queues of the driver in each direction; more than `queues` if the peer may have more queues than we.
     pub driver_queues: u16,
     /// Queues with handles; fewer than requested if the driver has fewer, or cannot spread frames over them.
     pub queues: u16,

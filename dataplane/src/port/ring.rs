@@ -13,7 +13,7 @@ use crate::{Mbuf, Pool};
 /// Slots of a ring; it holds one frame less.
 pub(super) const SLOTS: u16 = 1024;
 
-/// The rings of a link, one for each queue and direction; those of `rings[i]` carry the frames that side `i` sends.
+/// The rings of a link, one for each queue and direction. The rings in `rings[i]` carry the frames that side `i` sends.
 #[derive(Debug)]
 struct Link {
     rings: [Vec<NonNull<sys::rte_ring>>; 2],
@@ -78,7 +78,7 @@ pub(super) struct End {
 pub(super) enum Refusal {
     /// Both sides are taken.
     Taken,
-    /// The other side has this number of queues, not ours.
+    /// The other side has this number of queues, which differs from ours.
     Queues(u16),
     /// EAL has no memory for the rings.
     Memory,
@@ -114,8 +114,8 @@ impl End {
         with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
     }
 
-    /// Makes an Ethernet device of this end. Returns its port id, or a negative number. `name` is that of the device;
-    /// the driver itself adds the prefix `net_ring_`.
+    /// Makes an Ethernet device of this end. Returns its port id, or a negative number. `name` is the name of the
+    /// device, to which the driver adds the prefix `net_ring_`.
     pub(super) fn make_device(&self, name: &CStr) -> i32 {
         let name = name.to_bytes_with_nul();
         let name = name.strip_prefix(b"net_ring_").and_then(|n| CStr::from_bytes_with_nul(n).ok());

@@ -17,7 +17,7 @@ pub(super) fn reserved<T>(plug: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ignores a signal that has its default action. Returns whether it had.
+/// Ignores a signal if it has its default action. Returns whether the signal had that action.
 fn reserve(signal: i32) -> bool {
     // SAFETY: a structure of integers, filled in by the call; nothing is changed.
     let action = unsafe {

@@ -36,7 +36,7 @@ pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
             free(path, spec).map(|()| None)
         }
-        // If there is no socket at the path, the driver takes the path for something else.
+        // If there is no socket at the path, the driver does not treat the path as that of a socket.
         PortSpec::VirtioUser { path, server: false, .. } if !is_served(path) => {
             Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() })
         }

@@ -34,15 +34,15 @@ pub(super) fn queue_size(spec: &PortSpec) -> u16 {
         | PortSpec::Memif { queue_size, .. }
         | PortSpec::AfPacket { queue_size, .. } => *queue_size,
         PortSpec::Vhost { .. } | PortSpec::Ring { .. } => super::ring::SLOTS,
-        // The driver has a size of its own, that of libxdp.
+        // The driver always uses the queue size of libxdp.
         PortSpec::AfXdp { .. } => XDP_QUEUE,
         PortSpec::Tap { .. } => 256,
         PortSpec::Pci { .. } | PortSpec::Vdev { .. } => 1024,
     }
 }
 
-/// Bytes of an mbuf if a frame may be several TCP segments: enough for two of 9,000 bytes, or a dozen of 1,500.
-/// Longer ones would gain little, and would cost memory in every mbuf of the pools.
+/// Bytes of an mbuf if a frame may be several TCP segments: enough for two of 9,000 bytes, or a dozen of 1,500. A
+/// larger mbuf would gain little, and would cost memory in every mbuf of the pools.
 const TRAIN: usize = 18 << 10;
 
 /// Returns how many bytes an mbuf to send must hold, for frames of up to `frame` bytes.
@@ -95,17 +95,17 @@ const PACKET_HEADER: usize = 32;
 
 /// Returns how many bytes an mbuf for reception must hold, for frames of up to `frame` bytes.
 pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
-    /// The longest frame that any urnic sends.
+    /// The longest frame that a urnic peer of any configuration sends.
     const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
     match spec {
-        // When the mbufs are the driver's own buffers, it copies without a bounds check, however long the peer's
-        // frame is.
+        // If the mbufs are the driver's own buffers, the driver copies the peer's frame without a bounds check, however
+        // long the frame is.
         PortSpec::Memif { .. } => frame.max(LONGEST),
         // The driver requires room for all that a slot can hold.
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
         // The kernel refuses buffers that take less than 2048 bytes together with DPDK's 320 bytes beside them.
         PortSpec::AfXdp { .. } => (frame + XDP_HEADROOM).max(1728),
-        // Many NICs support only buffers of such sizes; where the driver rounds down, the NIC splits a frame.
+        // Many NICs support only buffers of a power of two. If the driver rounds the size down, the NIC splits frames.
         PortSpec::Pci { .. } => (frame + FCS).next_power_of_two().max(2048),
         _ => send_room(spec, frame),
     }

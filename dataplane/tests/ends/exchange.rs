@@ -89,7 +89,8 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
 }
 
-/// Sends a payload with headers in front of it, and again at once, while the driver may still hold the first frame.
+/// Sends a payload with headers in front of it, and sends it again at once, while the driver may still hold the first
+/// frame.
 fn in_place_then_chained(port: &mut Port, size: usize) {
     let bytes = pattern(size, size - HEADERS.len());
     let whole = [&HEADERS[..], &bytes].concat();
@@ -134,7 +135,7 @@ fn train(port: &mut Port) {
     let bytes = pattern(5, 30_000);
     let payloads: Vec<TxPayload> = bytes.chunks(6000).map(|b| payload(port, b)).collect();
     let parts: Vec<Part<'_>> = payloads.iter().map(|p| Part { payload: p, range: 0..p.len() }).collect();
-    let seq = 0xffff_f000_u32; // wraps on the way
+    let seq = 0xffff_f000_u32; // wraps within the frame
     let tcp = |headers: &mut [u8]| {
         headers[4..8].copy_from_slice(&seq.to_be_bytes());
         headers[12..14].copy_from_slice(&[0x50, 0x18]); // PSH and ACK
@@ -213,7 +214,7 @@ fn parts(port: &mut Port, largest: usize) {
 }
 
 /// Sends memory from the arena without a copy, in the middle of a payload, whole and in parts, while the driver may
-/// still hold earlier frames of it; in the end the payload owns a copy.
+/// still hold earlier frames of it; finally, the payload owns a copy.
 fn lent(eal: &Arc<Eal>, port: &mut Port) {
     let arena = Arena::new(eal);
     let block = arena.alloc(1 << 20, 4096).expect("a block");
@@ -265,7 +266,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
             let frame = port.frame(&HEADERS, std::slice::from_ref(&part), false).expect("a frame");
             send(port, frame, [&HEADERS[..], &whole[range]].concat());
         }
-        // Together with other payloads, the chain keeps its links.
+        // In a frame with other payloads, the chain keeps its links.
         let other = self::payload(port, &[7; 9]);
         for parts in [
             vec![Part { payload: &other, range: 0..9 }, Part { payload: &payload, range: 0..1028 }],
@@ -301,7 +302,7 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
     // The driver may keep a reference to its last frames; the leak check at the end covers them.
 }
 
-/// Checks what each end learns about a checksum that the other end left out.
+/// Checks what each end learns about a checksum that the other end did not fill in.
 fn checksum_metadata(port: &mut Port) {
     let bytes = pattern(1, 40);
     for leave in [false, true] {
@@ -359,7 +360,8 @@ fn stream(port: &mut Port, largest: usize) {
     }
 }
 
-/// Sends frames until one comes back: a new peer may lose the first ones, and old ones may linger.
+/// Sends frames until one of them comes back, because a new peer may lose the first frames, and frames sent earlier may
+/// still come back.
 pub fn until_echoed(port: &mut Port) {
     let start = Instant::now();
     let mut serial = 0_usize;

@@ -120,13 +120,14 @@ pub fn run(role: &str) {
         }
         other => panic!("no role {other}"),
     }
-    // After traffic, because some descriptors are opened for the peer, and some when EAL takes more memory.
+    // Checked after traffic, because some descriptors are opened for the peer, and some when EAL takes more memory.
     all_close_on_exec(&inherited);
     drop(port);
     assert_eq!(retired_pools(), 0, "frames have leaked");
 }
 
-/// Checks that EAL refuses to start with too few free descriptors, whatever their number, and may be tried again.
+/// Checks that EAL refuses to start with too few free descriptors, whatever their number, and that the start may be
+/// tried again.
 fn refused_without_descriptors(hugepages: Hugepages) {
     let open = descriptors().len() as libc::rlim_t;
     // SAFETY: structures of our own.
@@ -149,8 +150,8 @@ fn descriptors() -> Vec<String> {
     names.filter_map(|name| name.file_name().into_string().ok()).collect()
 }
 
-/// Checks that descriptors opened since are closed by exec, and that files of memory are accessible to their owner
-/// only.
+/// Checks that all descriptors except `inherited` are closed by exec, and that files of memory are accessible only to
+/// their owner.
 fn all_close_on_exec(inherited: &[String]) {
     let mut judged = 0;
     for fd in descriptors().iter().filter(|fd| !inherited.contains(fd)) {
@@ -182,8 +183,8 @@ fn await_link(port: &mut Port, up: bool) {
     }
 }
 
-/// Asks for the link while there is a peer, but EAL's thread has no time to make the device: the calls must not wait.
-/// If one did, EAL's thread would never be told to go on.
+/// Calls `link_up` while there is a peer but EAL's thread is too busy to make the device. The calls must not wait for
+/// that thread. If a call waited, it would never end, because the thread is set free only after the calls.
 fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
     const LOOKS: usize = 100;
     let (busy, free) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -212,8 +213,8 @@ fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
     await_link(port, true);
 }
 
-/// Sends every frame back. The last byte states whether its checksum was trusted; replies to trusted frames leave
-/// theirs to the port.
+/// Sends every frame back. The last byte of the reply states whether the checksum of the frame was trusted. If it was,
+/// the reply leaves its own checksum to the port.
 fn echo(port: &mut Port, stop: &AtomicBool) {
     let mut frames = ArrayVec::new();
     let mut queue = TxQueue::new();
@@ -306,7 +307,7 @@ fn survive(port: &mut Port, stop: &AtomicBool) {
         say("up");
         exchange::until_echoed(port);
         say("echoed");
-        // The peer is killed meanwhile.
+        // The test kills the peer meanwhile.
         exchange::until_down(port, stop);
         if !stop.load(Ordering::Relaxed) {
             say("down");

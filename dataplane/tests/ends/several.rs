@@ -62,7 +62,7 @@ pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, s
     }
 }
 
-/// Exchanges frames with one peer after the other, on all queues; the first queue reports it.
+/// Exchanges frames with one peer after the other, on all queues. The thread of the first queue reports each exchange.
 fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBool) {
     let tells = port.queue() == 0;
     let told = |line: &str| {
@@ -89,7 +89,7 @@ fn survive(port: &mut Port, queues: usize, echoed: &AtomicUsize, stop: &AtomicBo
             thread::sleep(Duration::from_millis(1));
         }
         told("echoed");
-        // The peer is killed meanwhile, while frames are in flight on all queues.
+        // The test kills the peer while frames are in flight on all queues.
         exchange::until_down(port, stop);
         if !stop.load(Ordering::Relaxed) {
             told("down");

@@ -54,7 +54,7 @@ fn solicited(ip: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(base.to_bits() | ip.to_bits() & 0xff_ffff)
 }
 
-/// Returns the Ethernet address that frames to an IP address have.
+/// Returns the destination Ethernet address of frames to an IP address.
 fn station(ip: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = ip.octets();
     if ip.is_multicast() { [0x33, 0x33, a, b, c, d] } else { STACK_MAC }
@@ -240,7 +240,7 @@ pub fn packet6(
     f
 }
 
-/// Makes extension headers before `last`; returns the kind of the first, and all of them.
+/// Makes extension headers before a header of kind `last`. Returns the kind of the first header, and the headers.
 fn extensions(input: &mut Input, last: u8) -> (u8, Vec<u8>) {
     let kinds: Vec<u8> = (0..input.u8() % 11)
         .map(|_| [0, 43, FRAGMENT, 60, 59, 51, 60, 60][usize::from(input.u8() & 7)])

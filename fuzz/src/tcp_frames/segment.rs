@@ -1,4 +1,4 @@
-//! Segments that fit the frames that the stack has sent, more or less, as the input determines.
+//! Segments that answer the frames that the stack has sent. The input determines how well they fit.
 
 use super::{PEER_IP, PEER_MAC, STACK_IP, STACK_MAC};
 use crate::input::Input;
@@ -19,7 +19,7 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Notes the numbers in a frame of the stack for its connection.
+/// Updates the numbers of a connection from a frame that the stack has sent.
 pub fn observe(frame: &[u8], flows: &mut Vec<Flow>) {
     let Some(tcp) = frame.get(34..) else { return };
     if frame[12..14] != [8, 0] || frame[23] != 6 || tcp.len() < 20 {
@@ -34,7 +34,7 @@ pub fn observe(frame: &[u8], flows: &mut Vec<Flow>) {
     let full = flows.len() >= 64;
     match flows.iter_mut().find(|f| (f.stack_port, f.peer_port) == (stack_port, peer_port)) {
         Some(f) => {
-            // A retransmission does not move it back.
+            // A retransmission does not move `stack_nxt` back.
             if (flow.stack_nxt.wrapping_sub(f.stack_nxt) as i32) > 0 || tcp[13] & SYN != 0 {
                 f.stack_nxt = flow.stack_nxt;
             }
@@ -147,7 +147,7 @@ pub fn arp(reply: bool) -> Vec<u8> {
     frame
 }
 
-/// Returns programs for `read` and its siblings.
+/// Returns inputs: programs that consist of segments, actions of the application, and passing time.
 pub fn seeds() -> Vec<Vec<u8>> {
     const SEGMENT: [u8; 2] = [6, 255];
     let segment = |which: u8, shape: u8, rest: &[u8]| [&SEGMENT[..], &[which, shape], rest].concat();

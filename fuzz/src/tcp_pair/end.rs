@@ -23,7 +23,7 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// Returns the octets of the stream of `who` from `position` on.
+/// Returns the octets, from `position` on, of the stream that end `who` sends.
 fn octets(who: usize, position: u64, len: usize) -> &'static [u8] {
     let at = ((position + 7919 * who as u64) % PERIOD as u64) as usize;
     &pattern()[at..at + len]

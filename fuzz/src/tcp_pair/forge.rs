@@ -39,8 +39,8 @@ fn near(input: &mut Input, anchors: [Seq; 4]) -> Seq {
     if shape & 0x80 == 0 { anchor + offset } else { anchor - offset }
 }
 
-/// Reads a segment for end `to`, which has the numbers `n`; the other end has `peer`, if it is alive. `ports`: from,
-/// to.
+/// Reads a segment for end `to`, whose sequence numbers are `n`. `peer`: the numbers of the other end; `None` if its
+/// connection is gone. `ports`: source and destination.
 pub fn segment(
     input: &mut Input,
     to: usize,
@@ -110,7 +110,8 @@ fn effect(
     peer: Option<&Numbers>,
 ) -> Effect {
     let len = data + u32::from(flags & FIN) + u32::from(flags >> 1 & 1);
-    // Right after the window counts as well, because a peer that has filled it has no other number for its ACKs.
+    // The number right after the window counts as well, because a peer that has filled the window has no other number
+    // for its ACKs.
     let in_window = if len == 0 {
         n.rcv_nxt.le(seq) && seq.le(n.rcv_end)
     } else {

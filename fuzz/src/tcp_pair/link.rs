@@ -2,7 +2,7 @@
 
 use urnic_tcp::sum;
 
-/// The maximum number of frames in one direction; more are dropped, as routers do.
+/// The maximum number of frames in one direction. Further frames are dropped, as a router drops them.
 const MOST: usize = 256;
 
 struct InFlight {
@@ -94,7 +94,7 @@ impl Link {
         }
     }
 
-    /// Marks a packet that may be marked (RFC 3168 §5).
+    /// Marks a packet as a congested router does, if the packet may be marked (RFC 3168 §5).
     pub fn mark(&mut self, n: usize) {
         let Some(f) = self.frames.get_mut(n).filter(|f| !f.damaged) else { return };
         match tcp_over(&f.frame) {
@@ -110,7 +110,8 @@ impl Link {
     }
 }
 
-/// Makes a router's error for a frame that it cannot forward: from the other end, to the sender.
+/// Makes the ICMP error for a frame that is too large for a router. The error goes from the other end's address to the
+/// sender.
 pub fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let [m0, m1] = (mtu.min(0xffff) as u16).to_be_bytes();
     let mut reply = [frame.get(6..12)?, frame.get(..6)?, frame.get(12..14)?].concat();

@@ -96,9 +96,9 @@ pub unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32)
 }
 
 /// Copies `len` bytes in ascending order. The store that holds the last byte comes last and has release ordering: a
-/// reader that sees it (with acquire ordering) sees all the other bytes as well. Programs that spin on the last byte
-/// of a buffer rely on this. That last store is the largest naturally aligned word, up to eight bytes, that ends
-/// there, so an aligned eight-byte value changes at once.
+/// reader that sees it (with acquire ordering) sees all the other bytes as well. Programs that spin on the last byte of
+/// a buffer rely on this. That last store is the largest naturally aligned word, up to eight bytes, that ends with the
+/// last byte, so an aligned eight-byte value is written by a single store.
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and the two ranges must not overlap. Other threads or

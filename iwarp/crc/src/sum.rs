@@ -1,7 +1,7 @@
 //! Arithmetic of the Internet checksum (RFC 1071).
 
-/// Returns the sum of two adjacent pieces. `sum_a` covers the first `len_a` bytes and `sum_b` those after them; both
-/// were computed as if they began at an even offset.
+/// Returns the sum of two adjacent pieces. `sum_a` covers the first `len_a` bytes, and `sum_b` covers the bytes after
+/// them. Both were computed as if their bytes began at an even offset.
 #[inline]
 pub const fn combine(sum_a: u16, len_a: usize, sum_b: u16) -> u16 {
     let sum_b = if len_a % 2 == 1 { sum_b.swap_bytes() } else { sum_b };

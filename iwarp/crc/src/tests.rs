@@ -57,8 +57,8 @@ fn known_answers() {
     }
 }
 
-/// Runs one copying function from `src` into the middle of a guarded buffer. Checks that it wrote the data and
-/// nothing else.
+/// Runs one copying function from `src` into the middle of a guarded buffer. Checks that the function wrote the data
+/// and nothing else.
 fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, *const u8, usize) -> R) -> R {
     const GUARD: u8 = 0xa5;
     let end = at + src.len();
@@ -107,7 +107,7 @@ fn every_short_length_and_alignment() {
             let expected = (oracle_crc(state, src), oracle_sum(src));
             for kernel in kernels() {
                 check_reading(kernel, state, src, expected);
-                // Each time a different quarter of the targets, to save time.
+                // Each pass tests a different quarter of the targets, to save time.
                 for to in (0..64).filter(|to| (to + from + len) % 4 == 0) {
                     check(kernel, state, src, expected, &mut buffer.0, 64 + to);
                 }
@@ -135,8 +135,8 @@ fn random_long_data() {
     }
 }
 
-/// Data of a single value that is large enough for sums to overflow wherever they can, and longer than the parts into
-/// which it is cut.
+/// Data of one repeated byte: large enough that every sum that can overflow does, and longer than the parts into which
+/// kernels cut it.
 #[test]
 fn huge_data() {
     let mut source = vec![0xff; (1 << 26) + 1000];
@@ -186,7 +186,7 @@ fn forced_kernels_are_used() {
     for kernel in Kernel::ALL {
         assert_eq!(force_kernel(kernel), kernel.available());
         if kernel.available() {
-            // Other tests force no kernel, so the forced one stays.
+            // No other test forces a kernel, so this one stays forced.
             assert_eq!(super::kernel(), kernel);
             assert_eq!(finish(crc32c(INIT, b"123456789")), 0xe306_9283);
         }
@@ -194,7 +194,7 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
-/// Tells the other thread to end, even if an assertion here fails. Otherwise the test would hang.
+/// Tells the other thread to end, even if an assertion here fails, because the test would hang otherwise.
 struct AtEnd<'a>(&'a AtomicUsize);
 
 impl Drop for AtEnd<'_> {
@@ -274,7 +274,7 @@ fn placements_ascend() {
                     byte(i).store(0, Ordering::Relaxed);
                 }
                 turn.store(round + 1, Ordering::Release);
-                // The word that ends there, if it lies wholly within the placement.
+                // The aligned word at the end of the placement, if it lies wholly within the placement.
                 let end = at + len;
                 let word = (end % 8 == 0 && len >= 8).then(|| &target[end / 8 - 1]);
                 let whole = u64::from_ne_bytes([new; 8]);
@@ -311,8 +311,8 @@ fn placements_ascend_in_place() {
             let (to, by) = (rng.usize(..64), rng.usize(1..=len.min(128)));
             let mut moved = original.clone();
             let base = moved.as_mut_ptr();
-            // SAFETY: both ranges are within the vector. They overlap, which the contract of `place` excludes but its
-            // kernels, which use raw pointers only, do not.
+            // SAFETY: both ranges are within the vector. They overlap. The contract of `place` excludes this, but the
+            // kernels permit it, because they use raw pointers only.
             unsafe { (kernel.place)(base.add(to), base.add(to + by), len) };
             let same = moved[to..to + len] == original[to + by..to + by + len];
             assert!(same, "{:?}: {len} bytes to {to} from {by} behind", kernel.kernel);

@@ -1,8 +1,8 @@
 //! Kernels for x86-64, and the functions that they share.
 //!
-//! Assembler instructions read memory that others may write meanwhile, and write memory that others may read
-//! meanwhile. The compiler can neither repeat, split nor reorder them, nor turn a loop of them into a call of
-//! `memcpy`. And no Rust rule about data races applies to them.
+//! The assembler instructions here may read memory that other threads or processes write at the same time, and may
+//! write memory that they read. The compiler can neither repeat, split nor reorder them, nor turn a loop of them into a
+//! call of `memcpy`. Rust's rules about data races do not apply to them.
 
 use std::arch::asm;
 

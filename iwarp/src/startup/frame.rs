@@ -35,7 +35,7 @@ impl Word {
             let v = v as u16 & NO_NEGOTIATION;
             (v != NO_NEGOTIATION).then_some(v)
         };
-        // B, C and D mean nothing without A (MPAE-30).
+        // The flags B, C and D have no meaning unless flag A is set (MPAE-30).
         let rtr = (word & PEER_TO_PEER != 0).then_some(RtrKinds {
             send: word & RTR_SEND != 0,
             write: word & RTR_WRITE != 0,
@@ -99,8 +99,8 @@ impl Collector {
     }
 
     /// Takes octets up to the end of the frame. Returns how many it took, and the frame with its user's private data
-    /// once the frame is whole. Reports an error at the first octet that shows it, so a peer without MPA is usually
-    /// found out at its first octet.
+    /// once the frame is whole. Reports an error as soon as the octets show it, so a peer without MPA is usually
+    /// detected at its first octet.
     pub(super) fn take(&mut self, input: &[u8]) -> Result<(usize, Option<Received>), StartupError> {
         let fixed = self.fill(input, FIXED_LEN);
         let key = self.octets.len().min(self.key.len());
@@ -111,7 +111,7 @@ impl Collector {
         let Some(&[.., flags, rev, pd_high, pd_low]) = self.octets.first_chunk::<FIXED_LEN>() else {
             return Ok((fixed, None));
         };
-        // Ignores the Res bits (MPA-57). In revision 1, S is one of them (MPAE-40).
+        // Ignores the Res bits (MPA-57). In revision 1, the S bit is reserved as well (MPAE-40).
         if !(1..=self.max_rev.min(2)).contains(&rev) {
             return Err(StartupError::Revision(rev));
         }

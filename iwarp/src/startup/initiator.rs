@@ -21,7 +21,7 @@ pub struct Initiator {
 pub enum Progress {
     /// The Reply is not complete yet.
     NeedMore {
-        /// Octets taken, which is all of them.
+        /// Octets taken: always all that were offered.
         consumed: usize,
     },
     /// The Reply is complete.
@@ -46,7 +46,7 @@ pub enum Outcome {
 }
 
 impl Initiator {
-    /// Starts. Returns the Request to send as well.
+    /// Begins the start-up. Also returns the Request to send.
     pub fn new(offer: &Offer<'_>) -> Result<(Initiator, Vec<u8>), StartupError> {
         if !matches!(offer.rev, 1 | 2) {
             return Err(StartupError::Offer);
@@ -86,7 +86,7 @@ impl Initiator {
         if reply.reject {
             return Ok(Outcome::Rejected(peer, private_data));
         }
-        // An enhanced Request gets an enhanced Reply, any other Request an unenhanced one (MPAE-6, MPAE-38).
+        // The Reply must be enhanced if and only if the Request is (MPAE-6, MPAE-38).
         if peer.enhanced != (self.rev == 2) {
             return Err(StartupError::ReplyFormat);
         }
@@ -97,7 +97,7 @@ impl Initiator {
             tx_markers: reply.markers,
             rx_markers: self.markers,
             ird: self.ird,
-            // No more Reads than the peer serves, unless the peer declines to negotiate (MPAE-16, MPAE-20).
+            // Our ORD must not exceed the peer's IRD, unless the peer declines to negotiate (MPAE-16, MPAE-20).
             ord: peer.ird.map_or(self.ord, |ird| self.ord.min(ird)),
             rtr: None,
             peer_to_peer: peer.peer_to_peer,

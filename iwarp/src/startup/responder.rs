@@ -61,7 +61,7 @@ impl Responder {
         }
     }
 
-    /// Accepts. Returns the Reply to send and the parameters of Full Operation. Ignores [`Offer::rev`] and
+    /// Accepts the Request. Returns the Reply to send and the parameters of Full Operation. Ignores [`Offer::rev`] and
     /// [`Offer::peer_to_peer`], because both follow the Request (MPAE-6, MPAE-24).
     pub fn accept(&mut self, offer: &Offer<'_>) -> Result<(Vec<u8>, Negotiated), StartupError> {
         let State::Asked(request) = &self.state else { return Err(StartupError::OutOfTurn) };
@@ -98,7 +98,7 @@ impl Responder {
         Ok((octets, negotiated))
     }
 
-    /// Rejects. Returns the Reply to send. TCP stays open until our user closes it (MPA-66).
+    /// Rejects the Request. Returns the Reply to send. TCP stays open until our user closes it (MPA-66).
     pub fn reject(&mut self, private_data: &[u8]) -> Result<Vec<u8>, StartupError> {
         let State::Asked(request) = &self.state else { return Err(StartupError::OutOfTurn) };
         own_private_data(private_data, request.word.is_some())?;

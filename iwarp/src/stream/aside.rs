@@ -1,4 +1,4 @@
-//! Waiting segments of queue 0: those of a message that found no receive, and all after them.
+//! Waiting segments of queue 0: the segments of a message that found no receive request, and all later ones.
 //!
 //! By RFC 5041 §7.2 (ERR-22) a message without a receive buffer ends the stream. Programs written for InfiniBand rely
 //! on its receiver-not-ready retry instead. So a stream may let such messages wait
@@ -20,7 +20,7 @@ const ROOM_MIN: usize = 256;
 
 /// The octets of a ULPDU, in one piece or in several.
 pub(super) trait Octets {
-    /// Calls `f` with each piece of the ULPDU from octet `from` on, and with the piece's offset from there.
+    /// Calls `f` with each piece of the ULPDU from octet `from` on, and with the piece's offset relative to `from`.
     fn pieces(&self, from: usize, f: impl FnMut(u32, &[u8]));
 }
 
@@ -35,8 +35,8 @@ impl Octets for &[u8] {
 /// A waiting segment.
 pub(super) struct Waiting<'a> {
     pub(super) ulpdu: &'a [u8],
-    /// Octets of the Write directly before the message that this segment ends, for the report if the message is
-    /// Immediate Data; 0 if the segment ends none.
+    /// Octets of the Write directly before the message; 0 unless this is the message's last segment. Immediate Data
+    /// reports them.
     pub(super) written: u32,
 }
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 /// Most chunks of one FPDU that are held.
 const MAX_HELD: usize = 8;
 
-/// Octets that held chunks must carry on average to be worth their frames. Without this limit, a peer that sends
-/// octet by octet would pin one frame per octet.
+/// Minimum average of octets that each held chunk must carry. Without this limit, a peer that sends octet by octet
+/// would pin one frame per octet.
 const WORTH_HOLDING: usize = 256;
 
 /// Octets of the largest FPDU with its markers: the most that staging allocates.
@@ -43,7 +43,7 @@ pub struct IncompleteFpdu {
 pub enum Wants {
     /// Room in the [`Budget`](crate::Budget).
     Memory,
-    /// A receive, and [`Stream::take_up_sends`](crate::Stream::take_up_sends).
+    /// A posted receive, then a call of [`Stream::take_up_sends`](crate::Stream::take_up_sends).
     Receive,
     /// The end of an invalidation ([`Invalidation::Later`](crate::Invalidation::Later)).
     Invalidation,
@@ -144,8 +144,8 @@ impl<C: Chunk> Assembly<C> {
     /// Keeps the octets of `chunk` from `from` on. Holds the chunk if that is allowed and worth a buffer, and copies
     /// the octets otherwise. The FPDU must stay incomplete with these octets.
     ///
-    /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the budget has room, all of the
-    /// FPDU is kept.
+    /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the FPDU's size is reserved, every
+    /// later octet of the FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
         // The first one or two octets may arrive before the size is known.
@@ -244,7 +244,7 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
-    /// Does the same for a range of the FPDU's own octets, without the markers (MPA-26).
+    /// Calls `f` with each piece of the FPDU's own octets in `range`, without the markers (MPA-26).
     pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
         let mut at = range.start;
         while at < range.end {

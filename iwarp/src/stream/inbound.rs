@@ -1,6 +1,6 @@
 //! The inbound half: checks and places one DDP segment, and completes its message (RFC 5041 §7, RFC 5040 §7).
 //!
-//! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then those that need the user's
+//! Order of the checks: length, DDP version, queue, RDMAP version and opcode, MSN, then the checks that need the user's
 //! resources (receive request, STag, read queue). A malformed segment takes none of these resources. The offset and
 //! length of a Send are checked only after it has taken its receive request, because the size of the request limits
 //! them.
@@ -62,8 +62,8 @@ impl<'a> Segment<'a> {
         self.fault(Terminate::new(1, 2, code), cause)
     }
 
-    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly that many;
-    /// a [`Fault`] if it is not one (ERR-39, ERR-43).
+    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly these
+    /// octets; a [`Fault`] if the message has another form (ERR-39, ERR-43).
     fn only<const N: usize>(&self, control: Control, h: Untagged, cause: Cause) -> Result<&[u8; N], Fault> {
         let whole = usize::from(self.len) == UNTAGGED_LEN + N && h.mo == 0 && control.last;
         let rdma = self.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk()).filter(|_| whole);
@@ -82,15 +82,16 @@ struct Message {
     placed: u32,
 }
 
-/// The Write that is arriving, or the last one. Immediate Data that directly follows a Write reports the length of that
-/// Write, which the receiver's program takes for the octets that are present. So the length counts only octets placed
-/// without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not counted.
+/// The Write that is arriving, or the Write that arrived last. Immediate Data that directly follows a Write reports the
+/// length of that Write, and the receiver's program relies on so many octets being present. So the length counts only
+/// octets placed without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not
+/// counted.
 #[derive(Debug, Default)]
 struct Write {
     /// Start of the Write; valid if `len` is not 0.
     stag: u32,
     to: u64,
-    /// Octets placed from there on without a gap.
+    /// Octets placed without a gap from the start of the Write.
     len: u32,
     /// The last segment of the Write has not arrived.
     open: bool,
@@ -132,9 +133,9 @@ impl Write {
 enum Unready {
     /// The message ends the stream (ERR-22).
     Ends,
-    /// The message waits, and so do those after it on the queue.
+    /// The message and all later ones of the queue wait.
     Waits,
-    /// The message is discarded, and so are those after it on the queue, because the user takes no more messages.
+    /// The message and all later ones of the queue are discarded, because the user takes no more messages.
     Discarded,
 }
 
@@ -164,7 +165,7 @@ enum Taken {
 #[derive(Clone, Copy)]
 enum Arrival {
     Now,
-    /// Before: the message has waited. Immediate Data reports `written` octets.
+    /// The message arrived earlier and has waited. Immediate Data reports `written` octets.
     Earlier {
         written: u32,
     },
@@ -332,8 +333,8 @@ impl Inbound {
         };
         let capacity = message.capacity;
         // A segment may overlap octets that were placed before. A gap is a fault, although the missing octets might
-        // come later. If they never came, the message would report them as received, while the buffer might hold what
-        // another peer sent (DDP-65).
+        // come later. If they never came, the message would report them as received, although the buffer might hold
+        // data of another peer (DDP-65).
         if h.mo > message.placed || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }
@@ -471,7 +472,7 @@ impl Inbound {
         self.aside.as_ref().map(|aside| aside.fault())
     }
 
-    /// Handles the waiting messages in order, until one lacks a receive or an invalidation is not done.
+    /// Handles the waiting messages in order, until a message lacks a receive or an invalidation is not done.
     pub(super) fn take_up<S: Sink>(&mut self, sink: &mut S) -> Result<(), Fault> {
         let Some(mut aside) = self.aside.take() else { return Ok(()) };
         while let Some(Waiting { ulpdu, written }) = aside.first() {
@@ -658,7 +659,7 @@ fn terminate<S: Sink>(
             sink.deliver(Delivery::Terminated(t));
             Ok(Handled::Terminated)
         }
-        // A Terminate gets no Terminate in answer, not even a malformed one (ERR-47).
+        // A Terminate, even a malformed one, must not be answered with a Terminate (ERR-47).
         None => Err(Fault { terminate: None, cause: Cause::MalformedTerminate }),
     }
 }

@@ -17,7 +17,7 @@ fn target(role: Role, crc: bool, rx_markers: bool) -> Node {
         for len in [0, 8, 200] {
             node.read(len, (0x11, 16), (5, 0)).unwrap();
         }
-        // The ids are 4 and so on, as an answer must have them.
+        // The id of this Atomic is 4, because three Reads precede it. A response must carry that id.
         node.atomic((0x11, 240), (5, 0), AtomicOp::FetchAdd { add: 1, mask: 0 }).unwrap();
         node.take_out();
     }
@@ -55,7 +55,7 @@ pub fn iwarp_stream(data: &[u8]) {
     stream(data, false);
 }
 
-/// Does the same for a stream with markers, which are correct around pieces of `data`.
+/// Like [`iwarp_stream`], for a stream with markers. Around pieces of `data`, the markers are correct.
 pub fn marker_stream(data: &[u8]) {
     stream(data, true);
 }
@@ -91,13 +91,13 @@ fn stream(data: &[u8], markers: bool) {
             _ => (seed >> 33) as usize % 2000,
         }
     });
-    // The chunks decide how often Requests are served, and so when IRD is exceeded.
+    // The sizes of the chunks decide how often Requests are served, and so when IRD is exceeded.
     let limited = |f: &Option<Fault>| f.as_ref().is_some_and(|f| matches!(f.cause, Cause::ReadLimit { .. }));
     if !limited(&fault) && !limited(&split_fault) {
         assert_eq!(fault, split_fault);
         assert_eq!(whole.memory.events, split.memory.events);
         assert_eq!(whole.memory.received, split.memory.received);
-        // The chunks also decide when Atomics are performed: before or after later Writes (RDMAPX-20).
+        // The sizes of the chunks also decide when Atomics are performed: before or after later Writes (RDMAPX-20).
         let atomics = whole.memory.events.contains(&Delivery::AtomicRequested);
         for (a, b) in whole.memory.regions.iter().zip(&split.memory.regions) {
             assert!((a.data() == b.data() || atomics) && a.valid == b.valid);
@@ -116,7 +116,8 @@ fn fastrand_like(data: &[u8]) -> u64 {
     data.iter().fold(0xCBF2_9CE4_8422_2325, |h, &o| (h ^ u64::from(o)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// `data[0]` selects the end and its revision. The rest must give the same result whole and octet by octet.
+/// `data[0]` selects the end and its revision. The rest of `data` must give the same result in one piece and octet by
+/// octet.
 pub fn mpa_startup(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let offer = Offer {
@@ -159,7 +160,7 @@ fn respond(offer: &Offer<'_>, data: &[u8]) {
             let (reply, n) = responder.accept(offer).unwrap();
             assert!(peer.ird.is_none_or(|ird| n.ord <= ird));
             assert_eq!(n.crc, offer.crc || peer.crc);
-            // An Initiator of the same kind accepts it.
+            // An Initiator of the same revision accepts the Reply.
             let ask = Offer { rev: if peer.enhanced { 2 } else { 1 }, ird: 0x3FFE, ..*offer };
             let ask = Offer { peer_to_peer: None, ..ask };
             let (mut initiator, _) = Initiator::new(&ask).unwrap();
@@ -189,7 +190,8 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
         Ok::<_, StartupError>(None)
     };
     let whole = run(data.len());
-    // A peer counts as an Initiator as soon as its key can be nothing else, before the rest is known.
+    // Octet by octet, the peer counts as an Initiator as soon as its octets can begin only an Initiator's key. In one
+    // piece, a key with a later wrong octet is no MPA key.
     let either = [Err(StartupError::BothInitiators), Err(StartupError::NotMpa)];
     let split = run(1);
     assert!(whole == split || [&whole, &split].iter().all(|r| either.contains(r)), "{whole:?} {split:?}");
@@ -199,7 +201,8 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
     }
 }
 
-/// The content of a Terminate. Whatever is understood of it encodes and decodes to the same, and has words.
+/// Takes `data` as the content of a Terminate. A Terminate that can be decoded stays the same when it is encoded and
+/// decoded again, and has a text.
 pub fn terminate(data: &[u8]) {
     let data = &data[..data.len().min(4000)];
     let decoded = Terminate::decode(data);

@@ -1,10 +1,10 @@
-//! Keeps the mbufs of an engine's pool: a stack, without locks.
+//! Keeps the free mbufs of an engine's pool in a stack without locks.
 //!
 //! A mempool's usual ring hands out the mbuf that was freed longest ago, so traffic walks through the whole pool and
-//! falls out of the processor's cache. Mempools hide this behind a cache for each EAL thread, which our threads are
-//! not. A stack hands out the mbuf that was freed last: frames of 1514 bytes go about 1.5 times as fast. One engine
-//! uses a pool, under its lock, so nothing here needs to be atomic, with one exception: the control thread may read
-//! the number of mbufs in the pool.
+//! misses the processor's cache. Mempools avoid this by a cache for each EAL thread, but our threads are not EAL
+//! threads. A stack hands out the mbuf that was freed last, which makes traffic of 1514-byte frames about 1.5 times as
+//! fast. One engine uses a pool, under its lock, so nothing here needs to be atomic, with one exception: the control
+//! thread may read the number of mbufs in the pool.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};

@@ -1,6 +1,7 @@
 use super::*;
 
-/// The index of an interface that does not exist: the names do not need one, and no port has such names.
+/// The index of an interface that does not exist. A name can be reserved without an interface, and no port uses names
+/// with this index.
 const NOWHERE: i32 = i32::MAX;
 
 fn address(text: &str) -> IpAddr {
@@ -40,7 +41,7 @@ fn a_thousand_refusals_all_name_the_holder() {
     }
 }
 
-/// A forked child keeps no address of its parent's.
+/// A forked child does not keep the addresses of its parent reserved.
 #[test]
 fn a_forked_child_lets_go() {
     let ip = address("10.1.2.6");
@@ -61,7 +62,7 @@ fn a_forked_child_lets_go() {
     }
     assert!(child > 0, "a child");
     drop(held);
-    // The child has the socket until the kernel lets it run.
+    // The child holds the socket until the kernel first lets the child run.
     let start = std::time::Instant::now();
     let again = loop {
         match Held::hold(NOWHERE, None, ip) {

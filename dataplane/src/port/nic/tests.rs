@@ -16,7 +16,7 @@ fn v4() -> Vec<u8> {
     f
 }
 
-/// Corrects the header checksum, as that of a header of 20 octets, whatever length the header states.
+/// Corrects the header checksum as if the header had 20 octets, whatever length it states.
 fn complete(frame: &mut [u8]) {
     frame[24..26].fill(0);
     let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -129,7 +129,7 @@ struct Driver {
     sent: Vec<u16>,
 }
 
-/// Refuses frames with odd numbers: stops at the first one.
+/// Refuses frames with odd numbers. Stops at the first refused frame.
 unsafe extern "C" fn prepare(_: *mut std::ffi::c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
     // SAFETY: the test passes `n` live mbufs.
     (0..n).find(|&i| unsafe { (**frames.add(i.into())).port % 2 == 1 }).unwrap_or(n)
@@ -146,9 +146,9 @@ unsafe extern "C" fn burst(driver: *mut std::ffi::c_void, frames: *mut *mut sys:
     }
 }
 
-/// Sends frames numbered `numbers` to a driver with room for `room`. A refused frame is replaced by one whose number
-/// is a hundred higher, except 7, which has no replacement. Returns how many were taken, what was sent, what is left,
-/// and the counters.
+/// Sends frames numbered `numbers` to a driver with room for `room`. A refused frame is replaced by a frame whose
+/// number is a hundred higher, except 7, which has no replacement. Returns how many were taken, what was sent, what is
+/// left, and the counters.
 fn offered(numbers: &[u16], room: u16) -> (u16, Vec<u16>, Vec<u16>, NicChecksums) {
     let flagged = |port| sys::rte_mbuf { port, ol_flags: sys::RTE_MBUF_F_TX_TCP_CKSUM, ..Default::default() };
     let mut mbufs: Vec<sys::rte_mbuf> = numbers.iter().map(|&n| flagged(n)).collect();

@@ -21,9 +21,10 @@ const WORDS_MAX: usize = 128;
 /// Shortest data for which three streams are faster than one.
 const THREE_MIN: usize = 144;
 
-/// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by it and running the product through
-/// the CRC32 instruction has the same effect as running `n` zero words through the instruction. The product of two
-/// reflected values comes out times x, and the instruction multiplies by x^32, so the value is x^(64 n - 33).
+/// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by `SHIFT[n]` and running the product
+/// through the CRC32 instruction has the same effect as running `n` zero words through the instruction. The product of
+/// two reflected values has an additional factor of x, and the instruction multiplies by x^32, so the value is
+/// x^(64 n - 33).
 static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
     let mut table = [0; 2 * WORDS_MAX + 1];
     let word = x_to(64);
@@ -51,7 +52,7 @@ fn product(state: u64, constant: u32) -> u64 {
 /// `src` must be readable and, if `COPY`, `dst` writable for eight bytes.
 #[inline(always)]
 unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, acc: &mut u64) -> u64 {
-    // SAFETY: the caller's promise. Only what is copied may be memory that changes.
+    // SAFETY: the caller's promise. Only memory that is copied may change meanwhile.
     unsafe {
         let word = if COPY { load64(src) } else { ptr::read_unaligned(src.cast::<u64>()) };
         if COPY {

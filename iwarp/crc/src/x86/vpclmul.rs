@@ -1,11 +1,11 @@
 //! Carry-less multiplication of 64-byte vectors.
 //!
 //! The data is taken as vectors of 64 bytes that end where the data ends. The first vector holds the remainder of the
-//! length, after zeros. The CRC register is added to the first bytes of the data and itself starts from zero, so the
-//! zeros before the data do not change the CRC. Each vector is multiplied to the position of the last one (folded), and
-//! all are added. The sum is folded in the same way to its last 16 bytes, which go through the CRC32 instruction. Two
-//! or three vectors are folded one onto the next, and four to seven independently of each other. Longer data first goes
-//! through four running vectors.
+//! length, after zeros. The CRC register is added to the first bytes of the data, and the computation starts from a
+//! register of zero, so the zeros before the data do not change the CRC. Each vector is folded: multiplied so that it
+//! counts at the position of the last vector. All folded vectors are added. The sum is folded in the same way to its
+//! last 16 bytes, which go through the CRC32 instruction. Two or three vectors are folded one onto the next, and four
+//! to seven independently of each other. Longer data first goes through four running vectors.
 //!
 //! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...). They sum
 //! the low and the high bytes, on an execution port that the multiplications leave free.
@@ -30,7 +30,7 @@ const VECTOR_MIN: usize = 128;
 const PART: usize = 1 << 26;
 
 /// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight. They
-/// are reflected 64-bit values; the product of two such values comes out multiplied by x.
+/// are reflected 64-bit values; the product of two such values has an additional factor of x.
 const fn fold_by(bits: u32) -> [u64; 2] {
     [(x_to(bits + 63) as u64) << 32, (x_to(bits - 1) as u64) << 32]
 }
@@ -39,8 +39,8 @@ const fn fold_by(bits: u32) -> [u64; 2] {
 static FOLD: [[u64; 2]; 7] =
     [[0; 2], fold_by(512), fold_by(1024), fold_by(1536), fold_by(2048), fold_by(2560), fold_by(3072)];
 
-/// Multipliers that move each quarter of a vector to the position of the last one. The last quarter itself is left
-/// out.
+/// Multipliers that move each quarter of a vector to the position of the last one. The last quarter needs no
+/// multiplier.
 static QUARTERS: [[u64; 2]; 4] = [fold_by(384), fold_by(256), fold_by(128), [0; 2]];
 
 /// Returns the vector multiplied by `k`.
@@ -68,7 +68,7 @@ fn multiplier(d: usize) -> __m512i {
 /// Reads 64 bytes; exactly once if `ONCE`.
 ///
 /// # Safety
-/// `src` must be readable for 64 bytes, and without `ONCE` nobody may write them.
+/// `src` must be readable for 64 bytes. Without `ONCE`, these bytes must not be written meanwhile.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load<const ONCE: bool>(src: *const u8) -> __m512i {
@@ -169,8 +169,8 @@ impl Cursor {
         }
     }
 
-    /// Takes the first `len` bytes, 1 to 64, and puts them at the end of a vector after zeros. Returns the vector and
-    /// the mask of their positions.
+    /// Takes the first `len` bytes, 1 to 64, and puts them at the end of a vector after zeros. Returns the vector, and
+    /// the mask of the positions of the bytes in it.
     ///
     /// # Safety
     /// `len` bytes must be left.
@@ -229,8 +229,8 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
             return (state, at.sums.total(len % 2 == 1));
         }
 
-        // The register is added to the first four bytes. If the first vector has fewer, the rest is added to the next
-        // one.
+        // The register is added to the first four bytes. If the first vector has fewer, the rest of the register is
+        // added to the next vector.
         let low = |v: u32| _mm512_zextsi128_si512(_mm_cvtsi32_si128(v as i32));
         let v0 = _mm512_xor_si512(v0, _mm512_maskz_expand_epi8(position, low(state)));
         let over = low((u64::from(state) >> (8 * first.min(4))) as u32);
@@ -253,7 +253,7 @@ unsafe fn vectors<const COPY: bool, const CRC: bool, const SUM: bool>(
                 d = fold_onto(d, by_four, at.next::<COPY, SUM, 1>());
                 left -= 4;
             }
-            // Returns the sum of the four running vectors at the position `n` vectors after the last of them.
+            // Returns the sum of the four running vectors, folded to the position `n` vectors after the last of them.
             let four = |n: usize| {
                 let ab = fold_onto(a, multiplier(3 + n), fold(b, multiplier(2 + n)));
                 let d = if n == 0 { d } else { fold(d, multiplier(n)) };
