@@ -22,7 +22,7 @@ use crate::shared::qp::QpShared;
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
 
 impl DeviceShared {
-    /// Runs `verb` on the engine that a queue pair belongs to, between passes, then a pass.
+    /// Runs `verb` on the engine that a queue pair belongs to, between passes, and then runs a pass.
     ///
     /// # Errors
     /// Those of `verb`; [`Error::Forked`], [`Error::Interrupted`].
@@ -84,7 +84,7 @@ impl DeviceShared {
         let home = settled(qp)?;
         if home != request.engine {
             let parcel = self.shards.of(request.engine).control(|engine| {
-                // The news that the peer has given up may have arrived.
+                // This pass learns whether the peer has given up.
                 engine.pass();
                 engine.part_with(*request)
             })?;
@@ -139,7 +139,8 @@ impl DeviceShared {
     fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
         for _ in 0..ATTEMPTS {
             let parcel = self.shards.of(from).arrange(|engine| {
-                // The program must take what the queue pair has completed here before what it will complete there.
+                // The program must take the completions that the queue pair has here before those that it will have
+                // there.
                 let holds = |cq: &Arc<CqShared>| cq.holds_of(from, qp.qpn);
                 let waits = engine.has_completed(qp.qpn) && [&qp.send_cq, &qp.recv_cq].into_iter().any(holds);
                 if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
@@ -182,8 +183,8 @@ impl DeviceShared {
     }
 }
 
-/// Attempts to find that the program has taken all completions of a queue pair. While another thread polls, no
-/// attempt can tell.
+/// Maximum number of attempts to find that the program has taken all completions of a queue pair. An attempt finds
+/// out nothing while another thread polls.
 const ATTEMPTS: u32 = 1000;
 
 const UNTAKEN: Error = Error::Invalid(

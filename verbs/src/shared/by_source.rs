@@ -60,7 +60,7 @@ mod tests {
         queue.push(Source::V4(2), 10);
         (20..22).for_each(|i| queue.push(Source::V6(1), i));
         let mut order = vec![queue.pop().unwrap()];
-        // A source that had a turn, and has entries again, waits behind those that had none yet.
+        // A source that had a turn, and has entries again, waits behind the sources that had no turn yet.
         queue.push(Source::V4(2), 11);
         order.extend(std::iter::from_fn(|| queue.pop()));
         assert_eq!(order, [0, 10, 20, 1, 11, 21, 2, 3]);

@@ -14,7 +14,7 @@ const FORGOTTEN: u32 = u32::MAX - 1;
 pub(crate) struct Bell(AtomicBool);
 
 impl Bell {
-    /// Whether it has rung and was not answered. Only a hint: it tells nothing about what was posted.
+    /// Whether the bell has rung and was not answered. Only a hint, which tells nothing about posted work.
     #[inline]
     pub(crate) fn is_ringing(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -113,7 +113,7 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
     })
 }
 
-/// Destroys the completion queues and channels that the identifier holds, whoever made them.
+/// Destroys the completion queues and channels that the identifier holds, even if the program made them.
 ///
 /// # Safety
 /// `id` is an identifier without a queue pair.

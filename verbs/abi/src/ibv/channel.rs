@@ -22,8 +22,8 @@ pub struct Channel {
     pub channel: CompChannel,
 }
 
-/// The existing channels, and the completion queues by number. A thread may be waiting in a channel while another
-/// destroys it, so it looks the channel up here before it touches anything.
+/// The existing channels, and the completion queues by number. Another thread may destroy a channel in which a thread
+/// waits, so after its wait a thread looks the channel up here before it uses it.
 #[derive(Default)]
 struct Known {
     channels: HashMap<usize, CompChannel>,
@@ -111,7 +111,8 @@ unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     })
 }
 
-/// Takes the event that was counted. Returns 1, 0 if it is gone, or -1 and errno.
+/// Takes the event that a read of the descriptor has counted. Returns 1 if it has one, 0 if the event is gone, or -1
+/// and errno.
 #[inline(never)]
 unsafe extern "C" fn take(
     channel: *mut ibv_comp_channel,
@@ -137,7 +138,7 @@ unsafe extern "C" fn take(
     })
 }
 
-/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+/// Blocks in a read of the channel's descriptor, unless the program has made it non-blocking. A cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,

@@ -18,7 +18,7 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::PORT;
 
-/// Inline bytes that every queue pair takes at least.
+/// Minimum number of inline bytes that every queue pair takes.
 const LEAST_INLINE: u32 = 64;
 /// Inline bytes for each request of a short send queue.
 const SHORT_INLINE: u32 = 512;
@@ -33,7 +33,7 @@ fn unasked_inline(max_send_wr: u32) -> u32 {
     (ALL_INLINE / max_send_wr.max(1)).clamp(LEAST_INLINE, SHORT_INLINE)
 }
 
-/// What the connection manager does when a queue pair ends.
+/// Functions of the connection manager, called when a queue pair ends.
 pub struct Ends {
     /// Ends the queue pair's connection gracefully, if it has one.
     pub close: fn(u32),
@@ -43,7 +43,7 @@ pub struct Ends {
 
 static ENDS: OnceLock<Ends> = OnceLock::new();
 
-/// Has `ends` called for all queue pairs that end from now on; only the first call counts.
+/// Has `ends` called for all queue pairs that end from now on. Only the first call has an effect.
 pub fn tell_of_ends(ends: Ends) {
     let _ = ENDS.set(ends);
 }
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// Returns whether payload is placed in ascending order, the last byte last: for RDMA Writes it is.
+/// Returns whether the engine places payload in ascending order, the last byte last. It does so for RDMA Writes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: c_int, flags: u32) -> c_int {
     (!qp.is_null() && flags == 0 && op == IBV_WR_RDMA_WRITE).into()

@@ -79,9 +79,9 @@ impl Lane {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).ring.released())
     }
 
-    /// Moves the completions to `fresh`, which replaces the entries, and returns the old ones. If the engine has
-    /// added more than `fresh` can hold since the caller checked, larger entries replace them, so that nothing is
-    /// lost. The caller has the engine lock.
+    /// Moves the completions to `fresh`, which replaces the entries, and returns the old entries. If the engine has
+    /// added more completions than `fresh` can hold since the caller checked, larger entries are used instead of
+    /// `fresh`, so that nothing is lost. The caller has the engine lock.
     pub(super) fn replace(&self, poller: &mut Poller, mut fresh: Entries) -> Entries {
         let pending = self.pending(poller);
         if pending > fresh.ring.capacity() {

@@ -13,7 +13,7 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::wc::Wc;
 use urnic_config::MAX_ENGINES;
 
-/// Only a stopped machine takes this long.
+/// Time limit that only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn engine(index: usize) -> EngineNumber {
@@ -86,7 +86,7 @@ fn each_lane_has_the_depth_of_the_queue() {
     assert!(!cq.overflowed());
     assert_eq!(cq.shared.push(engine(1), wc(4)), Err(CqOverflow));
     assert!(cq.overflowed());
-    // A refusal changes nothing, whichever lane is the reason.
+    // A refused resize changes nothing, whichever lane is the reason.
     let mut out = [Wc::default(); 16];
     assert_eq!(cq.poll(&mut out[..3]), 3);
     assert!(cq.resize(2).is_err() && cq.depth() == 4);
