@@ -335,7 +335,7 @@ impl Qp {
         }
     }
 
-    /// Whether posted work is flushed.
+    /// Returns whether posted work is flushed.
     #[inline]
     fn is_over(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8

@@ -15,7 +15,7 @@ const ANY: u8 = 2;
 pub(crate) struct Arming(AtomicU8);
 
 impl Arming {
-    /// Whether an event is requested. Only a hint.
+    /// Returns whether an event is requested. Only a hint.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.0.load(Ordering::Relaxed) != NO

@@ -175,7 +175,7 @@ impl CqShared {
         self.other_lanes.get()?.get(engine.index())?.get().map(|lane| &**lane)
     }
 
-    /// Whether there are lanes beside that of the home engine.
+    /// Returns whether there are lanes beside that of the home engine.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.others.load(Ordering::Acquire) != 0
@@ -195,7 +195,7 @@ impl CqShared {
         }
     }
 
-    /// Whether completions were lost.
+    /// Returns whether completions were lost.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }

@@ -120,21 +120,21 @@ impl Lane {
         taken
     }
 
-    /// Whether there is a completion to take.
+    /// Returns whether there is a completion to take.
     #[inline(always)]
     pub(super) fn has_some(&self, poller: &Poller) -> bool {
         let ring = &self.polled(poller).ring;
         ring.peek(ring.released()).is_some()
     }
 
-    /// Called by the engine, under its lock: whether all completions have been taken.
+    /// Called by the engine, under its lock: returns whether all completions have been taken.
     pub(super) fn is_empty(&self) -> bool {
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
         entries.ring.released() == self.head.load(Ordering::Relaxed)
     }
 
-    /// Whether completions of this queue pair wait here.
+    /// Returns whether completions of this queue pair wait here.
     pub(super) fn holds_of(&self, poller: &Poller, qpn: u32) -> bool {
         let ring = &self.polled(poller).ring;
         let first = ring.released();

@@ -6,7 +6,7 @@ use crate::shared::error::{Error, Result};
 
 /// A block of memory. Dropping it frees it.
 pub(crate) trait Block: Send + Sync {
-    /// Returns its first byte.
+    /// Returns the address of the block's first byte.
     fn base(&self) -> *mut u8;
 }
 

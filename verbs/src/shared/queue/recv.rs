@@ -84,13 +84,13 @@ impl RecvQueue {
         self.ring.release_one(number.0);
     }
 
-    /// Whether receive `number` is posted and not taken.
+    /// Returns whether receive `number` is posted and not taken.
     #[inline]
     pub(crate) fn has(&self, number: WrNumber) -> bool {
         self.ring.is_published(number.0)
     }
 
-    /// Whether receive `number` was posted, even if it was taken since.
+    /// Returns whether receive `number` was posted, even if it was taken since.
     pub(crate) fn was_posted(&self, number: WrNumber) -> bool {
         self.ring.was_published(number.0)
     }

@@ -44,7 +44,7 @@ pub(crate) struct SendView<'a> {
 }
 
 impl SendView<'_> {
-    /// Returns the opcode of its completion.
+    /// Returns the opcode of the request's completion.
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self.entry.op {
@@ -55,7 +55,7 @@ impl SendView<'_> {
         }
     }
 
-    /// Whether it is complete only when the peer has answered.
+    /// Returns whether the request is complete only when the peer has answered.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
         match self.entry.op {
@@ -83,7 +83,7 @@ impl SendView<'_> {
 /// The source of a request's payload when it is posted.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// Its scatter-gather list. Inline requests are gathered from the regions of the protection domain.
+    /// The request's scatter-gather list. Inline requests are gathered from the regions of the protection domain.
     Listed(&'a Regions),
     /// These bytes, which are copied.
     Bytes(&'a [u8]),
@@ -188,8 +188,8 @@ impl SendQueue {
         bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
     }
 
-    /// Allocates the inline bytes. Most programs use none of those that they are given, and a queue without inline
-    /// requests has none.
+    /// Allocates the inline bytes. This waits for the first inline request, because most programs never use the
+    /// inline bytes that they are given.
     #[cold]
     fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
         let len = self.ring.capacity() as usize * self.max_inline;
