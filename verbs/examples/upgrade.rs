@@ -7,7 +7,7 @@
 //! upgrade say ADDRESS:PORT WORDS
 //! ```
 //!
-//! It needs a device on the kernel's sockets, which is the default.
+//! The program needs a device on the kernel's sockets, which is the default.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};

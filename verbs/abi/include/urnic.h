@@ -2,8 +2,8 @@
  * urnic's functions in addition to those of libibverbs and librdmacm. docs/run.md ("urnic's own functions") explains
  * them.
  *
- * Link the program to liburnic.so, or define URNIC_WEAK before including this header: then the program also starts on
- * hosts without urnic, and the functions are null unless `urnic run` has started it.
+ * Link the program to liburnic.so, or define URNIC_WEAK before including this header. With URNIC_WEAK, the program
+ * also starts on hosts without urnic, and the functions are null unless `urnic run` has started the program.
  */
 #ifndef URNIC_H
 #define URNIC_H

@@ -84,7 +84,7 @@ pub fn failed(fault: &QpFault) {
     write(|| fault.to_string());
 }
 
-/// Logs the refusal of a call, if its reason is one that the user can do something about.
+/// Logs the refusal of a call, if the user can do something about the reason.
 pub fn refused(error: &Error) {
     if matches!(
         error,

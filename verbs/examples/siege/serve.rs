@@ -17,7 +17,7 @@ use crate::{HALL, MESSAGE, ROOM, Result, hall};
 
 /// Maximum number of connections at once, more than any siege opens.
 const GUESTS: usize = 4096;
-/// Number of messages that a peer may send before it takes the answers.
+/// Number of messages that a peer may send before it takes the echoes.
 const RECEIVES: usize = 4;
 /// Interval at which orders are checked while nothing else happens.
 const LOOK: Duration = Duration::from_millis(5);
@@ -165,7 +165,7 @@ impl House {
     fn furnish(&self, dialled: bool) -> Result<Guest> {
         let place = self.books().places.pop().ok_or("the house is full")?;
         let made = || -> Result<Guest> {
-            // The engines take turns at being home.
+            // The engines take turns as home engines of the queues.
             let cq = self.device.create_cq_with(&CqInit {
                 depth: 4 * RECEIVES as u32,
                 channel: Some(&self.channel),

@@ -72,8 +72,8 @@ impl<'a> SendBatch<'a> {
         if answer == Err(PostError::QueueFull) { self.write_after_pass(wr, payload) } else { answer }
     }
 
-    /// Tries again. The first call for a batch waits before that until the pass that may be under way is over,
-    /// because the engine shows a completion before it frees the slot of the request.
+    /// Waits, once for each batch, until the pass that may be under way is over, and then tries again: the engine
+    /// shows a completion before it frees the request's slot.
     #[cold]
     fn write_after_pass(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         if !std::mem::replace(&mut self.waited, true) {

@@ -106,10 +106,10 @@ impl EventChannel {
     /// private agreement. Only a device on the kernel's sockets supports it.
     ///
     /// The two programs agree on where their own octets end, and on which of them is the MPA [`Role::Initiator`].
-    /// Either may be, no matter which has opened the TCP connection. The initiator sends the MPA Request, which
-    /// carries the private data of its `param`. The responder sends the Reply, with its own private data. Both sides
-    /// get [`CmEvent::Established`] with the peer's private data, or [`CmEvent::ConnectError`]. An initiator may also
-    /// get [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
+    /// Either program may be the initiator, whichever has opened the TCP connection. The initiator sends the MPA
+    /// Request, which carries the private data of its `param`. The responder sends the Reply, with its own private
+    /// data. Both sides get [`CmEvent::Established`] with the peer's private data, or [`CmEvent::ConnectError`]. An
+    /// initiator may also get [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
     ///
     /// `already_read` is what the program has read from the socket beyond its own protocol: the peer's first MPA
     /// octets may arrive together with the last octets of that protocol. A responder's buffer may thus contain the
@@ -205,8 +205,8 @@ impl EventChannel {
         Ok(Connection::of(qp))
     }
 
-    /// Returns the next event; `None` if there is none. Drives the engine unless its own thread is dedicated to
-    /// that.
+    /// Returns the next event; `None` if there is none. Drives the engine, unless the engine has a thread that is
+    /// dedicated to that.
     pub fn poll(&self) -> Option<CmEvent> {
         if let Some(event) = self.take() {
             return Some(event);

@@ -132,8 +132,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Runs a pass of the home engine if callers may drive it, then one of another engine that completes to this
-    /// queue; the other engines take turns.
+    /// Runs a pass of the home engine if callers may drive it, then a pass of another engine that completes to this
+    /// queue. The other engines take turns.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
@@ -222,7 +222,7 @@ impl Cq {
         self.shared.capacity(&poller)
     }
 
-    /// Returns whether completions were lost because the queue was full, since its creation or the last
+    /// Returns whether completions were lost because the queue was full, since the queue's creation or the last
     /// [`resize`](Self::resize). The queue pairs concerned are in the terminate or the error state.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed()

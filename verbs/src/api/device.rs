@@ -41,8 +41,8 @@ use crate::shared::scope::Scope;
 /// State that all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shards: Shards,
-    /// Serialises reservations and listeners: all engines must make them in the same order, so that they get the
-    /// same ids.
+    /// Serialises reservations and listeners: all engines must make them in the same order, so that each has the same
+    /// id at all engines.
     pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
     /// Memory regions and windows.
@@ -58,7 +58,8 @@ pub(crate) struct DeviceShared {
     /// Whether the end of the device waits until its connections have sent their data. False in a simulation, where
     /// time may stand still.
     lingers: bool,
-    /// Answers other processes that ask about this device; `None` in a simulation, or if it could not start.
+    /// Answers other processes that ask about this device; `None` in a simulation, or if the inspector could not
+    /// start.
     inspector: Option<Inspector>,
     /// Addresses of ports of other processes on this host, which this device cannot reach. `None` unless the device
     /// is on the host's own sockets.
@@ -124,8 +125,8 @@ pub struct DeviceAttr {
     pub link_up: bool,
     /// Port capabilities; `None` for a simulated port.
     pub capabilities: Option<Capabilities>,
-    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if it cannot carry
-    /// several.
+    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if a frame can carry
+    /// only one.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -199,8 +200,8 @@ impl DeviceShared {
 
 /// An RNIC inside this process.
 ///
-/// Clones are handles to the same device. The device lives as long as any object made from it. When the last one is
-/// dropped, or the process exits, the device closes its connections gracefully, within five seconds.
+/// Clones are handles to the same device. The device lives as long as any object made from it. When the last object
+/// is dropped, or the process exits, the device closes its connections gracefully, within five seconds.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) shared: Arc<DeviceShared>,
@@ -372,7 +373,7 @@ impl Device {
         })
     }
 
-    /// Returns whether this process is a forked child of the one that opened the device. Such a child cannot use
+    /// Returns whether this process is a forked child of the process that opened the device. Such a child cannot use
     /// the device.
     pub fn is_forked(&self) -> bool {
         forked()

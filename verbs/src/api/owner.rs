@@ -99,8 +99,8 @@ impl DeviceShared {
         })
     }
 
-    /// Moves the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot
-    /// be locked, the connection goes back, so that it can be rejected.
+    /// Moves the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot be
+    /// locked, the connection goes back to its former engine, so that it can be rejected.
     fn carry_request(&self, request: &mut RequestId, parcel: Parcel, to: EngineNumber) -> Result<()> {
         let mut parcel = Some(parcel);
         let mut bring = |to| {
@@ -125,7 +125,8 @@ impl DeviceShared {
         }
     }
 
-    /// Moves a queue pair to the engine that must open a connection of this way, if there is such an engine.
+    /// Moves a queue pair to the engine that must open a connection with the addresses of `way`, if there is such an
+    /// engine.
     ///
     /// # Errors
     /// As for [`move_qp`](Self::move_qp).
@@ -177,7 +178,7 @@ impl DeviceShared {
                 })
             };
             // If engine `to` cannot be locked (for example because a signal handler has interrupted it), the queue
-            // pair goes back.
+            // pair goes back to engine `from`.
             return admit(to).or_else(|error| admit(from).and(Err(error)));
         }
     }

@@ -1,4 +1,4 @@
-//! Whole RNICs against each other in one process, over a simulated network, in virtual time.
+//! Runs whole RNICs against each other in one process, over a simulated network, in virtual time.
 //!
 //! Everything above the port is the real code: engine, TCP, iWARP, queues, connection manager. Only the network and
 //! the clock are simulated. A run therefore depends on its seed alone, is repeatable, and takes only the time of

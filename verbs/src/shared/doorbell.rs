@@ -35,7 +35,7 @@ impl Bell {
     }
 }
 
-/// Whether messages wait for a receive to be posted to a queue. If so, posting one makes the engine look again.
+/// Whether messages wait for a receive to be posted to a queue. If so, posting a receive makes the engine look again.
 #[derive(Default)]
 pub(crate) struct Awaited(AtomicBool);
 

@@ -140,9 +140,9 @@ impl Fellows {
         self.0.get().map_or(1, |fellows| fellows.len())
     }
 
-    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in (`None`:
-    /// the caller is in no pass). Empty if the device has one engine, because its passes and everything they ask for
-    /// come one after the other.
+    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in
+    /// (`None`: the caller is in no pass). Empty if the device has one engine, because its passes, and the operations
+    /// that they start, come one after the other.
     pub(crate) fn witnesses(&self, own: Option<usize>) -> Witnesses {
         if self.count() == 1 {
             return Witnesses(Vec::new());

@@ -1,4 +1,4 @@
-//! Sources of connections, among which unknown peers share a resource.
+//! Sources: the units among which peers share a resource, so that no peer can take all of it.
 
 use std::net::IpAddr;
 

@@ -121,8 +121,8 @@ impl SrqShared {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit, and raises its event if it is reached already. On a device with one engine, the caller has
-    /// that engine's lock.
+    /// Sets the limit, and raises its event if the limit is reached already. On a device with one engine, the caller
+    /// has that engine's lock.
     pub(crate) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
         // Orders this among the claims: an engine that claims later sees the limit, and this thread sees earlier

@@ -48,8 +48,8 @@ impl Waiting {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has
-    /// none for it. Any engine may call this at any time.
+    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has no
+    /// place for it. Any engine may call this at any time.
     pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
         let [first, second] = rooms;
         if !first.enter(source) {

@@ -21,9 +21,9 @@ const FOLDER: &str = "drop-in";
 /// symbol defines it:
 ///
 /// * none: the function that `liburnic.so` finds;
-/// * `errno`, `minus`, `null`, `nothing`: a function that fails in that way. Functions of the first ABI (IBVERBS_1.0)
-///   fail because its structures differed. Functions for drivers of kernel devices fail because such drivers find no
-///   device, and never call them;
+/// * `errno`, `minus`, `null`, `nothing`: a function that fails in the way that the word names. Functions of the
+///   first ABI (IBVERBS_1.0) fail because its structures differed. Functions for drivers of kernel devices fail
+///   because such drivers find no device, and never call them;
 /// * `object`: a byte of data.
 const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];

@@ -32,7 +32,8 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
     }
 }
 
-/// Returns a function of rsockets from the system's librdmacm. That code calls our `rdma_*` and `ibv_*` functions.
+/// Returns a function of rsockets from the system's librdmacm. The functions of rsockets call our `rdma_*` and
+/// `ibv_*` functions.
 fn rsocket(name: &CStr) -> *const c_void {
     let Some(library) = rdmacm() else { return unavailable as *const c_void };
     // SAFETY: a library that stays loaded, and a NUL-terminated string.

@@ -107,8 +107,8 @@ type GetAddrInfo = unsafe extern "C" fn(
     *mut *mut libc::addrinfo,
 ) -> c_int;
 
-/// Calls `real`, another definition of `getifaddrs`, and adds our entries to its list. The list has them already if
-/// the call has passed through a drop-in library as well.
+/// Calls `real`, another definition of `getifaddrs`, and adds our entries to its list. Adds nothing if the list has
+/// our entries already, because the call has passed through a drop-in library as well.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `list` is the program's pointer.

@@ -229,8 +229,8 @@ unsafe extern "C" fn start_to_resolve_addrinfo(
     })
 }
 
-/// Resolves the name before it returns, as librdmacm does; then the event comes. A cancellation point, for
-/// synchronous identifiers.
+/// Resolves a name before it returns, as librdmacm does; the event comes afterwards. A cancellation point if the
+/// identifier is synchronous.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,

@@ -49,8 +49,8 @@ thread_local! {
     static SERVES: Cell<*mut rdma_event_channel> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Destroys a channel. Its identifiers keep working, and keep their events. If another thread serves the channel, its
-/// present or next [`rdma_get_cm_event`] never returns: see there.
+/// Destroys a channel. The channel's identifiers keep working, and keep their events. If another thread serves the
+/// channel, that thread's present or next call of [`rdma_get_cm_event`] never returns, for the reason given there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     quiet(|| {
@@ -199,7 +199,8 @@ unsafe fn child(
     Ok(id)
 }
 
-/// Blocks in a read of the channel's descriptor, unless the program has made it non-blocking. A cancellation point.
+/// Blocks in a read of the channel's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 ///
 /// A thread that finds its channel destroyed by another thread waits for ever, as it would in a kernel. rping depends
 /// on that: its main thread destroys the channel on its way out, as soon as its event thread has acknowledged the

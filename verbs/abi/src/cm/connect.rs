@@ -129,7 +129,7 @@ extern "C" fn start_to_connect(id: *mut rdma_cm_id, param: *const rdma_conn_para
     zero(|| connect(id, param))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Connects to a peer. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_connect(id, param) {
@@ -166,7 +166,7 @@ extern "C" fn start_to_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param
     zero(|| accept(id, param))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Accepts a connection request. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_accept(id, param) {
@@ -223,7 +223,7 @@ extern "C" fn start_to_disconnect(id: *mut rdma_cm_id) -> c_int {
     zero(|| disconnect(id))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Ends a connection. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     match start_to_disconnect(id) {

@@ -175,12 +175,12 @@ impl Hub {
         self.next_listener
     }
 
-    /// Returns an address that other identifiers share, if there is one.
+    /// Returns the reservation of an address that other identifiers share; `None` if they do not share this address.
     pub fn shared(&self, address: SocketAddr, v6only: bool) -> Option<Arc<Bound>> {
         self.shared.get(&(address, v6only))?.upgrade()
     }
 
-    /// Allows other identifiers to share an address.
+    /// Allows other identifiers to share a reserved address.
     pub fn share(&mut self, v6only: bool, bound: &Arc<Bound>) {
         self.shared.retain(|_, bound| bound.strong_count() > 0);
         self.shared.insert((bound.address(), v6only), Arc::downgrade(bound));

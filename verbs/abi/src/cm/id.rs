@@ -51,7 +51,7 @@ pub struct State {
     pub reuse: bool,
     /// Whether `::` stands for IPv6 alone.
     pub v6only: bool,
-    /// Dropped before the event channel.
+    /// The listener and its event channel. The listener is dropped first.
     pub listener: Option<(Listener, EventChannel)>,
     pub request: Option<ConnRequest>,
     /// The peer's limits, seen from our side: inbound Reads and outbound Reads.

@@ -84,7 +84,7 @@ pub fn place(at: &mut libc::sockaddr_storage, addr: &libc::sockaddr_storage) {
     *at = *addr;
 }
 
-/// Binds to an address: one of the device's, or the unspecified one.
+/// Binds to an address of the device, or to the unspecified address.
 fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
@@ -176,8 +176,8 @@ extern "C" fn start_to_resolve(
     zero(|| resolve(id, src, dst))
 }
 
-/// Does not check that the host exists, because connecting checks it. A cancellation point, for synchronous
-/// identifiers.
+/// Resolves a peer's address. Does not check that the host exists, because connecting checks it. A cancellation point
+/// if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -207,7 +207,7 @@ extern "C" fn start_to_route(id: *mut rdma_cm_id) -> c_int {
     zero(|| route(id))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Finds the route to the peer. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     match start_to_route(id) {

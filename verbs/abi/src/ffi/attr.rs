@@ -53,7 +53,7 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
-/// Except for the last, the members after the first describe features that this device does not have.
+/// Most members after `comp_mask` describe features that this device does not have, and stay 0.
 #[repr(C)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,

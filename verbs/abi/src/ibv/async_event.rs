@@ -83,7 +83,8 @@ extern "C" fn is_ours() -> c_int {
     number(|| Ok(0))
 }
 
-/// Blocks in a read of the context's descriptor, unless the program has made it non-blocking. A cancellation point.
+/// Blocks in a read of the context's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     if context.is_null() || event.is_null() {

@@ -22,8 +22,8 @@ pub struct Channel {
     pub channel: CompChannel,
 }
 
-/// The existing channels, and the completion queues by number. Another thread may destroy a channel in which a thread
-/// waits, so after its wait a thread looks the channel up here before it uses it.
+/// The existing channels, and the completion queues by number. A thread looks its channel up here after each wait,
+/// because another thread may have destroyed the channel meanwhile.
 #[derive(Default)]
 struct Known {
     channels: HashMap<usize, CompChannel>,
@@ -93,7 +93,7 @@ pub fn leave(cqn: u32, channel: *mut ibv_comp_channel) {
     }
 }
 
-/// Runs `with` on the queue with a number, if it exists; the queue is not destroyed meanwhile.
+/// Runs `with` on the queue with number `cqn`, if it exists; the queue is not destroyed meanwhile.
 pub fn with_queue<R>(cqn: u32, with: impl FnOnce(&Queue) -> R) -> Option<R> {
     let known = known();
     let queue = *known.queues.get(&cqn)? as *const Queue;
@@ -138,7 +138,8 @@ unsafe extern "C" fn take(
     })
 }
 
-/// Blocks in a read of the channel's descriptor, unless the program has made it non-blocking. A cancellation point.
+/// Blocks in a read of the channel's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,

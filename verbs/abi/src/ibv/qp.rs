@@ -72,7 +72,7 @@ fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `with` on the queue pair with a number, if it exists; the queue pair is not destroyed meanwhile.
+/// Runs `with` on the queue pair with number `qpn`, if it exists; the queue pair is not destroyed meanwhile.
 pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
     let known = known();
     let pair = *known.get(&qpn)? as *const Pair;
@@ -80,7 +80,7 @@ pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
     Some(with(unsafe { &*pair }))
 }
 
-/// Returns the queue pair with a number. It is valid until the program destroys it.
+/// Returns the queue pair with number `qpn`. It is valid until the program destroys it.
 pub fn by_number(qpn: u32) -> Option<*mut ibv_qp> {
     known().get(&qpn).map(|pair| *pair as *mut ibv_qp)
 }

@@ -21,7 +21,7 @@ pub struct Shared {
     base: ibv_srq,
     pub srq: Srq,
     pub asynchronous: Ledger,
-    /// The number of queue pairs that receive from it.
+    /// The number of queue pairs that receive from this queue.
     pub users: AtomicU32,
 }
 

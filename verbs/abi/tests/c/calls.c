@@ -458,7 +458,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	FAILS(ibv_query_ece(NULL, &ece), EINVAL);
 	FAILS(C(ibv_set_ece)(qp, &ece), EOPNOTSUPP);
 
-	/* Receives wait; a faulty one is reported by its address. */
+	/* Receives wait in the queue; a faulty receive is reported by its address. */
 	struct ibv_sge sges[3] = { { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey } };
 	struct ibv_recv_wr many = { .wr_id = 2, .sg_list = sges, .num_sge = 3 }, recv = { .wr_id = 1, .sg_list = sges, .num_sge = 2, .next = &many }, *bad_recv = NULL;
 	FAILS(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);

@@ -390,7 +390,7 @@ static void twice(void)
 	struct ibv_td_init_attr plain = { 0 };
 	struct ibv_td *td = SOME(ibv_alloc_td(context, &plain));
 	OK(ibv_dealloc_td(td));
-	/* Closes the device before its objects are destroyed; they can still be destroyed afterwards. */
+	/* Closes the device before its objects are destroyed; the objects can still be destroyed afterwards. */
 	struct ibv_pd *pd = SOME(ibv_alloc_pd(context));
 	struct ibv_cq *cq = SOME(ibv_create_cq(context, 4, NULL, NULL, 0));
 	OK(ibv_close_device(context));

@@ -350,7 +350,7 @@ static void *hears_channel(void *unused)
 	return unused;
 }
 
-/* Registered before the device's exit handler, so it runs after that. */
+/* Registered before the device's exit handler, so this function runs after it. */
 static void judge(void)
 {
 	if (!ending)

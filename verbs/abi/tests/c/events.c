@@ -127,7 +127,7 @@ static void gone(void)
 		OK(rdma_create_id(channel, &ids[i], NULL, RDMA_PS_TCP));
 		same |= ids[i] == l.client || ids[i] == l.server;
 	}
-	/* The event of this connection comes later than the events of those would have come. */
+	/* The events of this connection come later than those of the destroyed identifiers would. */
 	OK(rdma_disconnect(m.client));
 	take_both(m.channel, RDMA_CM_EVENT_DISCONNECTED, m.client, m.server);
 	take_both(m.channel, RDMA_CM_EVENT_TIMEWAIT_EXIT, m.client, m.server);

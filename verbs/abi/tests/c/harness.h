@@ -120,8 +120,8 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	LINK_QP(id, &init);
 }
 
-/* The rnr_retry_count of an end: how many retries the peer's Sends wait for receives. End 0 connects. The program may
- * define this. */
+/* The rnr_retry_count of an end: the number of retries for which the peer's Sends wait for receives. End 0 connects.
+ * The program may define this. */
 #ifndef LINK_RNR_RETRY
 #define LINK_RNR_RETRY(end) 0
 #endif

@@ -98,7 +98,7 @@ static void operate(struct link *l, unsigned *state)
 		OK(post(ids[from], l->mr[from], 0, len, &wr));
 		wc = completion(l->cq[from]);
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr.wr_id);
-		/* The request completes here before its data is placed there; the last byte is placed last. */
+		/* The request completes at this end before its data is placed at the other end, the last byte last. */
 		while (*(volatile char *)(l->memory[to] + at + len - 1) != byte)
 			sched_yield();
 		CHECK(l->memory[to][at] == byte);

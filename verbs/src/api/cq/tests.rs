@@ -237,7 +237,7 @@ fn resizing_while_in_use() {
     }
 }
 
-/// Completions read in place stay in the queue until the reading ends. Those that were not read remain.
+/// Completions read in place stay in the queue until the reading ends. Completions that were not read remain.
 #[test]
 fn reading_in_place() {
     let (device, _) = fake::device(Progress::Inline);

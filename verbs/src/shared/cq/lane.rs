@@ -34,7 +34,8 @@ impl Entries {
 
 /// The completions of one engine, in the order in which it added them.
 pub(crate) struct Lane {
-    /// Used by the engine under its lock and by pollers under theirs. Replaced under both.
+    /// The engine uses the entries under its lock, and pollers use them under theirs. They are replaced under both
+    /// locks.
     entries: UnsafeCell<Entries>,
     /// Number of the next completion. Only the engine writes it.
     head: Line<AtomicU32>,
@@ -143,7 +144,7 @@ impl Lane {
     }
 }
 
-/// Stores the time of completion `head`, which comes next.
+/// Stores the time of completion `head`, which the engine adds next.
 #[inline(never)]
 fn stamp(entries: &Entries, head: u32, clock: &DeviceClock) {
     if let Some(time) = entries.time(head)

@@ -23,7 +23,7 @@ pub(crate) struct RecvView<'a> {
     pub(crate) length: u32,
 }
 
-/// Receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+/// Carries receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
     /// `max_sge` elements for each slot. They belong to the owner of the slot.

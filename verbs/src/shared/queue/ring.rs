@@ -128,7 +128,7 @@ impl<T: Copy> Ring<T> {
         sequence.wrapping_sub(index.wrapping_add(1)) as i32 >= 0
     }
 
-    /// One of several consumers, the owner of entry `index`: frees it, independently of other entries.
+    /// Owner of entry `index`, one of several consumers: frees the entry, independently of other entries.
     #[inline]
     pub(crate) fn release_one(&self, index: u32) {
         let sequence = &self.slots[self.slot_of(index)].sequence;

@@ -89,7 +89,8 @@ pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Send requests from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+/// Carries send requests from the application (one thread at a time, under `tail`) to the engine (under the engine
+/// lock).
 pub(crate) struct SendQueue {
     ring: Ring<SendEntry>,
     /// `max_sge` elements for each slot. They belong to the owner of the slot.
@@ -188,8 +189,8 @@ impl SendQueue {
         bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline)
     }
 
-    /// Allocates the inline bytes. This waits for the first inline request, because most programs never use the
-    /// inline bytes that they are given.
+    /// Allocates the inline bytes. Called at the first inline request, because most programs never use the inline
+    /// bytes that they are given.
     #[cold]
     fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
         let len = self.ring.capacity() as usize * self.max_inline;

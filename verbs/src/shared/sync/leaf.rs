@@ -80,7 +80,7 @@ impl<T> LeafLock<T> {
 
     /// Returns whether waiting is in vain. Either the holder is this thread, which a signal handler has interrupted;
     /// or the process ends, and the holder has been stopped. Under the model checker, all threads have the same
-    /// identity.
+    /// identity, so the holder is not compared.
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         cfg!(not(feature = "loom")) && self.owner.load(Ordering::Relaxed) == this_thread()
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE

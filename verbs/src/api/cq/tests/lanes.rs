@@ -125,8 +125,8 @@ fn the_completions_of_a_queue_pair_are_found_in_its_lane() {
     assert_eq!([holds(0, 7), holds(1, 8), holds(1, 9)], [false, false, true]);
 }
 
-/// Engines complete, each under its lock, while threads poll, sleep and resize. No completion is lost or doubled,
-/// those of a queue pair come in order, and every sleeper is woken.
+/// Engines complete, each under its lock, while threads poll, sleep and resize. No completion is lost or doubled, the
+/// completions of a queue pair come in order, and every sleeper is woken.
 #[test]
 fn engines_feed_one_queue_at_once() {
     const ENGINES: usize = 3;

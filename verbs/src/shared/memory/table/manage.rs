@@ -51,7 +51,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes a withdrawn slot usable again. No pass uses it any longer.
+    /// Makes a withdrawn slot usable again. Called when no pass uses the slot.
     pub(crate) fn release(&self, stag: u32) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         let index = self.map.slot(stag).0;
@@ -202,7 +202,7 @@ impl MrTable {
     }
 
     /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period, because
-    /// this pass is that of the queue pair's engine.
+    /// the queue pair's engine is the one that runs this pass.
     fn invalidate_slot(
         &self,
         managed: &mut Managed,

@@ -110,7 +110,7 @@ fn an_invalidation_waits(
                 wrong = Err("the slot is written while another engine may read it");
             }
         });
-        // The invalidating engine is in its own pass, and the third engine was in none.
+        // The invalidating engine is in its own pass, and the third engine was in no pass.
         if wrong.is_ok() {
             assert!(device.ended(&mut grace));
             assert_eq!(again(stag), Ok(()));
