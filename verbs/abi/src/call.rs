@@ -200,7 +200,7 @@ pub fn quiet_fast(body: impl FnOnce()) {
 /// # Safety
 /// `pointer` is null, or its target lives and is not mutably borrowed for `'a`.
 pub unsafe fn deref<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or(libc::EINVAL)
 }
 

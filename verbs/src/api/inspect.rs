@@ -30,7 +30,7 @@ use crate::shared::quiet::forked;
 #[cfg(test)]
 mod tests;
 
-/// Prefix of all names.
+/// Prefix of the sockets' names.
 pub(super) const PREFIX: &str = "urnic/";
 /// Longest abstract name, in octets (`sun_path` of unix(7), without the leading zero octet).
 const LONGEST_NAME: usize = 107;

@@ -11,7 +11,7 @@ use super::turns::Turns;
 pub(crate) struct BySource<T>(Mutex<Queues<T>>);
 
 struct Queues<T> {
-    /// No entry is empty.
+    /// The entries of each source; no list is empty.
     of: HashMap<Source, VecDeque<T>>,
     /// Each source that has entries, once.
     turns: Turns<Source>,

@@ -71,7 +71,7 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
     rai.ai_family = ai.ai_family;
     rai.ai_qp_type = IBV_QPT_RC;
     rai.ai_port_space = RDMA_PS_TCP;
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         if rai.ai_flags & RAI_PASSIVE != 0 {
             rai.ai_src_len = ai.ai_addrlen;

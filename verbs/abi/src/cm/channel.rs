@@ -92,7 +92,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
                 return Ok(0);
             }
             // From here on, destroying the identifier waits for us.
-            // SAFETY: it is registered, and is removed under the lock.
+            // SAFETY: the identifier is registered, and is removed under the lock.
             unsafe { (*pending.id).events.give() };
             pending
         };
@@ -178,7 +178,7 @@ unsafe fn child(
     wishes: (u8, u8),
 ) -> Result<*mut Id, Errno> {
     connector()?.adopt(&mut request);
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
     let id = Id::create(channel, from.base.context, from.base.ps)?;

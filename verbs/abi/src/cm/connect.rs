@@ -63,7 +63,7 @@ pub unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result
         (true, None) => return Err(libc::EINVAL),
     };
     live::check(Kind::Qp, qp)?;
-    // SAFETY: it is listed; otherwise as the caller promises.
+    // SAFETY: the queue pair is listed; otherwise as the caller promises.
     unsafe { pair(qp) }
 }
 

@@ -223,7 +223,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         if let Some(channel) = channel {
-            // SAFETY: the identifier's own.
+            // SAFETY: the identifier's own channel.
             unsafe { channel::rdma_destroy_event_channel(channel) };
         }
         Ok(())
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
             (*id.cast::<Id>()).shadow.sync = sync.into();
         }
         if was_sync {
-            // SAFETY: the identifier's own.
+            // SAFETY: the identifier's own channel.
             unsafe { channel::rdma_destroy_event_channel(old) };
         }
         Ok(())

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
         let this = unsafe { Box::from_raw(channel.cast::<Channel>()) };
         let context = this.base.context;
         drop(this);
-        // SAFETY: the channel held it.
+        // SAFETY: the channel held the context.
         unsafe { Context::release(context_of(context)?) };
         Ok(())
     })

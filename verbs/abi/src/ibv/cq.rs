@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         this.asynchronous.wait();
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(cq.cast::<Queue>()) });
-        // SAFETY: the queue held it.
+        // SAFETY: the queue held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
@@ -137,7 +137,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// moderation.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let (_, attr) = unsafe { (queue(cq)?, deref(attr)?) };
         if attr.attr_mask & !1 != 0 { Err(libc::EINVAL) } else { Ok(()) }
     })

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let attr = unsafe { deref(attr) }?;
         // This device has no VLANs, flow tags or tag matching, and never discards completions silently.
         if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 || attr.comp_mask & !3 != 0 {

@@ -186,7 +186,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the domain, and so the context, exists while it is counted as used.
         let context: *const Context = unsafe { domain(base.pd) }?.context();
         leave(base.pd);
-        // SAFETY: the region held it.
+        // SAFETY: the region held the context.
         unsafe { Context::release(context) };
         Ok(())
     })

@@ -73,7 +73,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         let context = this.owner;
         drop(this);
-        // SAFETY: the domain held it.
+        // SAFETY: the domain held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let attr = unsafe { deref(attr) }?;
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_i
     pointer(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         if unsafe { deref(attr) }?.comp_mask != 0 {
             return Err(libc::EINVAL);
         }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         live::take(Kind::ThreadDomain, td)?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let td = unsafe { Box::from_raw(td) };
-        // SAFETY: the thread domain held it.
+        // SAFETY: the thread domain held the context.
         unsafe { Context::release(context_of(td.context)?) };
         Ok(())
     })

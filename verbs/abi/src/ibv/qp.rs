@@ -182,7 +182,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let init = unsafe { init.as_mut() }.ok_or(libc::EINVAL)?;
         Ok(create(pd, init)?.cast())
     })
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             Some(ends) => (ends.destroy)(qpn, &mut destroy),
             None => destroy(),
         }
-        // SAFETY: these exist while they are counted as used.
+        // SAFETY: these objects exist while they are counted as used.
         unsafe {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
             queue(recv_cq)?.users.fetch_sub(1, Ordering::SeqCst);
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 shared.users.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        // SAFETY: the queue pair held it.
+        // SAFETY: the queue pair held the context.
         unsafe { Context::release(context) };
         Ok(())
     })

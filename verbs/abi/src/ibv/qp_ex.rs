@@ -185,7 +185,7 @@ pub unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     pointer(|| {
         let plain = init.cast::<ibv_qp_init_attr>();
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let init = unsafe { deref(init) }?;
         if context.is_null() || init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(libc::EINVAL);

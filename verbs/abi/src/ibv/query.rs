@@ -86,7 +86,7 @@ pub unsafe extern "C" fn query_device_ex(
     status(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
         if asked != 0 || attr.is_null() || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
@@ -170,7 +170,7 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *
 /// Returns the present time of the clock, all of it in `tv_nsec`, as hardware drivers return their count of cycles.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     status(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let (context, values) = unsafe { (context_of(context)?, values.as_mut().ok_or(libc::EINVAL)?) };
         values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
         if values.comp_mask != 0 {

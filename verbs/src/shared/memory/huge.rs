@@ -83,7 +83,7 @@ impl Block for HugeBlock {
 
 impl Drop for HugeBlock {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with that layout; its region was deregistered before.
+        // SAFETY: the block was allocated with that layout; its region was deregistered before.
         unsafe { hugepage_rs::dealloc(self.base, self.layout) };
     }
 }

@@ -10,9 +10,9 @@ use crate::shared::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 pub(super) enum State {
     Free,
     Valid,
-    /// Grants nothing now. The application still holds it.
+    /// The STag grants nothing now. The application still holds it.
     Invalid,
-    /// Grants nothing, and the application has given it up. Passes that use it may still be under way.
+    /// The STag grants nothing, and the application has given it up. Passes that use it may still be under way.
     Leaving,
 }
 
@@ -129,7 +129,7 @@ pub(super) fn reserve() -> Box<[Slot; SLOTS]> {
     if slots.is_null() {
         std::alloc::handle_alloc_error(layout);
     }
-    // SAFETY: it was allocated with that layout, and zeroes are valid slots.
+    // SAFETY: the slots were allocated with that layout, and zeroes are valid slots.
     unsafe { Box::from_raw(slots.cast()) }
 }
 
