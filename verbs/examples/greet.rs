@@ -1,6 +1,6 @@
-//! A first program: the client writes a greeting into the server's memory, reads it back, and tells its length by a
-//! Send. `docs/write-a-program.md` explains it. `verbs/abi/examples/greet.c` is the same program in C; the two
-//! interoperate.
+//! A first program: the client writes a greeting into the server's memory, reads it back, and sends the greeting's
+//! length in a Send. `docs/write-a-program.md` explains it. `verbs/abi/examples/greet.c` is the same program in C;
+//! the two interoperate.
 //!
 //! ```text
 //! greet serve                one client, then exit
@@ -26,7 +26,7 @@ const PORT: u16 = 7500;
 const ROOM: u32 = 4096;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What each end needs: a completion queue, a channel to sleep on, and a queue pair.
+/// The objects that each end needs: a completion queue, a channel to sleep on, and a queue pair.
 struct End {
     channel: CompChannel,
     cq: Cq,
@@ -50,8 +50,8 @@ impl End {
         Ok(Self { channel, cq, qp })
     }
 
-    /// Sleeps until something completes. It arms, polls once more, and then sleeps; otherwise it could miss an
-    /// event.
+    /// Sleeps until a request completes. Arms, polls once more, and then sleeps; without that poll it could miss a
+    /// completion.
     fn complete(&self) -> Result<Wc> {
         let mut found = [Wc::default()];
         loop {

@@ -1,6 +1,6 @@
-//! Every operation of the verbs API against a peer that checks every byte. This is one half of
-//! `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/peer.c`). Two
-//! instances of this program also interoperate.
+//! Runs every operation of the verbs API against a peer that checks every byte. This is one half of
+//! `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/peer.c`). Two instances
+//! of this program also interoperate.
 //!
 //! ```text
 //! peer serve  [-p PORT] [-q CONNECTIONS] [-m BYTES]               answer, until that many connections have ended
@@ -12,11 +12,11 @@
 //! come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Exit status: 0 done and verified, 1 failed, 3 the
 //! connection was lost.
 //!
-//! The protocol: the private data of request and answer tell where the sender's target region is ([`Region`]). Then
-//! one end drives: it works on the other's target, and tells by a Send of 16 bytes what the other end must check or
-//! prepare there ([`Control`]). The other end answers with `DONE`. One receive is posted at any time: for a control
-//! message, or for the message that the last one announced. When a client has driven, it hands the turn to the
-//! server.
+//! The protocol: the private data of request and answer contain the place of the sender's target region ([`Region`]).
+//! Then one end drives: it works on the other's target, and tells by a Send of 16 bytes what the other end must check
+//! or prepare there ([`Control`]). The other end answers with `DONE`. One receive is posted at any time: for a
+//! control message, or for the message that the last control message announced. When a client has driven, it hands
+//! the turn to the server.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -31,8 +31,8 @@ use urnic::{
 };
 use urnic_config::{Config, Sources};
 
-/// The answer. Its value is that of a request that asks for one. Without a value it is an empty message (peer.c
-/// explains why).
+/// The answer to a control message. It has a value if that message asks for one; otherwise it is an empty message
+/// (peer.c explains why).
 const DONE: u32 = 0;
 /// The target holds a message: check it.
 const WRITTEN: u32 = 1;
@@ -40,8 +40,8 @@ const WRITTEN: u32 = 1;
 const FILL: u32 = 2;
 /// Post a receive for a message, answer, and answer again when the message has come and is right.
 const RECEIVE: u32 = 3;
-/// Do the same; the first answer carries the STag of a fresh region, which the message will invalidate. The region
-/// is the first 4096 bytes of the target. Value 1: keep the region registered until the connection ends.
+/// Do as for `RECEIVE`, but the first answer carries the STag of a fresh region, which the message will invalidate.
+/// The region is the first 4096 bytes of the target. Value 1: keep the region registered until the connection ends.
 const INVALIDATE: u32 = 4;
 /// It is your turn to drive.
 const TURN: u32 = 5;
@@ -238,7 +238,7 @@ impl Lane {
         Ok(self.qp.post_recv(&RecvWr { wr_id: 0, sges: &[Sge::of(&self.control, 0, CONTROL_LEN)] })?)
     }
 
-    /// Does one request from (for a Read: into) the local region.
+    /// Does one request from the local region, or into it if the request is a Read.
     fn request(&mut self, op: SendOp, size: u32) -> Result<()> {
         let sges = [Sge::of(&self.local, 0, size)];
         self.qp.post_send(&SendWr { wr_id: 0, op, sges: &sges, flags: SendFlags::SIGNALED })?;
@@ -401,7 +401,8 @@ impl Lane {
         Ok(())
     }
 
-    /// A region's STag works until a Send with Invalidate has named it; then its use ends the connection.
+    /// A region's STag works until a Send with Invalidate has named it; after that, use of the STag ends the
+    /// connection.
     fn stale(&mut self) -> Result<()> {
         let Region { addr, .. } = self.peer()?;
         self.local.write_at(0, &pattern(1, 8))?;
@@ -466,7 +467,7 @@ fn clients(device: &Device, options: Options, mode: &'static str, done: &Sender<
     }
 }
 
-/// Accepts connections and hands each to a thread, until as many have ended as were asked for.
+/// Accepts connections and hands each to a thread, until the requested number of connections has ended.
 fn server(device: &Device, options: Options, done: &Sender<Result<()>>) -> Result<()> {
     let events = device.create_event_channel()?;
     let first = options.address.port();

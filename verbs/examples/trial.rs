@@ -1,17 +1,17 @@
-//! Connections on which something is unusual, and what the application sees of it. This is one half of the trials
-//! of `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/trial.c`). Two
-//! instances of this program also work with each other.
+//! Makes connections on which something is unusual, and prints what the application sees. This is one half of the
+//! trials of `scripts/interop-siw`; the other half is the same program in C on libibverbs (`scripts/lab/trial.c`).
+//! Two instances of this program also work with each other.
 //!
 //! ```text
 //! trial offer          serve trials until one is named "end"
-//! trial ADDR TRIAL...  make them, one after the other
+//! trial ADDR TRIAL... run trials, one after the other
 //! ```
-//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). A trial is its name, then `key=value`, all
-//! in one argument; `scripts/lab/siw-trials` has those of the lab.
+//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). A trial is its name, then `key=value`, all in
+//! one argument; `scripts/lab/siw-trials` has the lab's trials.
 //!
-//! The connecting side tells the other in the head of its private data ([`Ask`]) what to do. The other side's
-//! private data tell where its regions are: one with all rights, one readable, one writable, and one of another
-//! protection domain. The operation of the trial follows, once or more often, then a short Send, unless the
+//! The head of the connecting side's private data ([`Ask`]) contains instructions for the other side. The other
+//! side's private data contain the places of its regions: one with all rights, one readable, one writable, and one of
+//! another protection domain. The operation of the trial follows, once or more often, then a short Send, unless the
 //! operation was a Send. When a Send arrives, the connection ends. Each side has one receive posted.
 //!
 //! Each side prints a line of what its application saw: private data, completions, the end, asynchronous events,
@@ -32,7 +32,7 @@ const ROOM: u32 = 65_536;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PORT: u16 = 7472;
 const SENDS: u32 = 72;
-/// Added to an STag to make an unknown one.
+/// Number that is added to an STag to make an unknown STag.
 const UNKNOWN: u32 = 0x11_1100;
 const REGIONS: [&str; 4] = ["all", "readable", "writable", "elsewhere"];
 const ALL: usize = 0;
@@ -43,7 +43,7 @@ const REGION_LEN: usize = 12;
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// What the serving side must do.
+/// Instructions for the serving side.
 struct Ask {
     /// Whether to reject the connection.
     reject: bool,
@@ -95,7 +95,7 @@ struct Trial {
     op: String,
     /// Name of the peer's region, or "unknown".
     stag: String,
-    /// Name of the own region, or "unknown".
+    /// Name of the local region, or "unknown".
     local: String,
     off: i64,
     len: u32,
@@ -172,7 +172,7 @@ fn private_data(mut head: Vec<u8>, len: usize) -> Vec<u8> {
     head
 }
 
-/// What was seen in a trial.
+/// Text about what the application saw in a trial.
 #[derive(Default)]
 struct Seen(String);
 
@@ -244,7 +244,7 @@ impl End {
         self.qp.post_send(&SendWr { wr_id: 0, op, sges: &[sge], flags: SendFlags::SIGNALED })
     }
 
-    /// Sends a short message. Returns how that ended.
+    /// Sends a short message. Returns the outcome.
     fn send_short(&self) -> String {
         match self.post_send(SendOp::Send, Sge::of(&self.regions[ALL], 0, 8)) {
             Ok(()) => complete(&self.send_cq, 1),
@@ -252,7 +252,7 @@ impl End {
         }
     }
 
-    /// Encodes where our regions are.
+    /// Encodes the places of our regions.
     fn encode(&self) -> Vec<u8> {
         self.regions
             .iter()
@@ -260,7 +260,7 @@ impl End {
             .collect()
     }
 
-    /// Does the operation of the trial. Returns how that ended.
+    /// Does the operation of the trial. Returns the outcome.
     fn operate(&self, trial: &Trial, theirs: &[u8]) -> Result<String> {
         let named = |name: &str| REGIONS.iter().position(|known| *known == name);
         let shift = |name: &str| if name == "unknown" { UNKNOWN } else { 0 };
@@ -327,7 +327,7 @@ impl End {
     }
 }
 
-/// Returns the status of the next completions; if there are several, the first that is not success.
+/// Returns the common status of the next `count` completions: that of the first failure, if there is one.
 fn complete(cq: &Cq, count: u32) -> String {
     let until = Instant::now() + PATIENCE;
     let mut status = WcStatus::Success;

@@ -1,13 +1,13 @@
 //! A program with a text protocol of its own over TCP that switches to RDMA on the same connection. The client asks
-//! for room, the server tells where it is, both make their socket the connection of a queue pair, and the client
-//! writes there. `docs/write-a-program.md` explains it.
+//! for room, and the server answers with the place of the room. Then both make their socket the connection of a queue
+//! pair, and the client writes to the room. `docs/write-a-program.md` explains it.
 //!
 //! ```text
 //! upgrade serve ADDRESS:PORT          one client, then exit
 //! upgrade say ADDRESS:PORT WORDS
 //! ```
 //!
-//! It needs a device on the kernel's sockets, which is the default.
+//! The program needs a device on the kernel's sockets, which is the default.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const ROOM: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The text part: a socket, and what was read from it but not used.
+/// The text part: a socket, and the octets that were read from it but not used.
 struct Lines(BufReader<TcpStream>);
 
 impl Lines {
@@ -39,7 +39,7 @@ impl Lines {
         Ok(self.0.get_mut().write_all(format!("{line}\n").as_bytes())?)
     }
 
-    /// Returns the words of the next line after the first, which must be `verb`.
+    /// Reads a line, whose first word must be `verb`, and returns its other words.
     fn hear(&mut self, verb: &str) -> Result<Vec<String>> {
         let mut line = String::new();
         self.0.read_line(&mut line)?;
@@ -89,7 +89,7 @@ impl End {
         Ok(Self { pd, cq, qp, events })
     }
 
-    /// Polls until something completes. `greet.rs` shows how to sleep.
+    /// Polls until a request completes. `greet.rs` shows how to sleep.
     fn complete(&self) -> Result<Wc> {
         let mut found = [Wc::default()];
         while self.cq.poll(&mut found) == 0 {}
@@ -110,7 +110,7 @@ fn serve(at: &str) -> Result<()> {
     let mut client = Lines::new(listener.accept()?.0)?;
     let wanted = client.hear("ROOM")?.first().ok_or("how much room?")?.parse::<usize>()?.clamp(1, ROOM);
     let room = end.pd.alloc_mr(wanted, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    // This receive is for the message that tells that all is written.
+    // This receive is for the message that says that all octets are written.
     end.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] })?;
     client.say(&format!("AT {} {} {wanted}", room.addr(), room.rkey()))?;
     // The client's next octets are the MPA Request.

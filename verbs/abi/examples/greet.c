@@ -1,7 +1,7 @@
 /*
  * A first program: the client writes a greeting into the server's memory, reads it back, and sends its length in a
- * Send. docs/write-a-program.md explains it; verbs/examples/greet.rs is the same in Rust, and interoperates with this
- * one.
+ * Send. docs/write-a-program.md explains it; verbs/examples/greet.rs is the same program in Rust; the two
+ * interoperate.
  *
  *	cc -o greet greet.c -lrdmacm -libverbs
  *	greet serve			one client, then exit

@@ -2,8 +2,8 @@
  * urnic's functions in addition to those of libibverbs and librdmacm. docs/run.md ("urnic's own functions") explains
  * them.
  *
- * Link the program to liburnic.so, or define URNIC_WEAK before including this header: then the program also starts on
- * hosts without urnic, and the functions are null unless `urnic run` has started it.
+ * Link the program to liburnic.so, or define URNIC_WEAK before including this header. With URNIC_WEAK, the program
+ * also starts on hosts without urnic, and the functions are null unless `urnic run` has started the program.
  */
 #ifndef URNIC_H
 #define URNIC_H
@@ -22,7 +22,7 @@ extern "C" {
 #define URNIC_FUNCTION
 #endif
 
-/* Which end begins the MPA start-up, whichever end opened the TCP connection (RFC 5044, section 7.1). */
+/* Role in the MPA start-up (RFC 5044, section 7.1). It does not depend on which end opened the TCP connection. */
 enum urnic_role {
 	/* This end sends the MPA Request. */
 	URNIC_INITIATOR = 0,
@@ -51,15 +51,15 @@ URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
  * RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_UNREACHABLE, RDMA_CM_EVENT_CONNECT_ERROR. With a synchronous identifier, this
  * function waits for them. The start-up fails ten seconds after the call.
  *
- * The connection gets a descriptor of its own. The program keeps its descriptor, whatever this function returns, and
- * must close it, but neither read nor write it. Octets that are not sent yet go out before the start-up. The socket
- * is closed with the connection.
+ * The connection gets a descriptor of its own. The program keeps its descriptor and must close it, whatever this
+ * function returns. Once the function has succeeded, the program must neither read nor write its descriptor. Octets
+ * that are not sent yet go out before the start-up. The socket is closed with the connection.
  *
- * Returns 0; or -1 and errno, and the socket is unchanged: EOPNOTSUPP (the device is on a port, and does not use the
- * kernel's sockets), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (a listening
- * socket, a wrong argument, or a queue pair that is not in its initial state), EADDRNOTAVAIL (the device is
- * restricted to another address), ENOMEM (too many descriptors). For a synchronous identifier, the errors of
- * rdma_connect if the start-up fails.
+ * Returns 0, or -1 and errno. These errors leave the socket unchanged: EOPNOTSUPP (the device is on a port, and does
+ * not use the kernel's sockets), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (a
+ * listening socket, a wrong argument, or a queue pair that is not in its initial state), EADDRNOTAVAIL (the device is
+ * restricted to another address), ENOMEM (too many descriptors). With a synchronous identifier, a start-up that fails
+ * causes the errors of rdma_connect.
  */
 URNIC_FUNCTION int urnic_convert(struct rdma_cm_id *id, int fd, int role, const void *already_read, size_t n,
 				 struct rdma_conn_param *param);

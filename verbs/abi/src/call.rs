@@ -24,7 +24,7 @@ pub extern "C" fn last_errno() -> Errno {
 }
 
 /// Writes an error to standard error. Standard error may be closed, so a failed write is ignored. Takes no lock,
-/// because in a forked child the thread that held it may not exist.
+/// because in a forked child the thread that holds it may not exist.
 pub fn complain(message: &str) {
     let line = format!("urnic: {message}\n");
     // SAFETY: `line.len()` readable bytes.
@@ -46,7 +46,7 @@ unsafe extern "C" {
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 /// While this lives, `pthread_cancel` does not end the thread. Many system calls are cancellation points, including
-/// calls that DPDK makes, and a cancelled thread would never release what Rust code holds there.
+/// calls that DPDK makes, and a thread cancelled there would never release the locks and memory that Rust code holds.
 struct Uncancelled {
     before: c_int,
 }
@@ -68,8 +68,8 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Returns whether this is the program's first thread. No program cancels that one, so calls that must be fast spare
-/// it the 20 ns of [`Uncancelled`].
+/// Returns whether this is the program's first thread. No program cancels its first thread, so calls that must be
+/// fast spare it the 20 ns of [`Uncancelled`].
 fn is_first_thread() -> bool {
     thread_local! {
         static FIRST: Cell<Option<bool>> = const { Cell::new(None) };
@@ -99,13 +99,13 @@ pub fn guarded<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     guarded_anywhere(body)
 }
 
-/// The same for calls that need no device.
+/// Runs a call as [`guarded`] does, but also in a forked child: for calls that need no device.
 pub fn guarded_anywhere<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _uncancelled = Uncancelled::begin();
     caught(body)
 }
 
-/// The same for calls that must be fast.
+/// Runs a call as [`guarded_anywhere`] does, for calls that must be fast.
 #[inline]
 pub fn guarded_fast<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _uncancelled = (!is_first_thread()).then(Uncancelled::begin);
@@ -129,7 +129,7 @@ pub fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     as_status(guarded(body))
 }
 
-/// The same for calls that must be fast.
+/// Runs `body` as [`status`] does, for calls that must be fast.
 #[inline]
 pub fn status_fast(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     if urnic::in_forked_child() {
@@ -153,7 +153,7 @@ pub fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded(body))
 }
 
-/// The same for calls that must be fast.
+/// Runs `body` as [`number`] does, for calls that must be fast and need no device.
 #[inline]
 pub fn number_fast(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded_fast(body))
@@ -186,7 +186,7 @@ pub fn quiet(body: impl FnOnce()) {
     });
 }
 
-/// The same for calls that must be fast and need no device.
+/// Runs `body` as [`quiet`] does, for calls that must be fast and need no device.
 #[inline]
 pub fn quiet_fast(body: impl FnOnce()) {
     let _ = guarded_fast(|| {
@@ -198,9 +198,9 @@ pub fn quiet_fast(body: impl FnOnce()) {
 /// Returns the object that a pointer from C refers to, or EINVAL if it is null.
 ///
 /// # Safety
-/// It is null, or its target lives and is not mutably borrowed for `'a`.
+/// `pointer` is null, or its target lives and is not mutably borrowed for `'a`.
 pub unsafe fn deref<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe { pointer.as_ref() }.ok_or(libc::EINVAL)
 }
 

@@ -1,5 +1,5 @@
-//! The table of GIDs. An address keeps its index while the device has it, and gets it back after an absence unless
-//! the index was reassigned meanwhile, because programs remember indices.
+//! The table of GIDs. An address keeps its index while the device has the address. After an absence it gets the index
+//! back, unless the index was reassigned meanwhile, because programs remember indices.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -39,7 +39,7 @@ impl Gids {
     }
 }
 
-/// Returns an address as a GID; an IPv4 address becomes an IPv4-mapped one.
+/// Returns an address as a GID; an IPv4 address becomes an IPv4-mapped IPv6 address.
 pub fn gid(address: IpAddr) -> ibv_gid {
     match address {
         IpAddr::V4(ip) => ibv_gid { raw: ip.to_ipv6_mapped().octets() },

@@ -62,7 +62,8 @@ impl<T> Inbox<T> {
         out
     }
 
-    /// Takes one from the descriptor's count. If a reader was faster, it will find no item and read again.
+    /// Takes one from the descriptor's count. If a reader has taken it first, that reader finds no item and reads
+    /// again.
     fn uncount(&self) {
         let mut count = [0u8; 8];
         let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
@@ -71,7 +72,7 @@ impl<T> Inbox<T> {
     }
 }
 
-/// Reads one count of a descriptor; blocks or not, as the descriptor's flags say. Returns 0, or -1 and errno. A
+/// Reads one count of a descriptor. Blocks unless the descriptor is non-blocking. Returns 0, or -1 and errno. A
 /// cancellation point that holds nothing.
 ///
 /// # Safety

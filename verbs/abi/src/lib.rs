@@ -14,14 +14,14 @@
 //!
 //! # Safety
 //! Every `extern "C"` function here requires of its caller what its manual page requires: pointers have the types
-//! that it names, and the objects live and are not destroyed meanwhile. Null pointers are errors, not undefined
+//! that the page names, and the objects live and are not destroyed meanwhile. Null pointers are errors, not undefined
 //! behaviour; numbers are checked.
 //!
 //! # Cancellation
-//! Cancellation (`pthread_cancel`) is disabled while a call is at work, because it would unwind through Rust.
-//! Functions in which a program may be cancelled while it waits hold nothing while they block, and call only `extern
-//! "C"` functions that are not inlined: a function through which a panic may pass has unwind tables for that, and
-//! with these, cancellation would abort the process.
+//! Cancellation (`pthread_cancel`) is disabled while a call is at work, because it would unwind through Rust. A
+//! function in which a waiting thread may be cancelled holds nothing while it blocks, and calls only `extern "C"`
+//! functions that are not inlined. The reason for the latter: a function through which a panic may pass has unwind
+//! tables for the panic, and a cancellation that meets such tables aborts the process.
 
 mod call;
 mod cm;

@@ -28,8 +28,8 @@ fn live() -> MutexGuard<'static, HashMap<usize, Kind>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the key of an object. It is not the address, because leak checkers would take that for a reference to the
-/// object.
+/// Returns the key of an object. It is not the address, because leak checkers would take a stored address for a
+/// reference to the object.
 fn key<T>(object: *const T) -> usize {
     !(object as usize)
 }
@@ -63,7 +63,7 @@ pub fn leave<T>(
     Ok(())
 }
 
-/// The same for an object that can always be removed.
+/// Removes an object as [`leave`] does, without a condition.
 pub fn take<T>(kind: Kind, object: *mut T) -> Result<(), Errno> {
     leave(kind, object, |_| Ok(()))
 }

@@ -25,7 +25,7 @@ pub fn to_stderr() {
     let _ = if timed { log.try_init() } else { log.without_time().try_init() };
 }
 
-/// Lines that may be logged at once, and the time until one more may be.
+/// Number of lines that may be logged at once; after each [`ONE_MORE`], one more line may be logged.
 const AT_ONCE: u32 = 10;
 const ONE_MORE: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,8 @@ impl Allowance {
         Self { lines: AT_ONCE, since: None, kept_back: 0 }
     }
 
-    /// Asks to log a line. Returns how many lines were suppressed before it; `None`: this one must be suppressed too.
+    /// Asks to log a line. Returns the number of lines that were suppressed before it; `None` if this line must be
+    /// suppressed, too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / ONE_MORE.as_secs();
@@ -72,10 +73,10 @@ fn write(line: impl FnOnce() -> String) {
     }
 }
 
-/// Queue pairs whose failure was logged, so that the end of their connection need not be.
+/// Queue pairs whose failure was logged, so that the end of their connection is not logged as well.
 static FAILED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Logs the failure of a queue pair. If it has a connection, the end of that follows.
+/// Logs the failure of a queue pair. If the queue pair has a connection, the connection ends next.
 pub fn failed(fault: &QpFault) {
     if fault.peer.is_some() {
         FAILED.lock().unwrap_or_else(PoisonError::into_inner).insert(fault.qpn);
@@ -83,7 +84,7 @@ pub fn failed(fault: &QpFault) {
     write(|| fault.to_string());
 }
 
-/// Logs the refusal of a call, if its reason is one that the user can do something about.
+/// Logs the refusal of a call, if the user can do something about the reason.
 pub fn refused(error: &Error) {
     if matches!(
         error,
@@ -100,7 +101,7 @@ pub fn refused(error: &Error) {
     }
 }
 
-/// The same for a system call of ours. Returns its errno.
+/// Logs the refusal of a system call of ours. Returns its errno.
 pub fn refused_call() -> Errno {
     let errno = last_errno();
     if matches!(errno, libc::EMFILE | libc::ENFILE) {
@@ -111,7 +112,7 @@ pub fn refused_call() -> Errno {
     errno
 }
 
-/// Logs the end of a connection, unless one of its programs closed it.
+/// Logs the end of a connection, unless a program at either end closed it.
 pub fn disconnected(
     qpn: u32,
     peer: Option<SocketAddr>,

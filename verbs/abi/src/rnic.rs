@@ -50,7 +50,8 @@ impl Rnic {
         ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
     }
 
-    /// Returns our address that a loopback address leads to, unless that is a loopback address itself.
+    /// Returns our address to which packets for a loopback address go; `None` if our address is a loopback address,
+    /// too.
     pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
@@ -91,7 +92,8 @@ fn load() -> Result<Config, String> {
     Ok(config)
 }
 
-/// Checks the settings for a device without opening it: programs make channels and identifiers before they fork.
+/// Checks whether the settings describe a device, without opening it, because programs make channels and identifiers
+/// before they fork.
 pub fn prospect() -> Result<(), Errno> {
     config().map(|_| ()).ok_or(libc::ENODEV)
 }
@@ -121,14 +123,15 @@ fn start(config: &'static Config) -> urnic::Result<Rnic> {
     Ok(Rnic { device, attributes, config, gids: Gids::default() })
 }
 
-/// Called by `liburnic.so` when the program is about to end without running exit handlers, because kernels close
-/// connections however a process ends. Safe in signal handlers.
+/// Called by `liburnic.so` when the program is about to end without running exit handlers. Closes the connections, as
+/// kernels do however a process ends. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_before_exit() {
     urnic::before_exit();
 }
 
-/// Called by `liburnic.so` for the thread that opens a socket: returns whether it is DPDK's. Safe in signal handlers.
+/// Called by `liburnic.so` for the thread that opens a socket: returns whether the thread is DPDK's. Safe in signal
+/// handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_control_thread() -> bool {
     urnic::is_control_thread()

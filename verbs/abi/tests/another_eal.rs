@@ -10,9 +10,10 @@ use ways::{On, Watched, Way, run_with, text};
 enum Linked {
     /// To its shared libraries, as urnic is: there is one EAL in the process.
     Shared,
-    /// To its archives: there are two.
+    /// To its archives: there are two EALs in the process.
     Archives,
-    /// To its archives, with their functions exported, so that the loader binds urnic to these as well.
+    /// To its archives, with their functions exported, so that the loader binds urnic's calls to these functions,
+    /// too.
     Exported,
 }
 

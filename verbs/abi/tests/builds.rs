@@ -1,5 +1,5 @@
-//! Which of two builds `liburnic.so` loads: the test puts stand-ins for them side by side, each of which prints which
-//! build it is.
+//! Checks which of two builds `liburnic.so` loads. The tests put stand-ins for the builds side by side. Each stand-in
+//! prints which build it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the program with these variables as its only `URNIC_` ones.
+/// Runs the program with `variables` as its only `URNIC_` variables.
 fn asks(program: &Path, library: &Path, function: &str, variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     command.arg(library).arg(function).stdin(Stdio::null());
@@ -111,7 +111,8 @@ fn the_library_with_dpdk_is_loaded_where_it_is_needed_and_can_be() {
     says("ring:x", "liburnic_verbs.so");
 }
 
-/// The build without ports asks for the other build as soon as the settings ask for a port, wherever they come from.
+/// The build without ports asks for the other build as soon as the settings ask for a port, wherever the settings
+/// come from.
 #[test]
 fn the_library_knows_whether_the_settings_need_ports() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -17,7 +17,8 @@ fn seed() -> String {
 }
 
 /// Destroys domain, region, window, completion channel and queue, shared receive queue, queue pair, identifier and
-/// event channel of one end, while the other end uses them: objects that others need are busy, all others go.
+/// event channel of one end, while the other end uses them. Objects that others need are busy; all others are
+/// destroyed.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_objects_go_in_every_order() {

@@ -90,7 +90,8 @@ fn nothing_that_is_public_elsewhere_is_left_out() {
 }
 
 /// A call by name goes to the first library in the process that has the name. If the program is linked to a drop-in
-/// library, that is the drop-in library's function; of several versions it would be the oldest, which always fails.
+/// library, that is the drop-in library's function; if the name has several versions, it would be the oldest version,
+/// which always fails.
 #[test]
 fn no_library_reaches_its_own_functions_by_name() {
     for (package, library) in [

@@ -4,8 +4,8 @@ mod ways;
 
 use ways::{On, WAYS, Watched, Way, succeeds, succeeds_on};
 
-/// Names and interfaces are found although several libraries override the C library; each of ours is shown once. Then
-/// a connection works.
+/// Names and interfaces are found although several libraries override the C library; each of our interfaces is shown
+/// once. Afterwards, a connection works.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_each_way_of_loading_works() {
@@ -14,7 +14,7 @@ fn needs_verbs_h_each_way_of_loading_works() {
     }
 }
 
-/// The sanitizer overrides functions of the C library as well: before ours, or between them.
+/// The sanitizer also overrides functions of the C library. Its definitions come before ours, or between ours.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_each_way_of_loading_works_with_address_sanitizer() {
@@ -25,8 +25,8 @@ fn needs_verbs_h_each_way_of_loading_works_with_address_sanitizer() {
     }
 }
 
-/// Programs that ask for interfaces in other ways find the same as with `getifaddrs`; it is the interface of the
-/// device's GIDs.
+/// Programs that ask for interfaces in other ways find the interface that `getifaddrs` shows. It is the interface of
+/// the device's GIDs.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_the_interface_is_there_however_programs_ask() {

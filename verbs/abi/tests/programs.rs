@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Time limit of a program, in seconds. A bound, not a measurement, because the machine may be busy.
+/// Time limit of a program, in seconds; generous, because the machine may be busy.
 const PATIENCE: u32 = 300;
 
 /// Programs that run on the kernel's sockets. The others have a DPDK port without a peer.
@@ -16,7 +16,7 @@ const ON_KERNEL: [&str; 1] = ["convert"];
 /// Leaks to ignore: memory that DPDK keeps until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
 
-/// The same for valgrind, and memory that the dynamic linker keeps for libraries that are loaded late.
+/// Leaks to ignore with valgrind: also memory that the dynamic linker keeps for libraries that are loaded late.
 const KEPT_TOO: &str = "{
   dataplane
   Memcheck:Leak
@@ -71,7 +71,7 @@ fn run(name: &str, arguments: &[&str], watched: Watched) -> Output {
     run_for(name, arguments, watched, PATIENCE, None)
 }
 
-/// The same with another time limit, and with a log.
+/// Compiles and runs a program, with another time limit and with a log.
 fn run_for(name: &str, arguments: &[&str], watched: Watched, patience: u32, log: Option<&str>) -> Output {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The same; the program must succeed. Returns its output.
+/// Compiles and runs a program, which must succeed. Returns its output.
 fn succeeds(name: &str, arguments: &[&str], watched: Watched) -> String {
     let output = run(name, arguments, watched);
     let printed = text(&output);

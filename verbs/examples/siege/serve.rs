@@ -17,9 +17,9 @@ use crate::{HALL, MESSAGE, ROOM, Result, hall};
 
 /// Maximum number of connections at once, more than any siege opens.
 const GUESTS: usize = 4096;
-/// Number of messages that a peer may send before it takes the answers.
+/// Number of messages that a peer may send before it takes the echoes.
 const RECEIVES: usize = 4;
-/// How often orders are checked while nothing else happens.
+/// Interval at which orders are checked while nothing else happens.
 const LOOK: Duration = Duration::from_millis(5);
 /// Pause after a peer could not be dialled.
 const REST: Duration = Duration::from_secs(1);
@@ -35,13 +35,13 @@ struct Guest {
     dialled: bool,
 }
 
-/// What both threads use.
+/// State that both threads use.
 struct House {
     device: Device,
     engines: u32,
     pd: Pd,
     channel: CompChannel,
-    /// Message buffers of all connections. A later connection gets them as they are.
+    /// Message buffers of all connections. A later connection gets a buffer with its old content.
     messages: Mr,
     /// The memory of all rooms.
     rooms: Mr,
@@ -53,7 +53,7 @@ struct House {
 struct Books {
     /// Guests, by the number of their completion queue.
     guests: HashMap<u32, Arc<Guest>>,
-    /// Number of the completion queue, by that of the queue pair.
+    /// Number of the completion queue, by the number of its queue pair.
     queues: HashMap<u32, u32>,
     places: Vec<usize>,
     figures: Figures,
@@ -112,7 +112,7 @@ pub fn run(device: &Device, port: u16, orders: &Receiver<String>) -> Result<()> 
 #[derive(Default)]
 struct Dials {
     to: Option<SocketAddr>,
-    /// When each may be made.
+    /// Earliest time of each connection.
     due: Vec<Instant>,
 }
 
@@ -165,7 +165,7 @@ impl House {
     fn furnish(&self, dialled: bool) -> Result<Guest> {
         let place = self.books().places.pop().ok_or("the house is full")?;
         let made = || -> Result<Guest> {
-            // The engines take turns at being home.
+            // The engines take turns as home engines of the queues.
             let cq = self.device.create_cq_with(&CqInit {
                 depth: 4 * RECEIVES as u32,
                 channel: Some(&self.channel),
@@ -236,7 +236,7 @@ impl House {
             self.post_receive(&guest, index)?;
         }
         let param = ConnParam { private_data: self.offer(&guest), ..ConnParam::default() };
-        // The guest is in the books before its first message can come.
+        // The guest must be in the books before its first message can come.
         let guest = self.enter(guest);
         match request.accept(&guest.qp, &param) {
             Ok(_) => {
@@ -281,7 +281,7 @@ impl House {
     fn dial(&self, events: &EventChannel, dials: &mut Dials) {
         let Some(to) = dials.to else { return };
         let now = Instant::now();
-        // A few at a time, so that others are served in between.
+        // Dials few connections at a time, so that guests are served in between.
         for _ in 0..4 {
             let Some(at) = dials.due.iter().position(|due| *due <= now) else { return };
             dials.due.swap_remove(at);
@@ -307,7 +307,8 @@ impl House {
         loop {
             let Some(cq) = self.channel.get_event(Some(Duration::from_secs(1))) else { continue };
             let guest = self.books().guests.get(&cq.cqn()).cloned();
-            // Arm, then poll: what completes in between is found or announced.
+            // Arms, then polls: the poll finds a completion that came before the arming, and an event announces a
+            // later one.
             cq.arm(false);
             loop {
                 let count = cq.poll(&mut found);

@@ -1,4 +1,4 @@
-//! The honest client. The siege is judged by what it experiences.
+//! The honest client. The siege is judged by this client's experience.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ const SIZE: usize = 64;
 /// Pause between two rounds of the connection that stays, and between two visits.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// What was experienced since the last mark. Times in microseconds.
+/// The client's experience since the last mark. Times are in microseconds.
 #[derive(Default)]
 struct Felt {
     connects: Vec<u64>,
@@ -30,7 +30,8 @@ struct Felt {
     failed: u64,
     wrong: u64,
     why: Option<String>,
-    /// Since when the staying connection, and the one that comes and goes, have been waiting; `None`: not waiting.
+    /// Start of the present wait of the connection that stays, and of the connection that comes and goes; `None`
+    /// while it does not wait.
     waiting: [Option<Instant>; 2],
     longest: u64,
 }
@@ -138,7 +139,7 @@ struct Visit<'a> {
     channel: CompChannel,
     cq: Cq,
     qp: Qp,
-    /// Local memory: first what is sent, then what is received, then what is read.
+    /// Local memory: first the message to send, then the received message, then the octets that were read.
     local: Mr,
     received: u32,
     done: u32,
@@ -207,7 +208,7 @@ impl<'a> Visit<'a> {
         Ok(Self { felt, stays: usize::from(stays), channel, cq, qp, local, received: 0, done: 0 })
     }
 
-    /// Notes since when something has been awaited; `None`: it has come.
+    /// Notes the start of a wait; `None` notes its end.
     fn waits(&self, since: Option<Instant>) {
         let mut felt = lock(self.felt);
         if let Some(before) = felt.waiting[self.stays] {
@@ -252,7 +253,7 @@ impl<'a> Visit<'a> {
         Ok(self.qp.post_send(&SendWr { wr_id: 0, op, sges: &sges, flags: SendFlags::SIGNALED })?)
     }
 
-    /// Takes completions until there are enough.
+    /// Takes completions until `enough` returns `true`.
     fn until(&mut self, enough: impl Fn(&Self) -> bool) -> Result<()> {
         let mut found = [Wc::default(); 4];
         while !enough(self) {

@@ -1,8 +1,8 @@
 //! Batches: work requests that are posted together, under one lock and with one doorbell.
 //!
-//! The engine sees nothing of a batch until it is posted. Until then the batch holds the queue's lock: every other
-//! post to the same queue waits, and one by the same thread waits forever. Fill a batch, post it, and do nothing
-//! else in between.
+//! The engine sees nothing of a batch until it is posted. Until then the batch holds the queue's lock: a post by
+//! another thread to the same queue waits, and a post by the same thread waits forever. Fill a batch, post it, and do
+//! nothing else in between.
 
 use crate::api::qp::Qp;
 use crate::api::srq::Srq;
@@ -72,8 +72,8 @@ impl<'a> SendBatch<'a> {
         if answer == Err(PostError::QueueFull) { self.write_after_pass(wr, payload) } else { answer }
     }
 
-    /// Waits for the pass that may be under way, once for each batch, and tries again: a completion becomes visible
-    /// before its slot is free.
+    /// Waits, once for each batch, until the pass that may be under way is over, and then tries again: the engine
+    /// shows a completion before it frees the request's slot.
     #[cold]
     fn write_after_pass(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         if !std::mem::replace(&mut self.waited, true) {

@@ -7,8 +7,8 @@ use super::cq::Cq;
 use super::device::DeviceShared;
 use crate::shared::channel::ChannelShared;
 
-/// A completion channel: it reports completion queues that were armed ([`Cq::arm`]) and have a completion since.
-/// Its descriptor ([`AsFd`]) is readable while events wait.
+/// A completion channel: it reports each completion queue that was armed ([`Cq::arm`]) when it got a completion. Its
+/// descriptor ([`AsFd`]) is readable while events wait.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(crate) shared: Arc<ChannelShared>,
@@ -17,16 +17,16 @@ pub struct CompChannel {
 
 impl CompChannel {
     /// Waits for the next event and returns its completion queue; `None` once `timeout` has passed. A `timeout` of
-    /// `None` waits without limit. Meanwhile the engine's own thread drives the engine, or this call if there is no
-    /// such thread.
+    /// `None` waits without limit. Meanwhile the engine's own thread drives the engine; if the engine has no thread,
+    /// this call drives it.
     pub fn get_event(&self, timeout: Option<Duration>) -> Option<Cq> {
         let shared = self.device.shards.wait(&self.shared.fd, timeout, || self.shared.take())?;
         Some(Cq { shared, device: self.device.clone() })
     }
 
-    /// Returns the queue that one read of 8 bytes from the descriptor stands for; `None` if that queue no longer
-    /// exists. This is for programs that sleep in that read instead of in [`get_event`](Self::get_event). The
-    /// descriptor is blocking unless the program has set `O_NONBLOCK`.
+    /// Returns the completion queue of an event that the program has taken by reading 8 bytes from the descriptor;
+    /// `None` if the queue no longer exists. Programs call this if they sleep in such a read instead of in
+    /// [`get_event`](Self::get_event). The descriptor is blocking unless the program has set `O_NONBLOCK`.
     pub fn event_after_read(&self) -> Option<Cq> {
         Some(Cq { shared: self.shared.pop()?, device: self.device.clone() })
     }

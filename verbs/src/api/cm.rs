@@ -42,8 +42,8 @@ impl EventChannel {
     /// Listens for connection requests on a TCP port (0: any free one) of all addresses of the device.
     ///
     /// Requests beyond these limits are reset: `backlog` unanswered requests of each source (IPv4 address, or IPv6
-    /// /64), 16 times `backlog` of all sources together, and 8,192 at all listeners of the device. A source may
-    /// have fewer as the listener fills up. A peer whose request is not complete takes no place.
+    /// /64), 16 times `backlog` of all sources together, and 8,192 at all listeners of the device. As the listener
+    /// fills up, a source may have fewer unanswered requests than `backlog`. Incomplete requests do not count.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].
@@ -61,7 +61,7 @@ impl EventChannel {
             return Err(FOREIGN_ADDRESS);
         }
         let backlog = backlog.clamp(1, MAX_BACKLOG);
-        // The listener has these places, whichever engine accepts a connection.
+        // All engines share the places of the listener.
         let places = Waiting::of_listener(backlog as usize);
         let _order = self.device.reservations.lock();
         self.device
@@ -73,16 +73,17 @@ impl EventChannel {
     /// Starts to connect an idle queue pair. [`CmEvent::Established`], [`CmEvent::Rejected`] or
     /// [`CmEvent::ConnectError`] reports the outcome.
     ///
-    /// # Errors [`Error::Invalid`] for too much private data or a queue pair of another device; [`Error::QpState`]
-    /// if the queue pair is not idle; [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`],
+    /// # Errors
+    /// [`Error::Invalid`] for too much private data or a queue pair of another device; [`Error::QpState`] if the
+    /// queue pair is not idle; [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`],
     /// [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
     }
 
     /// Connects as [`connect`](Self::connect) does, from the address that [`Device::bind`](crate::Device::bind) has
-    /// reserved. Connections to several peers may come from one reserved address, and one connection after another
-    /// to the same peer.
+    /// reserved. One reserved address may have connections to several peers, but only one connection at a time to the
+    /// same peer.
     ///
     /// # Errors
     /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, or the reserved one
@@ -104,22 +105,22 @@ impl EventChannel {
     /// of its own on it. IT-API calls this socket conversion; RFC 5044 §7.1 describes it as the start of MPA by
     /// private agreement. Only a device on the kernel's sockets supports it.
     ///
-    /// The two programs agree on where their own octets end, and on which of them is the MPA [`Role::Initiator`],
-    /// whichever has opened the TCP connection. The initiator sends the MPA Request, which carries the private data
-    /// of its `param`. The responder sends the Reply with its own. Both sides get [`CmEvent::Established`] with the
-    /// peer's private data, or [`CmEvent::ConnectError`]. An initiator may also get [`CmEvent::Rejected`].
-    /// `param.timeout` limits the whole start-up.
+    /// The two programs agree on where their own octets end, and on which of them is the MPA [`Role::Initiator`].
+    /// Either program may be the initiator, whichever has opened the TCP connection. The initiator sends the MPA
+    /// Request, which carries the private data of its `param`. The responder sends the Reply, with its own private
+    /// data. Both sides get [`CmEvent::Established`] with the peer's private data, or [`CmEvent::ConnectError`]. An
+    /// initiator may also get [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
     ///
     /// `already_read` is what the program has read from the socket beyond its own protocol: the peer's first MPA
     /// octets may arrive together with the last octets of that protocol. A responder's buffer may thus contain the
     /// Request, or a part of it. Octets that the program has written, and the kernel has not yet sent, leave before
     /// the Request.
     ///
-    /// From then on the device owns the socket. It closes the socket with the connection, also if the start-up
-    /// fails or is rejected. The socket may be blocking or not, and may have any options: those that would
-    /// interfere (`SO_LINGER`, `SO_RCVLOWAT`, `TCP_CORK`, `TCP_USER_TIMEOUT`) are reset, and the sizes of its
-    /// buffers stay. Remove the socket from epoll sets first, and do not use duplicates of it: octets that they
-    /// read are lost.
+    /// If this call succeeds, the device owns the socket. It closes the socket with the connection, also if the
+    /// start-up fails or is rejected. The socket may be blocking or not, and may have any options: those that would
+    /// interfere (`SO_LINGER`, `SO_RCVLOWAT`, `TCP_CORK`, `TCP_USER_TIMEOUT`) are reset, and the sizes of its buffers
+    /// stay. Remove the socket from epoll sets first, and do not use duplicates of it: octets that a duplicate reads
+    /// are lost.
     ///
     /// ```
     /// use std::io::{BufRead, BufReader, Write};
@@ -204,8 +205,8 @@ impl EventChannel {
         Ok(Connection::of(qp))
     }
 
-    /// Returns the next event; `None` if there is none. Drives the engine unless its own thread is dedicated to
-    /// that.
+    /// Returns the next event; `None` if there is none. Drives the engine, unless the engine has a thread that is
+    /// dedicated to that.
     pub fn poll(&self) -> Option<CmEvent> {
         if let Some(event) = self.take() {
             return Some(event);
@@ -227,8 +228,8 @@ impl EventChannel {
         Some(event)
     }
 
-    /// Makes a request that an event sink was given answerable. A request that is dropped before is not rejected:
-    /// its peer waits in vain.
+    /// Makes a request answerable that an event sink has received. A request that is dropped before this call is not
+    /// rejected: its peer waits in vain.
     pub fn adopt(&self, request: &mut ConnRequest) {
         request.answers = Some(self.device.clone());
     }
@@ -261,13 +262,13 @@ impl Bound {
             None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
             Some(bound) => engine.bind_too(bound, v6only),
         });
-        // Dropping `bound` ends the reservation where it was made, if not all engines have it.
+        // If an engine has refused the address, dropping `bound` ends the reservation at the other engines.
         let bound =
             reserved.map(|bound| Self { id: bound.id, address: bound.address, device: device.clone() });
         outcome.and(bound.ok_or(Error::NoDescriptor))
     }
 
-    /// Returns the address as asked for, with the TCP port that is reserved.
+    /// Returns the requested address, with the reserved TCP port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -297,7 +298,7 @@ impl Listener {
         self.bound.address.port()
     }
 
-    /// Returns the address and TCP port that this listens on.
+    /// Returns the address and TCP port of the listener.
     pub fn address(&self) -> SocketAddr {
         self.bound.address
     }
@@ -374,8 +375,8 @@ impl Connection {
         self.qpn
     }
 
-    /// Closes gracefully: work that was posted is done, then the connection ends. A connection that is not yet
-    /// established is given up ([`ConnectFailure::Aborted`](crate::ConnectFailure::Aborted)), and its queue pair
+    /// Closes gracefully: the engine completes the posted work, then ends the connection. A connection that is not
+    /// yet established is given up ([`ConnectFailure::Aborted`](crate::ConnectFailure::Aborted)), and its queue pair
     /// stays idle.
     ///
     /// # Errors
@@ -385,7 +386,7 @@ impl Connection {
         self.device.control_qp(&qp, |engine| engine.disconnect(self.qpn))
     }
 
-    /// Changes when a silent peer counts as dead, from now on; `None`: as configured.
+    /// Sets when a silent peer counts as dead, from now on. `None` restores the device's configuration.
     ///
     /// ```no_run
     /// # fn example(connection: &urnic::Connection) -> urnic::Result<()> {
@@ -403,7 +404,7 @@ impl Connection {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotConnected`]; [`Error::Invalid`] for times below 10 ms or over 24 h, or without a probe.
+    /// [`Error::NotConnected`]; [`Error::Invalid`] for times below 10 ms or over 24 h, or a probe count of 0.
     pub fn set_patience(&self, patience: Option<Patience>) -> Result<()> {
         patience.as_ref().map_or(Ok(()), check_patience)?;
         let qp = self.qp.upgrade().ok_or(Error::NotConnected)?;

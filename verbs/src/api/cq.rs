@@ -24,8 +24,9 @@ const IDLE_POLLS: u32 = 256;
 /// application could get completions faster than it takes them, and would see them later and later.
 const POLLS_AHEAD: u8 = 8;
 
-/// Number of polls that skip the other engines after one of them was found to be driven by another thread. Looking
-/// takes a cache line away from that thread, and driving takes all that the engine works with.
+/// Number of polls that skip the other engines after one of them was found to be driven by another thread. A look at
+/// the engine takes a cache line away from that thread; driving the engine takes away all of the engine's working
+/// data.
 const PASSED_BY: u8 = 15;
 
 /// Spin-loop hints between polls that find nothing, about 0.1 us. Without them a round trip over virtio takes 5 %
@@ -77,8 +78,8 @@ impl Cq {
     /// Begins to read completions in place, one by one. `None` if there are none. Drives the engine first, unless the
     /// engine's own thread is dedicated to that.
     ///
-    /// Until the result is dropped, other threads that poll or resize this queue wait. The same thread must do
-    /// neither.
+    /// Until the result is dropped, other threads that poll or resize this queue wait. The calling thread must not
+    /// poll or resize it.
     ///
     /// ```
     /// use urnic::simulation::{Options, Simulation};
@@ -117,11 +118,12 @@ impl Cq {
         check_depth(depth)?;
         let cq = &*self.shared;
         let mut old = Vec::new();
-        // This lock comes first: a thread that holds it (`start_poll`) may use control verbs.
+        // This lock is taken before the engines' locks, because a thread that holds it (`start_poll`) may use control
+        // verbs.
         let mut poller = cq.polls.poller.lock();
         for engine in cq.begin_resize(&poller, depth)? {
             let fresh = cq.entries(depth);
-            // If this fails, the lanes so far have been replaced, and the queue has the depth that it had.
+            // If this fails, the lanes before this one have been replaced, but the queue keeps its old depth.
             old.push(self.device.shards.of(engine).control(|_| Ok(cq.replace(&mut poller, engine, fresh)))?);
         }
         cq.end_resize(&poller, depth);
@@ -130,8 +132,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Runs a pass of the home engine if callers may drive it, then one of another engine that completes to this
-    /// queue; the other engines take turns.
+    /// Runs a pass of the home engine if callers may drive it, then a pass of another engine that completes to this
+    /// queue. The other engines take turns.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
@@ -173,7 +175,7 @@ impl Cq {
         }
     }
 
-    /// Called after each poll: a poller that has found nothing for long yields its core.
+    /// Called after each poll; yields the core if the pollers have found nothing for long.
     #[inline]
     fn pace(&self, mut poller: SpinGuard<'_, Poller>, found: bool, pass: Polled) {
         if found || pass == Polled::Worked {
@@ -185,8 +187,8 @@ impl Cq {
                 drop(poller);
                 std::thread::yield_now();
             } else {
-                // The thread that drives the engine may share this core. And constant polling slows down a peer
-                // that writes at the other side of a memory link.
+                // Leaves time to the thread that drives the engine, which may share this core. Polling without pauses
+                // would also slow down a peer that writes to the other side of a memory link.
                 (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
             }
         }
@@ -205,10 +207,11 @@ impl Cq {
         self.shared.number.get()
     }
 
-    /// Returns the depth with which a completion queue cannot overflow while work queues of these sizes (in
-    /// requests) complete to it, whatever their peers do. Work queue sizes are rounded up to a power of two, as at
-    /// creation (RFC 5042 §6.4.3.2). The application must not have more requests posted than that whose completions
-    /// it has not taken: a send queue has room again as soon as a request is complete.
+    /// Returns the depth with which a completion queue cannot overflow while work queues of these sizes (in requests)
+    /// complete to it, whatever their peers do. Work queue sizes are rounded up to a power of two, as at creation
+    /// (RFC 5042 §6.4.3.2). Requests whose completions the application has not yet taken count against these sizes,
+    /// and the application must keep to that limit itself: a send queue accepts a new request as soon as an older one
+    /// is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }
@@ -219,7 +222,7 @@ impl Cq {
         self.shared.capacity(&poller)
     }
 
-    /// Returns whether completions were lost because the queue was full, since its creation or the last
+    /// Returns whether completions were lost because the queue was full, since the queue's creation or the last
     /// [`resize`](Self::resize). The queue pairs concerned are in the terminate or the error state.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed()

@@ -1,4 +1,4 @@
-//! The device: what it is, what it makes, and what its objects share.
+//! The device: its attributes, the objects that it creates, and the state that these share.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -41,8 +41,8 @@ use crate::shared::scope::Scope;
 /// State that all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shards: Shards,
-    /// Serialises reservations and listeners: all engines must make them in the same order, so that they get the
-    /// same ids.
+    /// Serialises reservations and listeners: all engines must make them in the same order, so that each has the same
+    /// id at all engines.
     pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
     /// Memory regions and windows.
@@ -58,7 +58,8 @@ pub(crate) struct DeviceShared {
     /// Whether the end of the device waits until its connections have sent their data. False in a simulation, where
     /// time may stand still.
     lingers: bool,
-    /// Answers other processes that ask about this device; `None` in a simulation, or if it could not start.
+    /// Answers other processes that ask about this device; `None` in a simulation, or if the inspector could not
+    /// start.
     inspector: Option<Inspector>,
     /// Addresses of ports of other processes on this host, which this device cannot reach. `None` unless the device
     /// is on the host's own sockets.
@@ -124,8 +125,8 @@ pub struct DeviceAttr {
     pub link_up: bool,
     /// Port capabilities; `None` for a simulated port.
     pub capabilities: Option<Capabilities>,
-    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if it cannot carry
-    /// several.
+    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if a frame can carry
+    /// only one.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -133,7 +134,8 @@ pub struct DeviceAttr {
     pub max_qp_wr: u32,
     /// Maximum number of scatter-gather elements of a work request.
     pub max_sge: u8,
-    /// Maximum number of scatter-gather elements of a Read. On the wire it is one Read, whatever their number.
+    /// Maximum number of scatter-gather elements of a Read. On the wire there is one Read, whatever the number of its
+    /// elements.
     pub max_sge_rd: u8,
     /// Maximum inline data of a work request, in bytes.
     pub max_inline: u32,
@@ -158,7 +160,7 @@ pub struct DeviceAttr {
     /// Maximum number of memory windows, reached only without memory regions.
     pub max_mw: u32,
     /// Whether this device supports Atomics and Writes with immediate data (RFC 7306). Nothing on the wire tells
-    /// whether the peer does: the programs must agree on it.
+    /// whether the peer supports them, so the programs must agree on their use.
     pub extensions: bool,
     /// Number of engines, which is the number of completion vectors. Each engine runs on a core of its own if there
     /// are enough.
@@ -171,8 +173,8 @@ pub struct DeviceAttr {
 
 /// Passes under way may still use entries that were taken out of the table.
 impl DeviceShared {
-    /// Waits for the end of all passes that are under way. An engine whose wait fails does not keep the others from
-    /// being waited for.
+    /// Waits for the end of all passes that are under way. If the wait for one engine fails, the wait for the other
+    /// engines goes on.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if a pass cannot end before the caller returns (the caller is a signal handler that
@@ -182,8 +184,8 @@ impl DeviceShared {
     }
 
     /// Waits like [`await_passes`](Self::await_passes), and makes every engine stop reading memory within `range`
-    /// (addresses), which the caller has taken out of the table. Afterwards no data that an engine has lent to its
-    /// transport lies there. The engines are locked one after the other, never two at once.
+    /// (addresses), which the caller has taken out of the table. Afterwards, no data that an engine has lent to its
+    /// transport is in `range`. The engines are locked one after the other, never two at once.
     ///
     /// # Errors
     /// As for [`await_passes`](Self::await_passes).
@@ -198,8 +200,8 @@ impl DeviceShared {
 
 /// An RNIC inside this process.
 ///
-/// Clones are handles to the same device. It lives as long as any object made from it. When the last one is
-/// dropped, or the process exits, the device closes its connections gracefully, within five seconds.
+/// Clones are handles to the same device. The device lives as long as any object made from it. When the last object
+/// is dropped, or the process exits, the device closes its connections gracefully, within five seconds.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) shared: Arc<DeviceShared>,
@@ -371,7 +373,7 @@ impl Device {
         })
     }
 
-    /// Returns whether this process is a forked child of the one that opened the device. Such a child cannot use
+    /// Returns whether this process is a forked child of the process that opened the device. Such a child cannot use
     /// the device.
     pub fn is_forked(&self) -> bool {
         forked()
@@ -452,8 +454,8 @@ impl Device {
     }
 
     /// Reserves a TCP port (0: any free one) of a local address, for a listener or for connections. An unspecified
-    /// address stands for all addresses of its family, and `::` also for those of IPv4 unless `v6only`. The same
-    /// port may be reserved at several addresses at once.
+    /// address stands for all addresses of its family, and `::` stands for all IPv4 addresses as well unless
+    /// `v6only`. The same port may be reserved at several addresses at once.
     ///
     /// # Errors
     /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].

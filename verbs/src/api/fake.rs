@@ -1,4 +1,4 @@
-//! An engine without a network, for tests of everything around it. All posted work completes. A Send arrives at the
+//! An engine without a network, for tests of the code around it. All posted work completes. A Send arrives at the
 //! queue pair at the other end of the connection if a receive is posted there.
 
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +34,7 @@ use crate::shared::wr::SendFlags;
 /// The address of all peers.
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What a test observes of the engine, and settings by which it controls the engine.
+/// State of the engine that a test observes, and settings by which the test controls the engine.
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) passes: AtomicU64,
@@ -45,7 +45,7 @@ pub(crate) struct Knobs {
     pub(crate) arrivals: AtomicU32,
     /// Number of passes after shutdown until everything is drained.
     pub(crate) undrained: AtomicU32,
-    /// The source of wakeups that `arm` returns, if any, and how often it was armed.
+    /// The source of wakeups that `arm` returns, if any. `armed` is the number of calls of `arm`.
     pub(crate) wakeup: OnceLock<Arc<dyn Wakeup>>,
     pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
@@ -73,7 +73,7 @@ pub(crate) struct FakeEngine {
     requests: HashMap<RequestId, (u32, Vec<u8>)>,
     ports: HashMap<u16, BindId>,
     next: u64,
-    /// Deeds for the next pass, whatever their time: there is no clock here.
+    /// Deeds for the next pass. Their times do not count, because this engine has no clock.
     later: Vec<Deed>,
 }
 

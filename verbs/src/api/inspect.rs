@@ -1,14 +1,13 @@
 //! Answers other processes that ask about this one's connections: `urnic info --connections`.
 //!
-//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is visible
-//! in its network namespace. The configured addresses of a port follow the name, each after a `/`: other processes
-//! find there which process has an address (`neighbours`).
+//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is visible in
+//! its network namespace. The configured addresses of a port follow the name, each after a `/`: other processes
+//! (`neighbours`) learn from this name which process has an address.
 //!
-//! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream:
-//! `counter NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER
-//! NAME=VALUE ...` for each of [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine), then `connection
-//! NAME=VALUE ...` for each connection. The thread that answers sleeps otherwise, and asks the engines as any other
-//! verb does.
+//! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream: `counter
+//! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER NAME=VALUE ...`
+//! for each of [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine), then `connection NAME=VALUE ...` for each
+//! connection. The answering thread sleeps while no process asks, and calls the engines as any verb does.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -31,7 +30,7 @@ use crate::shared::quiet::forked;
 #[cfg(test)]
 mod tests;
 
-/// Prefix of all names.
+/// Prefix of the sockets' names.
 pub(super) const PREFIX: &str = "urnic/";
 /// Longest abstract name, in octets (`sun_path` of unix(7), without the leading zero octet).
 const LONGEST_NAME: usize = 107;
@@ -47,7 +46,7 @@ pub(crate) struct Inspector {
 
 impl Inspector {
     /// Starts to answer. `own` are the addresses that the host's kernel does not have. `None` if the socket or the
-    /// thread cannot be made; the device works without.
+    /// thread cannot be made; the device works without an inspector.
     pub(crate) fn start(shards: &Shards, own: &[Cidr]) -> Option<Self> {
         static DEVICES: AtomicU32 = AtomicU32::new(0);
         let n = DEVICES.fetch_add(1, Ordering::Relaxed);
@@ -72,12 +71,12 @@ impl Drop for Inspector {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if forked() {
-            // The thread is the parent's.
+            // In a forked child, the thread does not exist.
             std::mem::forget(thread);
             return;
         }
         self.stopping.store(true, Ordering::Relaxed);
-        // The thread wakes, and sees `stopping`.
+        // The connection wakes the thread, which then sees `stopping`.
         if UnixStream::connect_addr(&self.name).is_ok() {
             let _ = thread.join();
         }
@@ -105,13 +104,13 @@ fn serve(listener: &UnixListener, stopping: &AtomicBool, shards: &WeakShards) {
     }
 }
 
-/// Whether the client runs as the same user, or as root.
+/// Returns whether the client runs as the same user, or as root.
 fn may_ask(stream: &UnixStream) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     getsockopt(stream, PeerCredentials).is_ok_and(|c| c.uid() == own || c.uid() == 0)
 }
 
-/// Counters that are also shown for each engine: what the engines of a device hand to each other.
+/// Counters that are also shown for each engine. They count what the engines of a device hand to each other.
 const OF_ENGINES: [&str; 2] = ["handed_over", "taken_over"];
 
 fn text(engines: &[EngineFigures], connections: &[ConnectionAttr]) -> String {

@@ -137,9 +137,9 @@ impl Mr {
         device.take_back(&self.range())
     }
 
-    /// Limits the region to `qp`: peers of the domain's other queue pairs can no longer use it, nor can requests
-    /// posted to those. `qp`'s peer may invalidate the region if it has any remote right. When `qp` is destroyed or
-    /// goes back to idle, the region cannot be used until it is limited to another queue pair.
+    /// Limits the region to `qp`: the domain's other queue pairs, and their peers, can no longer use it. `qp`'s peer
+    /// may invalidate the region if the region has any remote right. When `qp` is destroyed or goes back to idle, the
+    /// region cannot be used until it is limited to another queue pair.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the queue pair belongs to another protection domain.
@@ -153,10 +153,11 @@ impl Mr {
         device.await_passes()
     }
 
-    /// Registers the region anew, with other rights, in another protection domain or with other memory. The region
-    /// is then as after its first registration, and has new keys. When this returns, the old keys grant nothing,
+    /// Registers the region anew, with other rights, in another protection domain or with other memory. Afterwards
+    /// the region is like a newly registered one, and has new keys. When this returns, the old keys grant nothing,
     /// and the device no longer touches memory that the region has given up. A region registered with an `iova`
-    /// ([`Pd::reg_mr_iova`]) keeps it as long as it keeps its memory and does not become [`Access::ZERO_BASED`].
+    /// ([`Pd::reg_mr_iova`]) keeps the `iova` as long as the region keeps its memory and does not become
+    /// [`Access::ZERO_BASED`].
     ///
     /// # Errors
     /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]. The region is unchanged then.
@@ -189,7 +190,8 @@ impl Mr {
         if change.memory.is_some() {
             let block = self.block.take();
             if taken_back.is_err() {
-                // A pass still uses the block: it goes on when the signal handler that called this returns.
+                // Leaks the block, because a pass still uses it: the pass goes on when the signal handler that
+                // called this returns.
                 std::mem::forget(block);
             }
         }
@@ -334,7 +336,8 @@ impl Drop for Mr {
         // Taking each engine's lock is the grace period: when this returns, no engine uses the memory.
         let withdrawn = device.table.withdraw(self.stag).and_then(|()| device.take_back(&self.range()));
         if let Err(Error::Interrupted) = withdrawn.and_then(|()| device.table.release(self.stag)) {
-            // A pass still uses the block: it goes on when the signal handler that called this returns.
+            // Leaks the block, because a pass still uses it: the pass goes on when the signal handler that called this
+            // returns.
             std::mem::forget(self.block.take());
         }
     }

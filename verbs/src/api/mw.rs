@@ -86,8 +86,8 @@ impl Mw {
         self.stag & !0xff | u32::from(self.key.load(Ordering::Relaxed))
     }
 
-    /// Returns a new STag for the next [`SendOp::BindMw`] of this window. The same STag returns only after all
-    /// other values of the key octet.
+    /// Returns a new STag for the next [`SendOp::BindMw`] of this window. An STag is repeated only after all other
+    /// values of the key octet were used.
     pub fn fresh_rkey(&self) -> u32 {
         let key = self.key.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         match self.stag & !0xff | u32::from(key) {
@@ -149,7 +149,7 @@ mod tests {
     use std::sync::atomic::AtomicU8;
     use urnic_config::Progress;
 
-    /// A key returns only after all others.
+    /// A key is repeated only after all others were used.
     #[test]
     fn a_fresh_key_is_never_0() {
         let (device, _) = fake::device(Progress::Inline);

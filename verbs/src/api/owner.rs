@@ -22,7 +22,7 @@ use crate::shared::qp::QpShared;
 const MOVES_WITHIN: Duration = Duration::from_secs(5);
 
 impl DeviceShared {
-    /// Runs `verb` on the engine that a queue pair belongs to, between passes, then a pass.
+    /// Runs `verb` on the engine that a queue pair belongs to, between passes, and then runs a pass.
     ///
     /// # Errors
     /// Those of `verb`; [`Error::Forked`], [`Error::Interrupted`].
@@ -84,7 +84,7 @@ impl DeviceShared {
         let home = settled(qp)?;
         if home != request.engine {
             let parcel = self.shards.of(request.engine).control(|engine| {
-                // The news that the peer has given up may have arrived.
+                // This pass learns whether the peer has given up.
                 engine.pass();
                 engine.part_with(*request)
             })?;
@@ -99,8 +99,8 @@ impl DeviceShared {
         })
     }
 
-    /// Moves the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot
-    /// be locked, the connection goes back, so that it can be rejected.
+    /// Moves the connection of a request, which its engine has parted with, to engine `to`. If that engine cannot be
+    /// locked, the connection goes back to its former engine, so that it can be rejected.
     fn carry_request(&self, request: &mut RequestId, parcel: Parcel, to: EngineNumber) -> Result<()> {
         let mut parcel = Some(parcel);
         let mut bring = |to| {
@@ -125,7 +125,8 @@ impl DeviceShared {
         }
     }
 
-    /// Moves a queue pair to the engine that must open a connection of this way, if there is such an engine.
+    /// Moves a queue pair to the engine that must open a connection with the addresses of `way`, if there is such an
+    /// engine.
     ///
     /// # Errors
     /// As for [`move_qp`](Self::move_qp).
@@ -139,7 +140,8 @@ impl DeviceShared {
     fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
         for _ in 0..ATTEMPTS {
             let parcel = self.shards.of(from).arrange(|engine| {
-                // The program must take what the queue pair has completed here before what it will complete there.
+                // The program must take the completions that the queue pair has here before those that it will have
+                // there.
                 let holds = |cq: &Arc<CqShared>| cq.holds_of(from, qp.qpn);
                 let waits = engine.has_completed(qp.qpn) && [&qp.send_cq, &qp.recv_cq].into_iter().any(holds);
                 if waits { Ok(None) } else { engine.release_qp(qp.qpn, to).map(Some) }
@@ -176,14 +178,14 @@ impl DeviceShared {
                 })
             };
             // If engine `to` cannot be locked (for example because a signal handler has interrupted it), the queue
-            // pair goes back.
+            // pair goes back to engine `from`.
             return admit(to).or_else(|error| admit(from).and(Err(error)));
         }
     }
 }
 
-/// Attempts to find that the program has taken all completions of a queue pair. While another thread polls, no
-/// attempt can tell.
+/// Maximum number of attempts to find that the program has taken all completions of a queue pair. An attempt finds
+/// out nothing while another thread polls.
 const ATTEMPTS: u32 = 1000;
 
 const UNTAKEN: Error = Error::Invalid(

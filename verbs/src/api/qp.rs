@@ -323,7 +323,7 @@ impl Qp {
     #[inline]
     pub(super) fn ring(&self) {
         let shard = self.shard();
-        // A queue pair that has rung already waits for a pass.
+        // If the queue pair has rung before, it already waits for a pass.
         if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
             return;
         }
@@ -335,7 +335,7 @@ impl Qp {
         }
     }
 
-    /// Whether posted work is flushed.
+    /// Returns whether posted work is flushed.
     #[inline]
     fn is_over(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8

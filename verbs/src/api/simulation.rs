@@ -1,4 +1,4 @@
-//! Whole RNICs against each other in one process, over a simulated network, in virtual time.
+//! Runs whole RNICs against each other in one process, over a simulated network, in virtual time.
 //!
 //! Everything above the port is the real code: engine, TCP, iWARP, queues, connection manager. Only the network and
 //! the clock are simulated. A run therefore depends on its seed alone, is repeatable, and takes only the time of
@@ -79,7 +79,7 @@ pub struct Options {
     pub crc: bool,
     /// Whether the devices ask for markers.
     pub markers: bool,
-    /// What a connecting device sends first of its own accord.
+    /// The ready-to-receive indication that a connecting device sends of its own accord.
     pub rtr: RtrChoice,
     /// Changes to the MPA settings of single devices, with the devices' numbers.
     pub exceptions: Vec<(usize, MpaChange)>,
@@ -95,7 +95,7 @@ pub struct Options {
 /// How the network chooses the engine of a device for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
-    /// The engine that has the frame's connection, as a NIC does that knows the device's hash.
+    /// The engine that has the frame's connection, as with a NIC that knows the device's hash.
     ToOwner,
     /// Any engine, chosen by the seed.
     Random,

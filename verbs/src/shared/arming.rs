@@ -1,13 +1,13 @@
-//! What a completion queue must report by an event.
+//! A program's request for an event of a completion queue.
 
 use crate::shared::sabotage::{Rule, broken};
 use crate::shared::sync::atomic::{AtomicU8, Ordering, fence};
 
-/// Nothing.
+/// No event is requested.
 const NO: u8 = 0;
-/// The next completion that is solicited or an error.
+/// An event is requested for the next completion that is solicited or an error.
 const SOLICITED: u8 = 1;
-/// The next completion.
+/// An event is requested for the next completion.
 const ANY: u8 = 2;
 
 /// A program's request for one event. Any thread arms. Every engine that completes to the queue checks it.
@@ -15,7 +15,7 @@ const ANY: u8 = 2;
 pub(crate) struct Arming(AtomicU8);
 
 impl Arming {
-    /// Whether an event is requested. Only a hint.
+    /// Returns whether an event is requested. Only a hint.
     #[inline]
     pub(crate) fn is_armed(&self) -> bool {
         self.0.load(Ordering::Relaxed) != NO
@@ -44,7 +44,7 @@ impl Arming {
     /// Withdraws the request, unless another engine has done so.
     #[cold]
     fn disarm(&self, mut wanted: u8, solicited: bool) -> bool {
-        // The request may have grown, or may be gone. It may have been renewed meanwhile, but not forever.
+        // Other threads may have strengthened, withdrawn or renewed the request meanwhile.
         for _ in 0..ATTEMPTS {
             if !(wanted == ANY || (wanted == SOLICITED && solicited)) {
                 return false;

@@ -11,7 +11,7 @@ use super::turns::Turns;
 pub(crate) struct BySource<T>(Mutex<Queues<T>>);
 
 struct Queues<T> {
-    /// No entry is empty.
+    /// The entries of each source; no list is empty.
     of: HashMap<Source, VecDeque<T>>,
     /// Each source that has entries, once.
     turns: Turns<Source>,
@@ -60,7 +60,7 @@ mod tests {
         queue.push(Source::V4(2), 10);
         (20..22).for_each(|i| queue.push(Source::V6(1), i));
         let mut order = vec![queue.pop().unwrap()];
-        // A source that had a turn, and has entries again, waits behind those that had none yet.
+        // A source that had a turn, and has entries again, waits behind the sources that had no turn yet.
         queue.push(Source::V4(2), 11);
         order.extend(std::iter::from_fn(|| queue.pop()));
         assert_eq!(order, [0, 10, 20, 1, 11, 21, 2, 3]);
@@ -72,7 +72,7 @@ mod tests {
         let queue = BySource::new();
         let all = (0..64).flat_map(|source| (0..30).map(move |_| source));
         all.for_each(|source| queue.push(Source::V4(source), source));
-        // Each source has had a turn, and one of four turns was a second one.
+        // After 86 turns, each source has had its first turn, because only one of four turns is a second one.
         (0..86).for_each(|_| _ = queue.pop());
         for _ in 0..100 {
             queue.push(Source::V4(1000), 1000);

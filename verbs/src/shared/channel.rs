@@ -21,7 +21,7 @@ impl ChannelShared {
         Ok(Arc::new(Self { announced: SegQueue::new(), fd: EventFd::new()? }))
     }
 
-    /// Called by the engine: an armed queue has a completion.
+    /// Announces an armed queue that has a completion. Called by the engine.
     pub(crate) fn announce(self: &Arc<Self>, cq: &CqShared, handle: &Weak<CqShared>) {
         if !cq.announced.swap(true, Ordering::AcqRel) {
             if is_quiet() {
@@ -50,7 +50,8 @@ impl ChannelShared {
     /// Takes the announcement that one count of the descriptor stands for; `None` if its queue no longer exists.
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
-        // A swap: the next poll sees every completion whose announcement was left out because this was `true`.
+        // This is a swap, so that the next poll sees every completion whose announcement was left out because this
+        // was `true`.
         shared.announced.swap(false, Ordering::AcqRel);
         Some(shared)
     }

@@ -2,5 +2,5 @@
 
 use std::sync::Arc;
 
-/// Returns an engine's time in nanoseconds.
+/// A function that returns an engine's time in nanoseconds.
 pub(crate) type DeviceClock = Arc<dyn Fn() -> u64 + Send + Sync>;

@@ -22,9 +22,9 @@ use super::waiting::Place;
 /// Id of a connection request that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestId {
-    /// The engine that has its connection.
+    /// The engine that has the request's connection.
     pub(crate) engine: EngineNumber,
-    /// Id that the engine has for it.
+    /// The engine's id for the connection.
     pub(crate) endpoint: u64,
 }
 
@@ -48,9 +48,9 @@ pub struct ConnParam {
     /// When a silent peer counts as dead; `None`: as configured. The default is 15 s if nothing is outstanding (10
     /// s of silence, then five probes), and 30 s if something is.
     pub patience: Option<Patience>,
-    /// What the side that connects sends first of its own accord, so that the other side need not wait for the
-    /// application to send something (RFC 6581 §5); `None`: as configured. The side that accepts serves any kind
-    /// that the peer asks for.
+    /// The ready-to-receive indication that the connecting side sends of its own accord, so that the other side need
+    /// not wait for the application to send something (RFC 6581 §5); `None`: as configured. The accepting side serves
+    /// any kind of indication that the peer asks for.
     pub rtr: Option<RtrChoice>,
     /// How long a Send of the peer that finds no receive waits for one, in retries of 100 ms; 0: not at all;
     /// [`RNR_WITHOUT_LIMIT`]: without limit. After that time the connection ends with a Terminate. Other work of
@@ -287,7 +287,7 @@ impl EventQueue {
     }
 }
 
-/// Answers connection requests: the device whose engine has them.
+/// Answers connection requests. The device whose engines have the requests implements this.
 pub(crate) trait Answers: Send + Sync {
     /// Accepts with an idle queue pair. The request may have another id afterwards, even if this fails.
     fn accept(&self, request: &mut RequestId, qp: &Arc<QpShared>, param: &ConnParam) -> Result<()>;
@@ -305,14 +305,15 @@ pub struct ConnRequest {
     ird: u16,
     ord: u16,
     peer_to_peer: bool,
-    /// Set on delivery, taken by the answer.
+    /// The device that answers the request; set on delivery, taken by the answer.
     pub(crate) answers: Option<Arc<dyn Answers>>,
-    /// Its place in the listener's backlog; `None` for a request without a place.
+    /// The request's place in the listener's backlog; `None` for a request without a place.
     _place: Option<Place>,
 }
 
 impl ConnRequest {
-    /// Called by the engine: makes a request from what the peer's frame `says`, with its place in the backlog.
+    /// Called by the engine: makes a request from the parameters that the peer's frame `says`, with the request's
+    /// place in the backlog.
     pub(crate) fn new(
         id: RequestId,
         peer: SocketAddr,

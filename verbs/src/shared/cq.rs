@@ -58,7 +58,7 @@ pub(crate) struct CqShared {
     itself: Weak<CqShared>,
 }
 
-/// State that pollers write with each poll. It has a cache line of its own, apart from those that engines write.
+/// State that pollers write with each poll. This state has a cache line of its own, which engines do not write.
 pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
     /// Number of polls that may take completions without driving the engine first, because the last poll left some.
@@ -175,7 +175,7 @@ impl CqShared {
         self.other_lanes.get()?.get(engine.index())?.get().map(|lane| &**lane)
     }
 
-    /// Whether there are lanes beside that of the home engine.
+    /// Returns whether there are lanes beside that of the home engine.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.others.load(Ordering::Acquire) != 0
@@ -195,7 +195,7 @@ impl CqShared {
         }
     }
 
-    /// Whether completions were lost.
+    /// Returns whether completions were lost.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -246,9 +246,9 @@ impl CqShared {
         self.overflowed.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether completions of a queue pair at `engine` wait to be taken. Also true if the lane has completions
-    /// while another thread is polling, because their queue pairs cannot be told then. The caller has that engine's
-    /// lock, so that no completions are added meanwhile.
+    /// Returns whether completions of a queue pair at `engine` wait to be taken. Also true if the lane has
+    /// completions while another thread is polling, because the queue pairs of these completions are unknown then.
+    /// The caller has that engine's lock, so that no completions are added meanwhile.
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
         // The lock of a queue that is polled constantly is mostly taken, but the queue is mostly empty.

@@ -14,7 +14,7 @@ const FORGOTTEN: u32 = u32::MAX - 1;
 pub(crate) struct Bell(AtomicBool);
 
 impl Bell {
-    /// Whether it has rung and was not answered. Only a hint: it tells nothing about what was posted.
+    /// Returns whether the bell has rung and was not answered. Only a hint, which tells nothing about posted work.
     #[inline]
     pub(crate) fn is_ringing(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -35,7 +35,7 @@ impl Bell {
     }
 }
 
-/// Whether messages wait for a receive to be posted to a queue. If so, posting one makes the engine look again.
+/// Whether messages wait for a receive to be posted to a queue. If so, posting a receive makes the engine look again.
 #[derive(Default)]
 pub(crate) struct Awaited(AtomicBool);
 
@@ -52,7 +52,7 @@ impl Awaited {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// Called by the poster when the receive is in the queue: whether the engine must look.
+    /// Called by the poster when the receive is in the queue: returns whether the engine must look.
     #[inline]
     pub(crate) fn seen_after_post(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -138,13 +138,13 @@ impl Doorbells {
         self.receives.load(Ordering::Relaxed) && self.receives.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether no doorbell has rung.
+    /// Returns whether no doorbell has rung.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.is_taken_out() && !self.receives.load(Ordering::Acquire)
     }
 
-    /// Whether no queue pair is entered.
+    /// Returns whether no queue pair is entered.
     #[inline]
     fn is_taken_out(&self) -> bool {
         self.taken.load(Ordering::Relaxed) == self.rung.load(Ordering::Acquire)
@@ -159,7 +159,7 @@ impl Doorbells {
             let slot = self.slot(taken);
             let entry = slot.load(Ordering::Acquire);
             if entry == FREE {
-                break; // the ringing thread is about to write it
+                break; // the ringing thread is about to write the number
             }
             slot.store(FREE, Ordering::Relaxed);
             self.taken.store(taken.wrapping_add(1), Ordering::Relaxed);

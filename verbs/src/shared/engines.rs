@@ -1,4 +1,4 @@
-//! The engines of a device: their numbers, what they share, and how they see each other.
+//! The engines of a device: their numbers, the state that they share, and how they see each other.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -33,7 +33,7 @@ impl EngineNumber {
         Self((self.0 + 1) % MAX_ENGINES as u8)
     }
 
-    /// Returns its bit in sets of a device's engines.
+    /// Returns the engine's bit in sets of a device's engines.
     #[inline]
     pub(crate) fn bit(self) -> u64 {
         1 << self.0
@@ -48,7 +48,7 @@ impl EngineNumber {
         })
     }
 
-    /// Returns its index in lists of a device's engines.
+    /// Returns the engine's index in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0.into()
@@ -90,7 +90,7 @@ impl Owner {
     }
 }
 
-/// What the engines of a device share.
+/// State that the engines of a device share.
 pub(crate) struct Commons {
     /// The queue of asynchronous events.
     pub(crate) events: Arc<AsyncQueue>,
@@ -100,7 +100,7 @@ pub(crate) struct Commons {
 }
 
 impl Commons {
-    /// Makes what the engines of a new device share.
+    /// Makes the state that the engines of a new device share.
     ///
     /// # Errors
     /// [`Error::NoDescriptor`](super::error::Error::NoDescriptor).

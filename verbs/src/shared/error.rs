@@ -133,7 +133,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an [`Error::Os`], or an [`Error::NoDescriptor`] if `source` says so.
+    /// Makes an [`Error::Os`], or an [`Error::NoDescriptor`] if `source` means that no descriptor is left.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::NoDescriptor,
@@ -141,7 +141,7 @@ impl Error {
         }
     }
 
-    /// Makes the same from `errno`.
+    /// Makes an error from `errno`, as [`os`](Self::os) does.
     pub(crate) fn last_os(what: &'static str) -> Self {
         Self::os(what, io::Error::last_os_error())
     }

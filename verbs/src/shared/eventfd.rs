@@ -46,7 +46,7 @@ impl EventFd {
         read == count.len() as isize
     }
 
-    /// Before Linux 5.8, eventfds support only `O_NONBLOCK`.
+    /// Takes one on Linux before 5.8, where eventfds support only `O_NONBLOCK`.
     #[cold]
     fn take_on_old_kernel(&self) -> bool {
         let mut count = [0u8; 8];

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device and its objects, and is not reported by a completion.
+//! Asynchronous events: changes of a device and its objects that no completion reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -79,8 +79,8 @@ impl fmt::Display for QpFault {
 /// | [`PortError`](Self::PortError) | `IBV_EVENT_PORT_ERR` |
 /// | [`DeviceFatal`](Self::DeviceFatal) | `IBV_EVENT_DEVICE_FATAL` |
 ///
-/// Work that a completion reports with a status of its own (other than flushed) raises no event in addition. Nor
-/// does anything that the application has asked for. [`CmEvent::Disconnected`](crate::CmEvent::Disconnected)
+/// Work that a completion reports with a status of its own (other than flushed) raises no event in addition. A change
+/// that the application has asked for raises no event either. [`CmEvent::Disconnected`](crate::CmEvent::Disconnected)
 /// reports the end of a connection as such.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

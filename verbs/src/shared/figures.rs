@@ -6,22 +6,23 @@
 pub struct EngineFigures {
     /// Number of the engine in its device, from 0; it is also the completion vector that selects the engine.
     pub number: u32,
-    /// The core that its thread is pinned to; `None` if the thread is not pinned, or there is none.
+    /// The core that the engine's thread is pinned to; `None` if the thread is not pinned, or if the engine has no
+    /// thread.
     pub core: Option<usize>,
-    /// Number of times that a thread has driven it: by passes, and by posts and verbs between passes.
+    /// Number of times that a thread has driven the engine: by passes, and by posts and verbs between passes.
     pub passes: u64,
     /// Number of passes that found work.
     pub busy_passes: u64,
-    /// Number of queue pairs that it has now.
+    /// Present number of queue pairs.
     pub queue_pairs: u32,
-    /// Number of connections that it has now, including those that begin or end.
+    /// Present number of connections, including those that begin or end.
     pub connections: u32,
     /// Counters of this engine, by name.
     pub counters: Vec<(&'static str, u64)>,
 }
 
 impl EngineFigures {
-    /// Returns the counters of all engines together, in the order of the first one's.
+    /// Returns the counters of all engines together, in the order of the first engine's counters.
     pub(crate) fn sum(engines: &[Self]) -> Vec<(&'static str, u64)> {
         let mut sum: Vec<(&'static str, u64)> = Vec::new();
         for &(name, count) in engines.iter().flat_map(|engine| &engine.counters) {

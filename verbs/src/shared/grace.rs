@@ -77,7 +77,8 @@ impl PassLock {
         full_fence();
         let owner = self.owner.fetch_add(0, Ordering::SeqCst);
         let held = owner != 0 && owner != Self::CLOSED;
-        // If that pass has ended by now, this is the number of a later one, which is waited for instead.
+        // If the pass that held the lock has ended by now, this is the number of a later pass, which is waited for
+        // instead.
         held.then(|| PassNumber(self.passes.load(Ordering::Acquire) as u32))
     }
 
@@ -114,7 +115,7 @@ pub(crate) trait Fellow: Send + Sync {
     /// later see what the caller stored before.
     fn pass_under_way(&self) -> Option<PassNumber>;
 
-    /// Returns whether a pass that was under way has ended. If so, the caller sees what it did.
+    /// Returns whether a pass that was under way has ended. If so, the caller sees the effects of that pass.
     fn has_ended(&self, pass: PassNumber) -> bool;
 }
 
@@ -139,9 +140,9 @@ impl Fellows {
         self.0.get().map_or(1, |fellows| fellows.len())
     }
 
-    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in (`None`:
-    /// the caller is in no pass). Empty if the device has one engine, because its passes and everything they ask for
-    /// come one after the other.
+    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in
+    /// (`None`: the caller is in no pass). Empty if the device has one engine, because its passes, and the operations
+    /// that they start, come one after the other.
     pub(crate) fn witnesses(&self, own: Option<usize>) -> Witnesses {
         if self.count() == 1 {
             return Witnesses(Vec::new());
@@ -151,8 +152,8 @@ impl Fellows {
     }
 }
 
-/// Engines whose passes a revocation must wait for. This keeps them alive. It must not be dropped under a lock,
-/// because the end of an engine may take long.
+/// Engines whose passes a revocation must wait for. This value keeps the engines alive. It must not be dropped under
+/// a lock, because the end of an engine may take long.
 pub(crate) struct Witnesses(Vec<(u8, Arc<dyn Fellow>)>);
 
 impl Witnesses {

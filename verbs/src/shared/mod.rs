@@ -1,5 +1,5 @@
-//! What applications and the engine share: work requests and completions, the queues that carry them, the shared
-//! parts of the objects, the table of STags, events, errors, limits.
+//! The types and state that applications and the engine share: work requests and completions, the queues that carry
+//! them, the shared parts of the objects, the table of STags, events, errors, limits.
 
 pub(crate) mod arming;
 pub(crate) mod by_source;

@@ -41,7 +41,7 @@ pub enum QpState {
 }
 
 impl QpState {
-    /// Whether posted work is flushed.
+    /// Returns whether posted work is flushed.
     pub(crate) fn is_over(self) -> bool {
         matches!(self, Self::Terminate | Self::Error)
     }
@@ -113,8 +113,8 @@ impl QpShared {
         QpState::from_u8(self.state.load(Ordering::Acquire))
     }
 
-    /// Called by the engine: sets the state. The engine must look at the queues afterwards, not before: a poster
-    /// that posts after this rings.
+    /// Called by the engine: sets the state. The engine must look at the queues after this call, not before, because
+    /// posts that come after this call ring.
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::SeqCst);
         fence(Ordering::SeqCst);

@@ -4,18 +4,18 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The reasons, as bits of one word, because pollers look at it.
+/// The reasons, as bits of one word, so that pollers look at only one word.
 static STATE: AtomicU8 = AtomicU8::new(0);
 /// This process is a forked child of one that opened a device.
 const FORKED: u8 = 1;
-/// The process ends, and its engines are closing their connections. The program must not be told of the
-/// consequences: its threads still run while what they use is torn down.
+/// The process ends, and its engines are closing their connections. The program must not be told of the consequences:
+/// its threads still run while the objects that they use are torn down.
 const QUIET: u8 = 2;
 
-/// What the program was not told, in order.
+/// Calls that tell the program something, held back, in order.
 static HELD: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
-/// Whether the devices of this process image belong to the parent process.
+/// Returns whether the devices of this process image belong to the parent process.
 #[inline]
 pub(crate) fn forked() -> bool {
     STATE.load(Ordering::Relaxed) & FORKED != 0
@@ -28,13 +28,13 @@ pub fn in_forked_child() -> bool {
     forked()
 }
 
-/// Whether the program must not be told anything new.
+/// Returns whether the program must not be told anything new.
 #[inline]
 pub(crate) fn is_quiet() -> bool {
     STATE.load(Ordering::Relaxed) & QUIET != 0
 }
 
-/// Whether callers must leave the engines alone, for either reason.
+/// Returns whether callers must leave the engines alone, for either reason.
 #[inline]
 pub(crate) fn stands_back() -> bool {
     STATE.load(Ordering::Relaxed) != 0

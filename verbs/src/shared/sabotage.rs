@@ -1,5 +1,5 @@
-//! Rules that tests break, one at a time, to prove that they notice. These can be broken only from inside: lent
-//! memory and doorbells are not visible from outside. Other rules are broken from outside
+//! Rules that tests break, one at a time, to prove that the tests notice. These rules can be broken only inside the
+//! engine, because lent memory and doorbells are not visible from outside. Other rules are broken from outside
 //! (`tests/workload/broken.rs`, `tests/sabotage`).
 //!
 //! Without the cargo feature `sabotage` no rule can be broken, and every check is a constant `false`.

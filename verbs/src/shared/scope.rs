@@ -7,9 +7,9 @@ pub(crate) struct Scope(pub(crate) u32);
 /// The scopes of a queue pair's accesses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scopes {
-    /// The scope of its protection domain.
+    /// The scope of the queue pair's protection domain.
     pub(crate) pd: Scope,
-    /// Its own scope.
+    /// The queue pair's own scope.
     pub(crate) qp: Scope,
 }
 

@@ -40,8 +40,8 @@ pub(crate) struct SrqShared {
     events: Arc<AsyncQueue>,
     /// Engines at which Sends of peers wait for receives. Posters ring there.
     pub(crate) awaited: AwaitedBy,
-    /// The engines among them that have had a receive for such a Send in this round. A round ends when all of them
-    /// have.
+    /// Engines of `awaited` that have got a receive for such a Send in this round. A round ends when all engines of
+    /// `awaited` have got one.
     served: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ impl SrqShared {
             queue,
             several: engines > 1,
             head: Line(AtomicU64::new(0)),
-            // No event before the first receive is posted: nothing is taken until then.
+            // This limit raises no event before the first receive is posted, because no receive is taken until then.
             limit: AtomicU32::new(limit),
             events,
             awaited: AwaitedBy::default(),
@@ -97,7 +97,7 @@ impl SrqShared {
         Some(held.length)
     }
 
-    /// Whether there is a receive to take.
+    /// Returns whether there is a receive to take.
     pub(crate) fn has_some(&self) -> bool {
         self.queue.has(self.next())
     }
@@ -121,8 +121,8 @@ impl SrqShared {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit, and raises its event if it is reached already. On a device with one engine, the caller has
-    /// that engine's lock.
+    /// Sets the limit, and raises its event if the limit is reached already. On a device with one engine, the caller
+    /// has that engine's lock.
     pub(crate) fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
         // Orders this among the claims: an engine that claims later sees the limit, and this thread sees earlier
@@ -192,8 +192,8 @@ impl SrqShared {
         Err(error)
     }
 
-    /// Called by the engine: whether Sends that wait here must leave the receives to other engines. This is so if Sends
-    /// wait at an engine that has had no receive for them since this engine had one.
+    /// Called by the engine: returns whether Sends that wait here must leave the receives to other engines. This is
+    /// so if Sends wait at an engine that has had no receive for them since this engine had one.
     pub(crate) fn is_others_turn(&self, engine: EngineNumber) -> bool {
         let served = self.served.load(Ordering::Relaxed);
         self.several
@@ -202,7 +202,7 @@ impl SrqShared {
             && self.has_some()
     }
 
-    /// Called by the engine: whether Sends wait at other engines as well.
+    /// Called by the engine: returns whether Sends wait at other engines as well.
     pub(crate) fn is_awaited_elsewhere(&self, engine: EngineNumber) -> bool {
         self.several && self.awaited.all() & !engine.bit() != 0
     }

@@ -47,7 +47,7 @@ mod primitives {
     pub(crate) use loom::{hint, thread};
 }
 
-/// Spins before a waiter yields its core.
+/// Number of spins before a waiter yields its core.
 const SPINS: u32 = 64;
 
 /// A value on a cache line of its own.

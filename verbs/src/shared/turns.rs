@@ -1,8 +1,8 @@
 //! The order of turns: of connections that send, and of peers about which there are events.
 //!
-//! A member that was done after its last turn comes before those that had more to do than one turn allows. A short
-//! message thus passes thousands of connections that are never done (as new flows do in RFC 8290 §4.2). Every
-//! fourth turn belongs to the others, so that they are not kept out either.
+//! A member that was done after its last turn (a brief member) comes before members that had more to do than one turn
+//! allows (greedy members). A short message thus passes thousands of connections that are never done (as new flows do
+//! in RFC 8290 §4.2). Every fourth turn belongs to greedy members, so that they are not kept out either.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ impl<T> Turns<T> {
         self.brief.len() + self.greedy.len()
     }
 
-    /// Adds `who`. `greedy` tells that it was not done after its last turn.
+    /// Adds `who`. `greedy`: the member was not done after its last turn.
     #[inline]
     pub(crate) fn push(&mut self, who: T, greedy: bool) {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);

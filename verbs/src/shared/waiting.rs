@@ -9,8 +9,8 @@ use crate::shared::source::Source;
 const FULL_BACKLOGS: usize = 16;
 
 /// A bounded number of places, shared among sources. Each source has at most its share, and no more places than are
-/// free for all others. A source that fills its share thus keeps no other out, and the last place is for a newcomer
-/// that has none.
+/// free for all others. A source that fills its share thus keeps no other source out, and only a source without a
+/// place gets the last place.
 pub(crate) struct Waiting {
     share: usize,
     limit: usize,
@@ -48,8 +48,8 @@ impl Waiting {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has
-    /// none for it. Any engine may call this at any time.
+    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has no
+    /// place for it. Any engine may call this at any time.
     pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
         let [first, second] = rooms;
         if !first.enter(source) {

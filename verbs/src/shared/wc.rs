@@ -131,7 +131,7 @@ impl Wc {
         (self.imm >> 32) as u32
     }
 
-    /// Whether this completion counts as solicited: a solicited Send or an error (verbs §8.2.5).
+    /// Returns whether this completion counts as solicited: a solicited Send or an error (verbs §8.2.5).
     pub(crate) fn is_solicited(&self) -> bool {
         self.status != WcStatus::Success || self.flags.contains(WcFlags::SOLICITED)
     }

@@ -154,7 +154,7 @@ pub(crate) struct Atomic {
 }
 
 impl SendOp {
-    /// Returns the opcode of its completion.
+    /// Returns the opcode of the operation's completion.
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self {
             Self::Send | Self::SendInv(_) | Self::SendImm(_) => WcOpcode::Send,
@@ -168,7 +168,7 @@ impl SendOp {
         }
     }
 
-    /// Whether it concerns only memory of this node, so that nothing is sent.
+    /// Returns whether the operation concerns only memory of this node, so that nothing is sent.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, Self::LocalInv(_) | Self::BindMw { .. } | Self::RegMr { .. })
     }
@@ -190,12 +190,12 @@ impl SendOp {
         Some(Atomic { addr, rkey, op })
     }
 
-    /// Whether it is complete only when the peer has answered: a Read or an Atomic.
+    /// Returns whether the operation is complete only when the peer has answered: a Read or an Atomic.
     pub(crate) fn is_answered(&self) -> bool {
         matches!(self, Self::Read { .. }) || self.is_atomic()
     }
 
-    /// Whether it is an Atomic.
+    /// Returns whether the operation is an Atomic.
     pub(crate) fn is_atomic(&self) -> bool {
         matches!(
             self,

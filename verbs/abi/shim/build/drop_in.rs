@@ -1,28 +1,29 @@
-//! Makes the drop-in libraries: files with the names, the symbols and the versions of rdma-core's, for programs that
-//! look these up by name. Each symbol has only a few instructions, which jump to the function that `liburnic.so`
-//! finds for it.
+//! Makes the drop-in libraries: files with the names, symbols and symbol versions of rdma-core's libraries, for
+//! programs that look these up by name. Each symbol has only a few instructions, which jump to the function that
+//! `liburnic.so` finds for it.
 //!
-//! They are assembled and linked here and not by rustc, because cargo cannot give a library such a name, nor its
-//! symbols versions with every linker.
+//! This module assembles and links them without rustc, because cargo cannot give a library such a name, and cannot
+//! give symbols versions with every linker.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library that they jump into.
+/// The library that the drop-in libraries jump into.
 pub const SHIM: &str = "liburnic.so";
 
 /// The libraries need a folder of their own, beside `liburnic.so`, because the folder is put into `LD_LIBRARY_PATH`.
 const FOLDER: &str = "drop-in";
 
-/// The second library needs the first, as rdma-core's does. Each has a list of its symbols, as `nm` prints them:
-/// `NAME@@VERSION`, or `NAME@VERSION` for a symbol that only old programs ask for. A word after the symbol defines
-/// it:
+/// The drop-in libraries, each with the library that it needs, as in rdma-core. Each has a list of its symbols, as
+/// `nm` prints them: `NAME@@VERSION`, or `NAME@VERSION` for a symbol that only old programs ask for. A word after the
+/// symbol defines it:
 ///
 /// * none: the function that `liburnic.so` finds;
-/// * `errno`, `minus`, `null`, `nothing`: a function that fails in that way. The first ABI (IBVERBS_1.0) had other
-///   structures. Functions for drivers of kernel devices are never called, because no such driver finds a device;
+/// * `errno`, `minus`, `null`, `nothing`: a function that fails in the way that the word names. Functions of the
+///   first ABI (IBVERBS_1.0) fail because its structures differed. Functions for drivers of kernel devices fail
+///   because such drivers find no device, and never call them;
 /// * `object`: a byte of data.
 const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
@@ -58,11 +59,11 @@ pub fn make(out: &Path) {
         fs::write(&source, assembly(&symbols)).expect("OUT_DIR is writable");
         let script = out.join(format!("{name}.map"));
         fs::write(&script, versions(&symbols)).expect("OUT_DIR is writable");
-        // Renamed once it is complete, because programs may be using the old one.
+        // The new file gets its final name once it is complete, because programs may be using the old file.
         let fresh = folder.join(format!(".{name}.new"));
         let mut link = linker(name, &fresh);
         link.arg(format!("-Wl,--version-script={}", script.display()));
-        // An installed package may have all libraries in one folder, or these in a folder below.
+        // An installed package may have all libraries in one folder, or the drop-in libraries in a subfolder.
         link.arg("-Wl,--enable-new-dtags,-rpath,$ORIGIN:$ORIGIN/..");
         link.arg(&source).arg(&stub).args(needed.map(|needed| folder.join(needed))).arg("-lc");
         run(link);
@@ -101,7 +102,7 @@ struct Symbol {
     version: String,
     /// Whether programs that are linked today get this symbol.
     current: bool,
-    /// How the symbol fails, if no function stands behind it.
+    /// How the symbol fails; `None` if it jumps to a function.
     fails: Option<String>,
 }
 
@@ -117,7 +118,7 @@ impl Symbol {
         }
     }
 
-    /// Returns its name before it gets a version.
+    /// Returns the symbol's name in the assembly, which has no version yet.
     fn label(&self) -> String {
         if self.current { self.name.clone() } else { format!("old_{}", self.name) }
     }
@@ -151,7 +152,7 @@ fn assembly(symbols: &[Symbol]) -> String {
             let _ = writeln!(text, "    .symver {label}, {name}@{}", symbol.version);
         }
     }
-    // Without a version, so that they override symbols of any version.
+    // These symbols have no version, so that they override symbols of any version.
     for name in INTERPOSED {
         let _ = writeln!(text, "    .globl {name}\n    .type {name}, @function\n{name}:");
         forward(&mut text, name);
@@ -163,7 +164,7 @@ fn assembly(symbols: &[Symbol]) -> String {
     text
 }
 
-/// Returns the linker's version script. Each version follows the one before it, except the private one.
+/// Returns the linker's version script. Each version depends on the previous version, except the private one.
 fn versions(symbols: &[Symbol]) -> String {
     let mut order: Vec<&str> = symbols.iter().map(|symbol| symbol.version.as_str()).collect();
     order.dedup();
@@ -175,7 +176,7 @@ fn versions(symbols: &[Symbol]) -> String {
             let _ = writeln!(text, "    {};", symbol.name);
         }
         if before.is_empty() {
-            // Only their versioned names are exported.
+            // Old symbols are exported under their versioned names only.
             let _ = writeln!(text, "  local:\n    old_*;");
         }
         let private = version.contains("PRIVATE");

@@ -11,7 +11,8 @@ fn main() {
     println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed={}", list.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{}", drop_in::SHIM);
-    // Binds the library's own calls to itself: see the build script of `liburnic_verbs.so`.
+    // Binds the library's calls of its exported functions to its own definitions: see the build script of
+    // `liburnic_verbs.so`.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let names = fs::read_to_string(list).expect("the list of symbols");
     let names: Vec<&str> = names.lines().collect();

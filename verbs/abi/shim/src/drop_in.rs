@@ -1,4 +1,4 @@
-//! Finds the functions that the drop-in libraries jump to. Each symbol of theirs asks once.
+//! Finds the functions that the drop-in libraries jump to. Each of their symbols asks once.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -32,7 +32,8 @@ unsafe extern "C" fn urnic_find(name: *const c_char) -> *const c_void {
     }
 }
 
-/// Returns a function of rsockets, which only librdmacm has: its code calls our `rdma_*` and `ibv_*`.
+/// Returns a function of rsockets from the system's librdmacm. The functions of rsockets call our `rdma_*` and
+/// `ibv_*` functions.
 fn rsocket(name: &CStr) -> *const c_void {
     let Some(library) = rdmacm() else { return unavailable as *const c_void };
     // SAFETY: a library that stays loaded, and a NUL-terminated string.

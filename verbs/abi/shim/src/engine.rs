@@ -58,7 +58,7 @@ unsafe extern "C" fn enter() {
     )
 }
 
-/// Looks up the function with an index, on its first call.
+/// Looks up the function with this index. Called when the program first calls the function.
 extern "C" fn find(index: u32) -> *mut c_void {
     let index = index as usize;
     let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else { give_up("no such symbol") };
@@ -72,7 +72,7 @@ pub fn forwards(name: &CStr) -> bool {
     NAMES.contains(&name)
 }
 
-/// Returns the function `name` of the library behind.
+/// Returns the function `name` of the library behind the symbols.
 pub fn function(name: &CStr) -> *mut c_void {
     // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let function = unsafe { libc::dlsym(library(), name.as_ptr()) };
@@ -96,17 +96,17 @@ fn library() -> *mut c_void {
     }) as *mut c_void
 }
 
-/// The file name of the library behind.
+/// The file name of the library behind the symbols.
 const LIBRARY: &str = "liburnic_verbs.so";
-/// The folder of the build with DPDK, for installations whose library beside this one is built without.
+/// The folder of the build with DPDK, for installations in which the library beside this one is built without DPDK.
 const DPDK: &str = "dpdk";
 
 /// Loads the library beside this one. If the settings ask for a port that this build lacks, loads the build with DPDK
-/// from the folder below. The first build can be asked because it knows the settings, loads on every machine, and
-/// starts nothing before it opens a device.
+/// from the subfolder [`DPDK`]. The library beside this one can say whether it lacks the port, because it knows the
+/// settings, loads on every machine, and starts nothing before it opens a device.
 ///
-/// If the second does not load, the first stays in use: it fails when the program opens a device, and programs can
-/// handle that.
+/// If the build with DPDK does not load, the other build stays in use. That build fails when the program opens a
+/// device, which programs can handle.
 fn choose(beside: &Path) -> Result<*mut c_void, String> {
     let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load the library: {why}"))?;
     // SAFETY: a library that stays loaded, and a NUL-terminated string.
@@ -154,7 +154,7 @@ pub fn link() -> ([u8; 6], c_int) {
     (mac, mtu)
 }
 
-/// Functions of the library behind; null until it is loaded.
+/// Functions of the library behind the symbols; null until it is loaded.
 static BEFORE_EXIT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static CONTROL_THREAD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
@@ -196,7 +196,8 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Ends the process after a call that cannot be served: to go on would run another library's code on our objects.
+/// Ends the process after a call that cannot be served, because going on would run another library's code on our
+/// objects.
 pub fn give_up(why: &str) -> ! {
     complain(why);
     std::process::exit(1);

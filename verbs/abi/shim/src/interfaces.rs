@@ -11,7 +11,7 @@ pub const NAME: &CStr = c"urnic0";
 /// The interface's state, as `IFF_` flags.
 pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST;
 
-/// An entry that is put before those of the kernel.
+/// An entry of ours, which the list has before those of the kernel.
 #[repr(C)]
 struct Entry {
     base: libc::ifaddrs,
@@ -90,7 +90,7 @@ pub fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void 
     found
 }
 
-/// Caches the address of a function; null until it was looked up.
+/// The address of a function, once it has been looked up; null before.
 pub type Cache = AtomicPtr<c_void>;
 
 /// Returns an empty cache.
@@ -107,8 +107,8 @@ type GetAddrInfo = unsafe extern "C" fn(
     *mut *mut libc::addrinfo,
 ) -> c_int;
 
-/// Runs `getifaddrs` as `real`, and adds our entries unless they are in the list already: the call may have passed
-/// through a drop-in library as well.
+/// Calls `real`, another definition of `getifaddrs`, and adds our entries to its list. Adds nothing if the list has
+/// our entries already, because the call has passed through a drop-in library as well.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `list` is the program's pointer.
@@ -174,7 +174,7 @@ unsafe fn is_ours(entry: *const libc::ifaddrs) -> bool {
     unsafe { entry.as_ref() }.is_some_and(|entry| ptr::eq(entry.ifa_name, NAME.as_ptr()))
 }
 
-/// Runs `freeifaddrs` as `real`, without our entries, which it frees itself.
+/// Frees our entries, and passes the rest of the list to `real`, another definition of `freeifaddrs`.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `list` is null or a list of `getifaddrs`.
@@ -194,8 +194,8 @@ unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
     }
 }
 
-/// Runs `getaddrinfo` as `real`. All families count as configured, whatever addresses the kernel's interfaces have
-/// (`AI_ADDRCONFIG`).
+/// Calls `real`, another definition of `getaddrinfo`. All families count as configured, whatever addresses the
+/// kernel's interfaces have (`AI_ADDRCONFIG`).
 ///
 /// # Safety
 /// `real` is null or a function of that name; the other pointers are the program's.
@@ -224,7 +224,7 @@ unsafe fn getaddrinfo_by(
 }
 
 /// The functions behind the symbols of the drop-in libraries. They call the C library directly: the next definition
-/// after `liburnic.so` may be a sanitizer's, which would lead back to them.
+/// after `liburnic.so` may be a sanitizer's, which would call these functions again.
 pub mod drop_in {
     use super::*;
 

@@ -16,7 +16,8 @@ pub unsafe extern "C" fn our_exit(status: c_int) -> ! {
     }
 }
 
-/// As the C library's, except that the parent first has its engine finish. The child has no device.
+/// Does the same as the C library's `daemon`, but lets the parent's engine deliver all data first. The child has no
+/// device.
 pub unsafe extern "C" fn our_daemon(stays: c_int, keeps_files: c_int) -> c_int {
     // SAFETY: the caller of `daemon` may fork; NUL-terminated strings, and numbers.
     unsafe {
@@ -55,7 +56,7 @@ fn to_dev_null() -> c_int {
             return -1;
         }
         for standard in 0..=2 {
-            // `dup2` would leave a descriptor that is already the right one close-on-exec.
+            // `dup2` changes nothing if the descriptor already has this number, so it would stay close-on-exec.
             if fd == standard {
                 libc::fcntl(fd, libc::F_SETFD, 0);
             } else {
@@ -69,7 +70,7 @@ fn to_dev_null() -> c_int {
     }
 }
 
-/// The symbols: see those of [`interfaces`](crate::interfaces).
+/// The symbols of `liburnic.so`, as in [`interfaces`](crate::interfaces).
 mod symbols {
     use super::*;
 

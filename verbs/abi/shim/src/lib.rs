@@ -1,7 +1,7 @@
 //! `liburnic.so`, which `urnic run` preloads into a program and which the program's children inherit. It has every
-//! symbol of libibverbs and librdmacm that programs use. The library behind them (`liburnic_verbs.so`: `engine`
-//! chooses between two builds) is loaded at the first call: a process that makes none pays for a small file only.
-//! There are no constructors.
+//! symbol of libibverbs and librdmacm that programs use. The library behind them, `liburnic_verbs.so`, is loaded at
+//! the first call; `engine` chooses between its two builds. A process that calls no symbol thus loads only this small
+//! file, which has no constructors.
 //!
 //! It also shows the device's address to programs that ask for the addresses and interfaces of this host
 //! (`interfaces`, `netdevice`); ends connections in good order when a program ends without exit handlers (`leave`);

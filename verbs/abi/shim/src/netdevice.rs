@@ -8,7 +8,7 @@ use crate::engine;
 use crate::interfaces::{self, Cache, FLAGS, NAME, cached, next, of_libc, unknown};
 
 /// The index of the interface: "urn" and a zero byte, far above the indices of kernels. `liburnic_verbs.so` reports
-/// it as the interface of its GIDs, if the kernel has none for them.
+/// it as the interface of its GIDs, if the kernel has no interface for them.
 const INDEX: c_uint = 0x7572_6e00;
 
 /// Ethernet, as `if_arp.h` numbers it.
@@ -60,7 +60,7 @@ fn is_there() -> bool {
     !interfaces::addresses().is_empty()
 }
 
-/// Returns the interface's IPv4 address and mask; it has at most one.
+/// Returns the IPv4 address and mask of the interface, which has at most one address.
 fn ipv4() -> Option<(Ipv4Addr, Ipv4Addr)> {
     interfaces::addresses().into_iter().find_map(|(ip, prefix)| match ip {
         IpAddr::V4(ip) => Some((ip, interfaces::mask4(prefix))),
@@ -86,7 +86,7 @@ fn name() -> [u8; libc::IFNAMSIZ] {
     name
 }
 
-/// Runs `ioctl` as `real`, and answers requests about our interface.
+/// Calls `real`, another definition of `ioctl`, and answers requests about our interface.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `argument` is as the request requires.
@@ -102,7 +102,7 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
             return configuration(fd, argument.cast());
         }
         let answer = real(fd, request, argument);
-        // ENODEV: a socket, and the kernel has no such interface.
+        // ENODEV: `fd` is a socket, and the kernel has no interface of that name or index.
         if answer != -1 || errno() != libc::ENODEV || argument.is_null() || !is_there() {
             return answer;
         }
@@ -119,7 +119,7 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
 /// Answers a request about the interface. Returns ENODEV if it is about another interface, or not a query.
 ///
 /// # Safety
-/// The request is one of `netdevice(7)`, all of which take such a structure.
+/// The request is one of `netdevice(7)`, each of which takes a [`Request`].
 unsafe fn tell(request: c_ulong, to: &mut Request) -> Result<(), c_int> {
     if request == libc::SIOCGIFNAME {
         // SAFETY: the request's argument is an index.
@@ -189,7 +189,7 @@ unsafe fn configuration(fd: c_int, asked: *mut Configuration) -> c_int {
     }
 }
 
-/// Runs `if_nametoindex` as `real`, and knows our interface.
+/// Returns the index of our interface for its name; otherwise calls `real`, another definition of `if_nametoindex`.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `name` is a NUL-terminated string.
@@ -206,7 +206,7 @@ unsafe fn nametoindex_by(real: *mut c_void, name: *const c_char) -> c_uint {
     }
 }
 
-/// Runs `if_indextoname` as `real`, and knows our interface.
+/// Returns the name of our interface for its index; otherwise calls `real`, another definition of `if_indextoname`.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `to` has room for a name.
@@ -225,8 +225,8 @@ unsafe fn indextoname_by(real: *mut c_void, index: c_uint, to: *mut c_char) -> *
     }
 }
 
-/// Runs `if_nameindex` as `real`, whose list `free` frees. Returns a copy of the list after our entry, in one block
-/// of memory.
+/// Calls `real`, another definition of `if_nameindex`. Returns our entry and a copy of that function's list, in one
+/// block of memory; `free` frees the original.
 ///
 /// # Safety
 /// `real` and `free` are null or functions of those names.
@@ -264,7 +264,8 @@ unsafe fn nameindex_by(real: *mut c_void, free: *mut c_void) -> *mut libc::if_na
     }
 }
 
-/// Returns whether a list is one that we have made: the call may have passed through a drop-in library as well.
+/// Returns whether we have made a list. Even `real` may return such a list, if the call has passed through a drop-in
+/// library as well.
 ///
 /// # Safety
 /// `list` is null or a list of `if_nameindex`.
@@ -273,7 +274,7 @@ unsafe fn is_ours(list: *const libc::if_nameindex) -> bool {
     unsafe { list.as_ref() }.is_some_and(|first| std::ptr::eq(first.if_name, NAME.as_ptr()))
 }
 
-/// Runs `if_freenameindex` as `real`, or frees the list if it is ours.
+/// Frees the list if it is ours; otherwise calls `real`, another definition of `if_freenameindex`.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `list` is null or a list of `if_nameindex`.
@@ -298,7 +299,7 @@ pub mod drop_in {
     static NAMEINDEX: Cache = unknown();
     static FREENAMEINDEX: Cache = unknown();
 
-    /// If the program passes no third argument, it is whatever its register contains.
+    /// If the program passes no third argument, `argument` is whatever its register contains.
     pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         // SAFETY: a function of that name; otherwise as the caller promises.
         unsafe { ioctl_by(cached(&IOCTL, || of_libc(c"ioctl")), fd, request, argument) }

@@ -1,5 +1,6 @@
-//! Sockets of DPDK's drivers, which use them to ask the kernel about a network interface. librspreload.so would turn
-//! them into rsockets on the very device that is being opened, and the opening would wait for itself.
+//! Keeps sockets of DPDK's drivers from becoming rsockets. A driver asks the kernel about a network interface through
+//! a socket while it opens the device. librspreload.so would turn that socket into an rsocket on the same device, and
+//! the opening would wait for itself.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;

@@ -11,9 +11,9 @@ use crate::rnic::config;
 /// glibc's error number for a name without an address of the family.
 const EAI_ADDRFAMILY: c_int = -9;
 
-/// Returns the family that names are looked up in first: that of the port's addresses. On the kernel's sockets it is
-/// IPv4, because the host's own name has addresses of both families, and servers listen on IPv4 unless told
-/// otherwise.
+/// Returns the address family in which names are looked up first: the family of the port's addresses. On the kernel's
+/// sockets it is IPv4, because the host's own name has addresses of both families, and servers listen on IPv4 unless
+/// told otherwise.
 fn family() -> c_int {
     let own = config().map_or(&[][..], |config| &config.ip.addresses);
     let (v4, v6) = (own.iter().any(|a| a.address.is_ipv4()), own.iter().any(|a| a.address.is_ipv6()));
@@ -71,7 +71,7 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
     rai.ai_family = ai.ai_family;
     rai.ai_qp_type = IBV_QPT_RC;
     rai.ai_port_space = RDMA_PS_TCP;
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     unsafe {
         if rai.ai_flags & RAI_PASSIVE != 0 {
             rai.ai_src_len = ai.ai_addrlen;
@@ -91,7 +91,8 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
     Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
-/// As `getaddrinfo`, with its error numbers if the name cannot be resolved; other failures are -1 and errno.
+/// Resolves a name as `getaddrinfo` does, and returns its error number if the name cannot be resolved. Other failures
+/// return -1 and set errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -150,7 +151,7 @@ unsafe extern "C" fn rdma_getaddrinfo(
     }))
 }
 
-/// Returns the addresses of the hints, as an entry of their own.
+/// Returns an entry with the addresses of the hints.
 fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
     // SAFETY: null pointers and zeros are valid for all members.
     let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
@@ -228,8 +229,8 @@ unsafe extern "C" fn start_to_resolve_addrinfo(
     })
 }
 
-/// Resolves the name before it returns, as librdmacm does; then the event comes. A cancellation point, for
-/// synchronous identifiers.
+/// Resolves a name before it returns, as librdmacm does; the event comes afterwards. A cancellation point if the
+/// identifier is synchronous.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,

@@ -33,8 +33,9 @@ pub fn inbox(channel: *mut rdma_event_channel) -> Result<Arc<Inbox<Pending>>, Er
     hub().channel(channel as usize).ok_or(libc::EBADF)
 }
 
-/// The program can wait on the channel's descriptor from now on. No device is opened yet: the first identifier that
-/// is bound or resolved does that. So objects that a program makes before it forks can be used in the child.
+/// Creates a channel, on whose descriptor the program can wait at once. Opens no device, so that a child can use the
+/// objects that the program makes before it forks. The device is opened when the first identifier is bound or
+/// resolved.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| {
@@ -44,12 +45,12 @@ unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 }
 
 thread_local! {
-    /// The channel that this thread serves: it has blocked there, and has not destroyed the channel since.
+    /// The channel that this thread serves: the thread has blocked in this channel, and has not destroyed it since.
     static SERVES: Cell<*mut rdma_event_channel> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Identifiers keep working, and keep their events. Another thread that serves the channel, by waiting in it or by
-/// processing one of its events, will wait for good: see [`rdma_get_cm_event`].
+/// Destroys a channel. The channel's identifiers keep working, and keep their events. If another thread serves the
+/// channel, that thread's present or next call of [`rdma_get_cm_event`] never returns, for the reason given there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     quiet(|| {
@@ -78,7 +79,8 @@ unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
     number(|| Ok(inbox(channel)?.fd()))
 }
 
-/// Takes the event that was counted. Returns 1, 0 if it is gone, or -1 and errno.
+/// Takes the event that a read of the descriptor has counted. Returns 1 if it has one, 0 if the event is gone, or -1
+/// and errno.
 #[inline(never)]
 unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
     number(|| {
@@ -90,7 +92,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
                 return Ok(0);
             }
             // From here on, destroying the identifier waits for us.
-            // SAFETY: it is registered, and is removed under the lock.
+            // SAFETY: the identifier is registered, and is removed under the lock.
             unsafe { (*pending.id).events.give() };
             pending
         };
@@ -107,7 +109,7 @@ unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdm
                 Ok(1)
             }
             Err(errno) => {
-                // SAFETY: the identifier waits for this.
+                // SAFETY: the identifier waits until this event is settled.
                 unsafe { (*owner).events.settle(1) };
                 Err(errno)
             }
@@ -156,8 +158,8 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         initiator_depth: ord,
         flow_control: 0,
         retry_count: 0,
-        // iWARP does not transmit the peer's count. Programs copy this value into their answer, and with it Sends
-        // wait as long as necessary.
+        // iWARP does not transmit the peer's count. Programs copy this value into their answer, and then the peer's
+        // Sends wait for receives as long as necessary.
         rnr_retry_count: urnic::RNR_WITHOUT_LIMIT,
         srq: 0,
         qp_num: 0,
@@ -176,7 +178,7 @@ unsafe fn child(
     wishes: (u8, u8),
 ) -> Result<*mut Id, Errno> {
     connector()?.adopt(&mut request);
-    // SAFETY: the caller's promise.
+    // SAFETY: as the caller promises.
     let from = unsafe { &*listener };
     let channel = if from.is_sync() { std::ptr::null_mut() } else { from.base.channel };
     let id = Id::create(channel, from.base.context, from.base.ps)?;
@@ -197,11 +199,12 @@ unsafe fn child(
     Ok(id)
 }
 
-/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+/// Blocks in a read of the channel's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 ///
 /// A thread that finds its channel destroyed by another thread waits for ever, as it would in a kernel. rping depends
-/// on that: its main thread destroys the channel on its way out, as soon as the other thread has acknowledged the
-/// last event, and that thread would take any return for an error.
+/// on that: its main thread destroys the channel on its way out, as soon as its event thread has acknowledged the
+/// last event, and the event thread would take any return for an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
@@ -246,7 +249,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     zero(|| {
         live::take(Kind::Event, event.cast::<Event>())?;
-        // SAFETY: an event that the program was given and now returns; its owner waits for this.
+        // SAFETY: an event that the program was given and now returns; its owner waits for the acknowledgement.
         unsafe {
             let event = Box::from_raw(event.cast::<Event>());
             (*event.owner).events.settle(1);

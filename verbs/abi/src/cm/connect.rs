@@ -52,7 +52,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// Returns the queue pair of a connection: the identifier's, or the one whose number `param` contains.
+/// Returns the queue pair of a connection: the identifier's, or the queue pair whose number `param` contains.
 ///
 /// # Safety
 /// The queue pair is not destroyed while the result is used.
@@ -63,7 +63,7 @@ pub unsafe fn queue_pair<'a>(id: &Id, param: Option<&rdma_conn_param>) -> Result
         (true, None) => return Err(libc::EINVAL),
     };
     live::check(Kind::Qp, qp)?;
-    // SAFETY: it is listed; otherwise as the caller promises.
+    // SAFETY: the queue pair is listed; otherwise as the caller promises.
     unsafe { pair(qp) }
 }
 
@@ -95,9 +95,10 @@ pub unsafe fn terms(id: &Id, param: Option<&rdma_conn_param>) -> ConnParam {
     terms
 }
 
-/// Returns how long the peer's Sends wait for receives here: three bits, as the kernel takes them. 0 counts as 1,
-/// because some programs, such as fio, leave it at 0 and post the next receive a moment after the last one was used.
-/// On InfiniBand the delay of acknowledgements usually hides that; here the next Send would arrive first.
+/// Returns the retry count that limits how long the peer's Sends wait for receives here. Like the kernel, uses three
+/// bits of the program's value. 0 counts as 1, because some programs, such as fio, leave it at 0 and post the next
+/// receive a moment after the last one was used. On InfiniBand the delay of acknowledgements usually hides this
+/// delay; here the peer's next Send would arrive before the receive is posted.
 fn rnr_retry(param: &rdma_conn_param) -> u8 {
     (param.rnr_retry_count & RNR_WITHOUT_LIMIT).max(1)
 }
@@ -128,7 +129,7 @@ extern "C" fn start_to_connect(id: *mut rdma_cm_id, param: *const rdma_conn_para
     zero(|| connect(id, param))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Connects to a peer. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_connect(id, param) {
@@ -165,7 +166,7 @@ extern "C" fn start_to_accept(id: *mut rdma_cm_id, param: *const rdma_conn_param
     zero(|| accept(id, param))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Accepts a connection request. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     match start_to_accept(id, param) {
@@ -186,14 +187,14 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     })
 }
 
-/// Negotiated options belong to InfiniBand; the rejection itself is the same.
+/// Rejects the request as [`rdma_reject`] does, because only InfiniBand negotiates the options of this call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the program's pointers.
     unsafe { rdma_reject(id, data, len) }
 }
 
-/// Ends a connection. One that has ended can be ended again, as in the kernel.
+/// Ends a connection. Succeeds also for a connection that has already ended, as in the kernel.
 fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: null or an identifier.
     let this = unsafe { id_of(id) }?;
@@ -222,7 +223,7 @@ extern "C" fn start_to_disconnect(id: *mut rdma_cm_id) -> c_int {
     zero(|| disconnect(id))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Ends a connection. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     match start_to_disconnect(id) {

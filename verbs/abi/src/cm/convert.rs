@@ -1,4 +1,5 @@
-//! Turns connected sockets of the program into RDMA connections: our own functions, which `include/urnic.h` declares.
+//! Turns connected sockets of the program into RDMA connections, by functions of our own, which `include/urnic.h`
+//! declares.
 
 use std::ffi::{c_int, c_void};
 use std::net::TcpStream;
@@ -115,7 +116,7 @@ extern "C" fn start_to_convert(
     zero(|| convert(id, fd, role, octets, param))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Converts a socket: see `include/urnic.h`. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn urnic_convert(
     id: *mut rdma_cm_id,

@@ -1,4 +1,4 @@
-//! Endpoints: identifiers that one call makes from an address, and the connection requests of passive ones.
+//! Endpoints: identifiers that one call makes from an address entry. Passive endpoints receive connection requests.
 
 use std::ffi::c_int;
 
@@ -86,12 +86,12 @@ unsafe extern "C" fn end(
 #[inline(never)]
 unsafe extern "C" fn undo(made: *mut rdma_cm_id) {
     let errno = last_errno();
-    // SAFETY: the program has not got it.
+    // SAFETY: the program does not know the identifier yet.
     unsafe { rdma_destroy_id(made) };
     set_errno(errno);
 }
 
-/// A cancellation point: a thread that is cancelled here leaves the identifier behind.
+/// Creates an endpoint. A cancellation point: if the thread is cancelled here, the identifier is never destroyed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -137,7 +137,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     }
 }
 
-/// Before the wait: acknowledges the last event of a synchronous listener.
+/// First part of [`rdma_get_request`], before the wait: acknowledges the last event of a synchronous listener.
 #[inline(never)]
 unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
     zero(|| {
@@ -155,7 +155,7 @@ unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// After the wait: gives the request its queue pair.
+/// Last part of [`rdma_get_request`], after the wait: creates the queue pair of the request.
 #[inline(never)]
 unsafe extern "C" fn requested(
     listen: *mut rdma_cm_id,

@@ -55,18 +55,18 @@ impl What {
 
 /// The hub's record of an identifier.
 struct Registered {
-    /// Distinguishes it from earlier and later identifiers at the same address.
+    /// Number that distinguishes the identifier from earlier and later ones at the same memory address.
     serial: u64,
-    /// The queue of its channel.
+    /// The event queue of the identifier's channel.
     inbox: Arc<Inbox<Pending>>,
-    /// Queue pairs whose events belong to it: one, unless the program replaces its queue pair.
+    /// Numbers of the queue pairs whose events go to the identifier: one, unless the program replaces its queue pair.
     qpns: Vec<u32>,
-    /// Its number as a listener; `None` if it does not listen.
+    /// The identifier's number as a listener; `None` if it does not listen.
     listener: Option<u64>,
 }
 
-/// The identifiers and channels that exist. The lock is never held while the engine is called, because the engine's
-/// events take it.
+/// The identifiers and channels that exist. The lock is never held while the engine is called, because the code that
+/// receives the engine's events takes it.
 #[derive(Default)]
 pub struct Hub {
     ids: HashMap<usize, Registered>,
@@ -76,7 +76,7 @@ pub struct Hub {
     channels: HashMap<usize, Arc<Inbox<Pending>>>,
     next_listener: u64,
     last_serial: u64,
-    /// The addresses that several identifiers may share, each with whether `::` stands for IPv6 alone.
+    /// Addresses that several identifiers may share. The flag in the key says whether `::` stands for IPv6 alone.
     shared: HashMap<(SocketAddr, bool), Weak<Bound>>,
 }
 
@@ -122,7 +122,8 @@ impl Hub {
         gone.inbox.take_out(|pending| pending.id == id)
     }
 
-    /// Sends an identifier's events to another channel from now on, with those that were not fetched.
+    /// Sends an identifier's events to another channel from now on. Events that the program has not fetched move
+    /// there.
     pub fn migrate(&mut self, id: *mut Id, to: Arc<Inbox<Pending>>) {
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
             let from = std::mem::replace(&mut this.inbox, to);
@@ -132,7 +133,7 @@ impl Hub {
         }
     }
 
-    /// Assigns the events of a queue pair to the identifier from now on, and to no other.
+    /// Assigns the events of a queue pair to this identifier alone from now on.
     pub fn tie(&mut self, qpn: u32, id: *mut Id) {
         qp::tell_of_ends(Ends { close: super::connect::close_qp, destroy: destroy_qp });
         self.untie(qpn);
@@ -142,8 +143,8 @@ impl Hub {
         }
     }
 
-    /// Removes a destroyed queue pair from the identifier. If its number already belongs to a new queue pair of another
-    /// identifier, that one stays tied.
+    /// Removes a destroyed queue pair from the identifier. Does nothing if the number already belongs to a new queue
+    /// pair of another identifier.
     pub fn untie_from(&mut self, qpn: u32, id: *mut Id) {
         if self.tied(qpn) == Some(id) {
             self.untie(qpn);
@@ -174,12 +175,12 @@ impl Hub {
         self.next_listener
     }
 
-    /// Returns an address that other identifiers share, if there is one.
+    /// Returns the reservation of an address that other identifiers share; `None` if they do not share this address.
     pub fn shared(&self, address: SocketAddr, v6only: bool) -> Option<Arc<Bound>> {
         self.shared.get(&(address, v6only))?.upgrade()
     }
 
-    /// Allows other identifiers to share an address.
+    /// Allows other identifiers to share a reserved address.
     pub fn share(&mut self, v6only: bool, bound: &Arc<Bound>) {
         self.shared.retain(|_, bound| bound.strong_count() > 0);
         self.shared.insert((bound.address(), v6only), Arc::downgrade(bound));
@@ -231,8 +232,8 @@ fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
 }
 
 /// Time from the event that a connection has ended to the event that its addresses are free again. Kernels send the
-/// second one only for InfiniBand, once no packets can be in flight. Programs take that one as another reason to give
-/// the connection up, and are not prepared for both events at once.
+/// second event only for InfiniBand, once no packets can be in flight. Programs give the connection up at either
+/// event, and are not prepared for both at once.
 const TIME_WAIT: Duration = Duration::from_secs(1);
 
 /// Announces, after [`TIME_WAIT`], that the addresses of an identifier's connection are free again. Called when the

@@ -19,8 +19,8 @@ use crate::rnic::{PORT, prospect, rnic};
 
 /// The structure that `rdma_cm_id` points to.
 ///
-/// librdmacm's rsockets read two members after the public part: a pointer, null, and a number, which is whether the
-/// identifier is synchronous.
+/// librdmacm's rsockets read two members after the public part: a pointer, which is null here, and a number that says
+/// whether the identifier is synchronous.
 #[repr(C)]
 pub struct Id {
     pub base: rdma_cm_id,
@@ -44,17 +44,17 @@ const _: () = assert!(std::mem::offset_of!(Id, events) >= 600);
 
 #[derive(Default)]
 pub struct State {
-    /// Its address and TCP port; `None` until it is bound.
+    /// The identifier's address and TCP port; `None` until it is bound.
     pub address: Option<SocketAddr>,
-    /// Reserves the address until a listener does. Several identifiers may share it if they ask for that.
+    /// The reservation of the address, which a listener takes over. Several identifiers may share it on request.
     pub bound: Option<Arc<Bound>>,
     pub reuse: bool,
     /// Whether `::` stands for IPv6 alone.
     pub v6only: bool,
-    /// Dropped before the event channel.
+    /// The listener and its event channel. The listener is dropped first.
     pub listener: Option<(Listener, EventChannel)>,
     pub request: Option<ConnRequest>,
-    /// The peer's limits as we see them: inbound Reads and outbound Reads.
+    /// The peer's limits, seen from our side: inbound Reads and outbound Reads.
     pub wishes: (u8, u8),
     /// The connection, until its queue pair is destroyed.
     pub connection: Option<Connection>,
@@ -75,7 +75,7 @@ impl State {
         self.was_connected = true;
     }
 
-    /// Forgets a destroyed queue pair, whose number may soon belong to another.
+    /// Forgets a destroyed queue pair, because its number may soon belong to another queue pair.
     pub fn lose(&mut self, qpn: u32) {
         self.connection.take_if(|connection| connection.qpn() == qpn);
     }
@@ -90,7 +90,8 @@ unsafe impl Send for Template {}
 /// `id` is null, or an identifier that is not destroyed meanwhile.
 pub unsafe fn id_of<'a>(id: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
     live::check(Kind::Id, id)?;
-    // SAFETY: it is listed; otherwise as the caller promises. The program's structure is the first member of ours.
+    // SAFETY: the identifier is listed; otherwise as the caller promises. The program's structure is the first member
+    // of ours.
     unsafe { deref(id.cast::<Id>()) }
 }
 
@@ -107,7 +108,8 @@ impl Id {
         self.shadow.sync != 0
     }
 
-    /// Makes an identifier. Without a channel it gets its own, and calls wait for their outcome.
+    /// Makes an identifier. Without a channel the identifier is synchronous: it gets a channel of its own, and calls
+    /// wait for their outcome.
     pub fn create(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -198,7 +200,7 @@ fn discard(pending: Vec<Pending>) {
     }
 }
 
-/// Waits until all events of the identifier are acknowledged.
+/// Destroys an identifier, once all its fetched events are acknowledged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     zero(|| {
@@ -221,14 +223,15 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         if let Some(channel) = channel {
-            // SAFETY: the identifier's own.
+            // SAFETY: the identifier's own channel.
             unsafe { channel::rdma_destroy_event_channel(channel) };
         }
         Ok(())
     })
 }
 
-/// Waits until the fetched events are acknowledged; the others move to the new channel.
+/// Moves an identifier to another channel, with the events that were not fetched. Waits until the fetched events are
+/// acknowledged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     zero(|| {
@@ -253,7 +256,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
             (*id.cast::<Id>()).shadow.sync = sync.into();
         }
         if was_sync {
-            // SAFETY: the identifier's own.
+            // SAFETY: the identifier's own channel.
             unsafe { channel::rdma_destroy_event_channel(old) };
         }
         Ok(())
@@ -288,7 +291,7 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     unsafe { libc::free(list.cast()) };
 }
 
-/// Waits for the event that completes a call, for synchronous identifiers. A cancellation point.
+/// Waits for the event that completes a call, if the identifier is synchronous. A cancellation point.
 ///
 /// # Safety
 /// `id` is an identifier that is not destroyed meanwhile.

@@ -1,4 +1,4 @@
-//! librdmacm.
+//! The functions of librdmacm.
 
 mod addrinfo;
 mod channel;

@@ -12,7 +12,8 @@ const REUSEADDR: c_int = 1;
 const AFONLY: c_int = 2;
 const ACK_TIMEOUT: c_int = 3;
 
-/// Accepts the type of service and the acknowledgement timeout, which change nothing.
+/// Sets an option of an identifier. The type of service and the acknowledgement timeout are accepted, but change
+/// nothing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,

@@ -31,7 +31,7 @@ unsafe fn completions(id: *mut rdma_cm_id, cqe: u32) -> Result<(*mut ibv_comp_ch
     }
 }
 
-/// Creates a queue pair in `pd`, and the completion queues and channels that the program does not bring.
+/// Creates a queue pair in `pd`, and the completion queues and channels that the program does not supply.
 ///
 /// # Safety
 /// `id` is an identifier, and the other objects are not destroyed meanwhile.
@@ -113,7 +113,7 @@ unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_in
     })
 }
 
-/// Destroys the completion queues and channels that the identifier holds, whoever made them.
+/// Destroys the completion queues and channels that the identifier holds, even if the program made them.
 ///
 /// # Safety
 /// `id` is an identifier without a queue pair.

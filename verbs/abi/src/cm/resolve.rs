@@ -1,4 +1,4 @@
-//! Addresses: which ones are ours, and which ones can be reached.
+//! Binds identifiers to addresses of the device, and finds the route to a peer's address.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -68,7 +68,7 @@ pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Returns our address, with the zone (link) of the peer's if ours is link-local (RFC 4007 §6).
+/// Returns our address. If it is link-local, it gets the zone (link) of the peer's address (RFC 4007 §6).
 fn on_the_link_of(peer: SocketAddr, own: SocketAddr) -> SocketAddr {
     match (peer, own) {
         (SocketAddr::V6(peer), SocketAddr::V6(mut own)) if own.ip().is_unicast_link_local() => {
@@ -84,7 +84,7 @@ pub fn place(at: &mut libc::sockaddr_storage, addr: &libc::sockaddr_storage) {
     *at = *addr;
 }
 
-/// Binds to an address: one of the device's, or the unspecified one.
+/// Binds to an address of the device, or to the unspecified address.
 fn bind(id: *mut rdma_cm_id, to: SocketAddr) -> Result<(), Errno> {
     let rnic = rnic()?;
     // SAFETY: null or an identifier.
@@ -145,7 +145,7 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
     let this = unsafe { id_of(id) }?;
     // SAFETY: null or the program's address.
     let to = unsafe { address(dst) }?;
-    // As for sockets, the unspecified address as a destination is this host.
+    // As with sockets, the unspecified address as a destination means this host.
     let to = if to.ip().is_unspecified() { SocketAddr::new(rnic.attributes.ip, to.port()) } else { to };
     if !src.is_null() && this.state().address.is_none() {
         // SAFETY: the program's address.
@@ -176,7 +176,8 @@ extern "C" fn start_to_resolve(
     zero(|| resolve(id, src, dst))
 }
 
-/// Does not check that the host exists: connecting does. A cancellation point, for synchronous identifiers.
+/// Resolves a peer's address. Does not check that the host exists, because connecting checks it. A cancellation point
+/// if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -206,7 +207,7 @@ extern "C" fn start_to_route(id: *mut rdma_cm_id) -> c_int {
     zero(|| route(id))
 }
 
-/// A cancellation point, for synchronous identifiers.
+/// Finds the route to the peer. A cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     match start_to_route(id) {

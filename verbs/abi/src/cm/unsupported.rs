@@ -1,4 +1,4 @@
-//! What this device does not support: multicast, and InfiniBand's negotiated options.
+//! Functions that this device does not support: multicast, and InfiniBand's negotiated options.
 
 use std::ffi::{c_int, c_void};
 

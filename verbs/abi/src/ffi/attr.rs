@@ -53,7 +53,7 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
-/// Except for the last, the members after the first describe features that this device does not have.
+/// Most members after `comp_mask` describe features that this device does not have, and stay 0.
 #[repr(C)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,
@@ -174,7 +174,7 @@ pub struct ibv_qp_init_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_init_attr_ex {
-    /// Up to here the same as `ibv_qp_init_attr`, without the padding at its end.
+    /// The members up to `sq_sig_all` are those of `ibv_qp_init_attr`, without the padding at its end.
     pub qp_context: *mut c_void,
     pub send_cq: *mut ibv_cq,
     pub recv_cq: *mut ibv_cq,

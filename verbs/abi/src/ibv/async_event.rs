@@ -83,7 +83,8 @@ extern "C" fn is_ours() -> c_int {
     number(|| Ok(0))
 }
 
-/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+/// Blocks in a read of the context's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     if context.is_null() || event.is_null() {
@@ -107,7 +108,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     quiet(|| {
-        // SAFETY: null or an event that the program was given; its object waits for this.
+        // SAFETY: null or an event that the program was given; its object waits for the acknowledgement.
         if let Some(event) = unsafe { event.as_ref() } {
             ledger(event, |ledger| ledger.settle(1));
         }

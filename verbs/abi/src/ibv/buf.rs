@@ -12,7 +12,7 @@ use crate::live::{self, Kind};
 struct Buffer {
     addr: *mut c_void,
     size: usize,
-    /// The domain that it was allocated in; only compared, never dereferenced.
+    /// The protection domain of the allocation; only compared, never dereferenced.
     pd: *mut ibv_pd,
 }
 
@@ -69,7 +69,7 @@ unsafe extern "C" fn ibv_export_buf_dmabuf_fd(buf: *mut c_void) -> c_int {
 /// Returns EINVAL unless the memory lies in the buffer and the buffer was allocated in the domain.
 fn in_buffer(pd: *mut ibv_pd, buf: *mut c_void, addr: *mut c_void, length: usize) -> Result<(), Errno> {
     live::check(Kind::Buffer, buf.cast::<Buffer>())?;
-    // SAFETY: it is listed, and the program does not free it during this call.
+    // SAFETY: the buffer is listed, and the program does not free it during this call.
     let buffer = unsafe { &*buf.cast::<Buffer>() };
     let offset = (addr as usize).checked_sub(buffer.addr as usize);
     let room = offset.and_then(|offset| buffer.size.checked_sub(offset));
@@ -90,8 +90,8 @@ unsafe extern "C" fn ibv_reg_buf_mr(
     })
 }
 
-/// Registers memory by the attributes that the mask names. As with drivers without a function of their own for it,
-/// only attributes of the other registration verbs are supported.
+/// Registers memory by the attributes that the mask names. Supports only the attributes of the other registration
+/// verbs, as rdma-core does for drivers that lack this function.
 fn register_masked(pd: *mut ibv_pd, attr: *const ibv_mr_init_attr) -> Result<*mut ibv_mr, Errno> {
     if attr.is_null() {
         return Err(libc::EINVAL);

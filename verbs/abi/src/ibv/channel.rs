@@ -22,8 +22,8 @@ pub struct Channel {
     pub channel: CompChannel,
 }
 
-/// The existing channels, and the completion queues by number. A thread may be waiting in a channel while another
-/// destroys it, so it looks the channel up here before it touches anything.
+/// The existing channels, and the completion queues by number. A thread looks its channel up here after each wait,
+/// because another thread may have destroyed the channel meanwhile.
 #[derive(Default)]
 struct Known {
     channels: HashMap<usize, CompChannel>,
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
         let this = unsafe { Box::from_raw(channel.cast::<Channel>()) };
         let context = this.base.context;
         drop(this);
-        // SAFETY: the channel held it.
+        // SAFETY: the channel held the context.
         unsafe { Context::release(context_of(context)?) };
         Ok(())
     })
@@ -93,7 +93,7 @@ pub fn leave(cqn: u32, channel: *mut ibv_comp_channel) {
     }
 }
 
-/// Runs `with` on the queue with a number, if it exists; the queue is not destroyed meanwhile.
+/// Runs `with` on the queue with number `cqn`, if it exists; the queue is not destroyed meanwhile.
 pub fn with_queue<R>(cqn: u32, with: impl FnOnce(&Queue) -> R) -> Option<R> {
     let known = known();
     let queue = *known.queues.get(&cqn)? as *const Queue;
@@ -111,7 +111,8 @@ unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     })
 }
 
-/// Takes the event that was counted. Returns 1, 0 if it is gone, or -1 and errno.
+/// Takes the event that a read of the descriptor has counted. Returns 1 if it has one, 0 if the event is gone, or -1
+/// and errno.
 #[inline(never)]
 unsafe extern "C" fn take(
     channel: *mut ibv_comp_channel,
@@ -137,7 +138,8 @@ unsafe extern "C" fn take(
     })
 }
 
-/// Blocks in a read of the descriptor, as the program has set it; a cancellation point.
+/// Blocks in a read of the channel's descriptor, unless the program has made the descriptor non-blocking. A
+/// cancellation point.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,

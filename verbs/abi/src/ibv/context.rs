@@ -31,7 +31,7 @@ const EXTENDED: usize = usize::MAX;
 
 pub fn open() -> Result<*mut ibv_context, Errno> {
     let rnic = rnic()?;
-    // Only the first call has an effect. Events before it had no receiver.
+    // Only the first call has an effect. No context existed to receive earlier events.
     rnic.device.sink_async_events(Box::new(super::async_event::dispatch));
     let events = Inbox::new()?;
     let context = Box::new(Context {
@@ -51,7 +51,7 @@ pub fn close(context: *mut ibv_context) -> Result<(), Errno> {
     let whole = whole(context);
     live::take(Kind::Context, whole)?;
     OPEN.lock().unwrap_or_else(PoisonError::into_inner).retain(|open| *open != whole as usize);
-    // SAFETY: it was open until now.
+    // SAFETY: the context was open until now.
     unsafe { Context::release(whole) };
     Ok(())
 }
@@ -83,7 +83,7 @@ impl Context {
         self.users.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts an object as gone. The last one frees the context.
+    /// Counts an object as gone. The last release frees the context.
     ///
     /// # Safety
     /// The object held the context, and no longer uses its reference.

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         this.asynchronous.wait();
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(cq.cast::<Queue>()) });
-        // SAFETY: the queue held it.
+        // SAFETY: the queue held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
@@ -137,14 +137,14 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 /// moderation.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let (_, attr) = unsafe { (queue(cq)?, deref(attr)?) };
         if attr.attr_mask & !1 != 0 { Err(libc::EINVAL) } else { Ok(()) }
     })
 }
 
-/// Arms the queue. Waiting completions cause no event (verbs §8.2.5): perftest arms before it polls, and counts each
-/// event as a completion.
+/// Arms the queue. Completions that already wait cause no event (verbs §8.2.5). perftest relies on that: it arms
+/// before it polls, and counts each event as a completion.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: null or a completion queue.
@@ -153,11 +153,11 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -
     })
 }
 
-/// Completions that are moved at a time.
+/// Number of completions that are moved at a time.
 const BATCH: usize = 16;
 
-/// Even without room for completions, this drives the engine: programs that wait for a peer's RDMA Writes poll in
-/// that way.
+/// Polls for completions. Drives the engine even if `num` is 0, because programs that wait for a peer's RDMA Writes
+/// poll in that way.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -> c_int {
     // Nothing completes in a forked child, and the thread that held the queue's lock may not exist there.
     if urnic::in_forked_child() {
@@ -170,9 +170,8 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -
         if wc.is_null() && wanted > 0 {
             return Err(libc::EINVAL);
         }
-        // A program that asks for one completion polls often, and usually gets none: clearing room for many would
-        // take longer.
-        // SAFETY: the program has room for `num`.
+        // A program that asks for one completion polls often, and usually gets none. Clearing a buffer for many
+        // completions would slow down such polls. SAFETY: the program has room for `num`.
         let done = unsafe {
             match wanted {
                 1 => poll_into::<1>(&this.cq, wc, wanted),
@@ -183,7 +182,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num: c_int, wc: *mut ibv_wc) -
     })
 }
 
-/// Moves up to `wanted` completions, up to `N` at a time; returns how many.
+/// Moves up to `wanted` completions, up to `N` at a time; returns the number moved.
 ///
 /// # Safety
 /// There is room for `wanted` at `wc`.

@@ -15,7 +15,7 @@ use crate::ffi::*;
 #[derive(Default)]
 pub struct Cursor {
     wc: Wc,
-    /// When it completed, in ns of the device's clock, if the queue records that.
+    /// Time of completion, in ns of the device's clock, if the queue records it.
     time: u64,
 }
 
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let attr = unsafe { deref(attr) }?;
         // This device has no VLANs, flow tags or tag matching, and never discards completions silently.
         if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 || attr.comp_mask & !3 != 0 {
@@ -84,7 +84,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     unsafe { if asks_for_nothing(attr) { next_poll(cq) } else { libc::EINVAL } }
 }
 
-/// Returns 0, or ENOENT if there is no completion.
+/// Moves on to the next completion. Returns 0, or ENOENT if there is none.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
     let answer = guarded_fast(|| {
@@ -107,7 +107,7 @@ unsafe extern "C" fn start_poll_stamped(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_
     unsafe { if asks_for_nothing(attr) { next_poll_stamped(cq) } else { libc::EINVAL } }
 }
 
-/// The same, with the time of completion.
+/// Moves on as [`next_poll`] does, and records the time of completion.
 unsafe extern "C" fn next_poll_stamped(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
     let answer = guarded_fast(|| {
@@ -169,7 +169,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     u64::try_from(then.saturating_sub(Duration::from_nanos(ago)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Stands for fields that only InfiniBand has.
+/// Returns 0 for fields that only InfiniBand has.
 unsafe extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

@@ -1,4 +1,4 @@
-//! libibverbs.
+//! The functions of libibverbs.
 
 pub mod async_event;
 mod buf;

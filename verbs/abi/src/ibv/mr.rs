@@ -15,7 +15,7 @@ use crate::live::{self, Kind};
 #[repr(C)]
 pub struct Region {
     base: ibv_mr,
-    /// `None` only while it is being deregistered.
+    /// The registration; `None` only while it is being ended.
     mr: Option<Mr>,
 }
 
@@ -26,8 +26,8 @@ pub unsafe fn region<'a>(mr: *mut ibv_mr) -> Result<&'a Mr, Errno> {
     unsafe { deref(mr.cast::<Region>()) }?.mr.as_ref().ok_or(libc::EINVAL)
 }
 
-/// Converts access flags from C. Windows can be bound to any region, and huge pages need no hint, so these flags are
-/// ignored.
+/// Converts access flags from C. Ignores the flags for windows and huge pages, because windows can be bound to any
+/// region, and huge pages need no hint.
 pub fn access(flags: c_uint) -> Result<Access, Errno> {
     const PAIRS: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         // SAFETY: the domain, and so the context, exists while it is counted as used.
         let context: *const Context = unsafe { domain(base.pd) }?.context();
         leave(base.pd);
-        // SAFETY: the region held it.
+        // SAFETY: the region held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
@@ -205,7 +205,7 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Does nothing: advice is for memory that is not pinned; ours is already in place.
+/// Does nothing: advice asks a device to prepare memory that is not pinned, and our regions need no preparation.
 pub unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: c_int,

@@ -48,7 +48,7 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         drop(window);
         let context: *const Context = domain.context();
         domain.users.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: the window held it.
+        // SAFETY: the window held the context.
         unsafe { Context::release(context) };
         Ok(())
     })

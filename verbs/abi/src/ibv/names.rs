@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// Returns the name of a number that counts from 0, or `unknown`.
+/// Returns the name at the index `number`, or `unknown` if there is none.
 pub fn name(names: &[&'static CStr], number: c_int, unknown: &'static CStr) -> *const c_char {
     usize::try_from(number).ok().and_then(|n| names.get(n)).unwrap_or(&unknown).as_ptr()
 }
@@ -87,7 +87,8 @@ unsafe extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
     name(&NAMES, event, c"unknown")
 }
 
-/// Rates of InfiniBand links: the number, multiples of 2.5 Gbit/s (0: the headers define none), Mbit/s.
+/// Rates of InfiniBand links: the number in the headers, the multiple of 2.5 Gbit/s (0 if the headers define none),
+/// and Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (5, 2, 5000),

@@ -15,7 +15,7 @@ use crate::live::{self, Kind};
 pub struct Domain {
     base: ibv_pd,
     pub pd: Pd,
-    /// The number of regions, windows, queues and parent domains in it.
+    /// The number of regions, windows, queues and parent domains in this domain.
     pub users: AtomicU32,
     /// The domain that a parent domain is made of; null for other domains.
     inner: *mut Domain,
@@ -27,7 +27,8 @@ pub struct Domain {
 /// `pd` is null, or a domain that is not deallocated meanwhile.
 pub unsafe fn domain<'a>(pd: *mut ibv_pd) -> Result<&'a Domain, Errno> {
     live::check(Kind::Domain, pd)?;
-    // SAFETY: it is listed; otherwise as the caller promises. The program's structure is the first member of ours.
+    // SAFETY: the domain is listed; otherwise as the caller promises. The program's structure is the first member of
+    // ours.
     unsafe { deref(pd.cast::<Domain>()) }
 }
 
@@ -72,20 +73,20 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         let context = this.owner;
         drop(this);
-        // SAFETY: the domain held it.
+        // SAFETY: the domain held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
 }
 
-/// Makes a domain that acts like the one it is made of. This device ignores thread domains, and does not use the
-/// program's allocators.
+/// Makes a parent domain, which acts like the domain that it is made of. This device ignores thread domains, and does
+/// not use the program's allocators.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let attr = unsafe { deref(attr) }?;
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_i
     pointer(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         if unsafe { deref(attr) }?.comp_mask != 0 {
             return Err(libc::EINVAL);
         }
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         live::take(Kind::ThreadDomain, td)?;
         // SAFETY: made by `Box::into_raw`; the program gives it up.
         let td = unsafe { Box::from_raw(td) };
-        // SAFETY: the thread domain held it.
+        // SAFETY: the thread domain held the context.
         unsafe { Context::release(context_of(td.context)?) };
         Ok(())
     })

@@ -127,7 +127,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     }
 }
 
-/// Adds a request to a batch that is posted together. Inline payload needs no registration.
+/// Adds a request to a batch. Inline payload needs no registration.
 #[inline]
 pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     if wr.flags.contains(SendFlags::INLINE) {
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn post_send(
         let mut batch = unsafe { pair(qp) }?.qp.send_batch();
         let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
         let mut add = |wr: &ibv_send_wr| {
-            // SAFETY: the request is as its opcode requires, and so is its list.
+            // SAFETY: the request and its list are as the opcode requires.
             let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, &mut list)?) };
             push(&mut batch, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })
         };

@@ -18,7 +18,7 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::PORT;
 
-/// Inline bytes that every queue pair takes at least.
+/// Minimum number of inline bytes that every queue pair takes.
 const LEAST_INLINE: u32 = 64;
 /// Inline bytes for each request of a short send queue.
 const SHORT_INLINE: u32 = 512;
@@ -33,7 +33,7 @@ fn unasked_inline(max_send_wr: u32) -> u32 {
     (ALL_INLINE / max_send_wr.max(1)).clamp(LEAST_INLINE, SHORT_INLINE)
 }
 
-/// What the connection manager does when a queue pair ends.
+/// Functions of the connection manager, called when a queue pair ends.
 pub struct Ends {
     /// Ends the queue pair's connection gracefully, if it has one.
     pub close: fn(u32),
@@ -43,7 +43,7 @@ pub struct Ends {
 
 static ENDS: OnceLock<Ends> = OnceLock::new();
 
-/// Has `ends` called for all queue pairs that end from now on; only the first call counts.
+/// Has `ends` called for all queue pairs that end from now on. Only the first call has an effect.
 pub fn tell_of_ends(ends: Ends) {
     let _ = ENDS.set(ends);
 }
@@ -72,7 +72,7 @@ fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `with` on the queue pair with a number, if it exists; the queue pair is not destroyed meanwhile.
+/// Runs `with` on the queue pair with number `qpn`, if it exists; the queue pair is not destroyed meanwhile.
 pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
     let known = known();
     let pair = *known.get(&qpn)? as *const Pair;
@@ -80,7 +80,7 @@ pub fn with_pair<R>(qpn: u32, with: impl FnOnce(&Pair) -> R) -> Option<R> {
     Some(with(unsafe { &*pair }))
 }
 
-/// Returns the queue pair with a number. It is valid until the program destroys it.
+/// Returns the queue pair with number `qpn`. It is valid until the program destroys it.
 pub fn by_number(qpn: u32) -> Option<*mut ibv_qp> {
     known().get(&qpn).map(|pair| *pair as *mut ibv_qp)
 }
@@ -182,7 +182,7 @@ pub fn create(pd: *mut ibv_pd, init: &mut ibv_qp_init_attr) -> Result<*mut Pair,
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let init = unsafe { init.as_mut() }.ok_or(libc::EINVAL)?;
         Ok(create(pd, init)?.cast())
     })
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             Some(ends) => (ends.destroy)(qpn, &mut destroy),
             None => destroy(),
         }
-        // SAFETY: these exist while they are counted as used.
+        // SAFETY: these objects exist while they are counted as used.
         unsafe {
             queue(send_cq)?.users.fetch_sub(1, Ordering::SeqCst);
             queue(recv_cq)?.users.fetch_sub(1, Ordering::SeqCst);
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 shared.users.fetch_sub(1, Ordering::SeqCst);
             }
         }
-        // SAFETY: the queue pair held it.
+        // SAFETY: the queue pair held the context.
         unsafe { Context::release(context) };
         Ok(())
     })
@@ -304,7 +304,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// Returns whether payload is placed in ascending order, the last byte last: for RDMA Writes it is.
+/// Returns whether the engine places payload in ascending order, the last byte last. It does so for RDMA Writes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut ibv_qp, op: c_int, flags: u32) -> c_int {
     (!qp.is_null() && flags == 0 && op == IBV_WR_RDMA_WRITE).into()

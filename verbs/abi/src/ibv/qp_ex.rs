@@ -17,12 +17,13 @@ use crate::ffi::*;
 /// Collects the requests of a queue pair, for one thread at a time.
 #[derive(Default)]
 pub struct Collector {
-    /// The [id](this_thread) of the thread that is between `wr_start` and its end; 0: none.
+    /// The [id](this_thread) of the thread that has called `wr_start` and has not ended its batch; 0 if there is
+    /// none.
     by: AtomicUsize,
     builder: UnsafeCell<Builder>,
 }
 
-/// Spins of a thread that waits for another, before it yields its core.
+/// Number of spins after which a thread that waits for another thread yields its core.
 const SPINS: u32 = 64;
 
 /// Returns a number that no other living thread has; not 0.
@@ -36,7 +37,7 @@ impl Collector {
     /// Begins a new batch once no other thread collects. A batch that this thread began before and did not end is
     /// lost.
     fn start(&self) {
-        // In a forked child: a thread of the parent may have been collecting, and will never end here.
+        // In a forked child: a thread of the parent may have been collecting, and never ends its batch in the child.
         if urnic::in_forked_child() {
             return;
         }
@@ -184,13 +185,14 @@ pub unsafe extern "C" fn create_qp_ex(
 ) -> *mut ibv_qp {
     pointer(|| {
         let plain = init.cast::<ibv_qp_init_attr>();
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let init = unsafe { deref(init) }?;
         if context.is_null() || init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(libc::EINVAL);
         }
         let extended = is_extended(init)?;
-        // SAFETY: the structure begins with the plain one, of which only members are read and written.
+        // SAFETY: the structure begins with the plain structure, and `create` accesses no more than the members of
+        // that.
         let made = qp::create(init.pd, unsafe { &mut *plain })?.cast();
         if extended {
             // SAFETY: just made.

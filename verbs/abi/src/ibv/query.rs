@@ -86,7 +86,7 @@ pub unsafe extern "C" fn query_device_ex(
     status(|| {
         // SAFETY: null or an open context.
         let context = unsafe { context_of(context) }?;
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let asked = unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask);
         if asked != 0 || attr.is_null() || size < size_of::<ibv_device_attr>() {
             return Err(libc::EINVAL);
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn query_port(
             512.. => 2,
             _ => 1,
         };
-        // A link between processes comes up when both are there, and programs ask before that.
+        // A link between two processes comes up when both run, and programs query the port before that.
         let memory = context.rnic.config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
         let up = now.link_up || memory;
         // SAFETY: zeros are valid for all members.
@@ -170,7 +170,7 @@ unsafe extern "C" fn ibv_query_port(context: *mut ibv_context, port: u8, attr: *
 /// Returns the present time of the clock, all of it in `tv_nsec`, as hardware drivers return their count of cycles.
 pub unsafe extern "C" fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
     status(|| {
-        // SAFETY: null or the program's.
+        // SAFETY: null or the program's structure.
         let (context, values) = unsafe { (context_of(context)?, values.as_mut().ok_or(libc::EINVAL)?) };
         values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
         if values.comp_mask != 0 {
@@ -206,7 +206,7 @@ unsafe extern "C" fn ibv_query_gid(
 
 /// Returns the entries of the table, without vacant indices.
 fn gid_entries(context: &Context) -> Result<Vec<ibv_gid_entry>, Errno> {
-    // A type that means an IP address; the kernel reports the same for iWARP devices.
+    // The type means an IP address; the kernel reports it for iWARP devices, too.
     let entry = |(i, place): (usize, Option<IpAddr>)| {
         place.map(|address| ibv_gid_entry {
             gid: gid(address),
@@ -250,7 +250,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
-    // A negated errno on failure, as the header specifies.
+    // A failure returns a negated errno, as the header specifies.
     let mut written = 0;
     let answer = status(|| {
         // SAFETY: null or an open context.
@@ -271,7 +271,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if answer == 0 { written } else { -(answer as isize) }
 }
 
-/// Not declared in the headers, but `ibv_devinfo` calls it. The answer means: no version of RoCE.
+/// Reports type 0, which means no version of RoCE. The headers do not declare this function, but `ibv_devinfo` calls
+/// it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

@@ -21,7 +21,7 @@ pub struct Shared {
     base: ibv_srq,
     pub srq: Srq,
     pub asynchronous: Ledger,
-    /// The number of queue pairs that receive from it.
+    /// The number of queue pairs that receive from this queue.
     pub users: AtomicU32,
 }
 
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: made by `Box::into_raw`; the program gives it up, and events no longer find it.
         drop(unsafe { Box::from_raw(srq.cast::<Shared>()) });
         domain.users.fetch_sub(1, Ordering::SeqCst);
-        // SAFETY: the queue held it.
+        // SAFETY: the queue held the context.
         unsafe { Context::release(context) };
         Ok(())
     })

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::call::{pointer, set_errno, status};
 use crate::ffi::*;
 
-/// Verbs that return an errno.
+/// Defines verbs that fail and return an errno.
 macro_rules! refused {
     ($($name:ident($($type:ty),*) = $errno:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -16,7 +16,7 @@ macro_rules! refused {
     )+};
 }
 
-/// Verbs that return null and set errno.
+/// Defines verbs that fail, return null and set errno.
 macro_rules! absent {
     ($($name:ident($($type:ty),*) = $errno:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -26,7 +26,7 @@ macro_rules! absent {
     )+};
 }
 
-/// Functions without a result, about objects that do not exist here.
+/// Defines functions without a result, which do nothing because their objects do not exist here.
 macro_rules! ignored {
     ($($name:ident($($type:ty),*);)+) => {$(
         #[unsafe(no_mangle)]
@@ -77,7 +77,7 @@ ignored! {
     ibv_unimport_mr(Any);
     ibv_unimport_dm(Any);
     ibv_register_driver(Any, Any);
-    // For the kernel's structures, from which no object here is made.
+    // Conversions of the kernel's structures, which this library does not use.
     ibv_copy_ah_attr_from_kern(Any, Any);
     ibv_copy_path_rec_from_kern(Any, Any);
     ibv_copy_path_rec_to_kern(Any, Any);

@@ -79,7 +79,7 @@ static struct rdma_cm_id *reached(const char *from, const char *ip, uint16_t por
 	l.server = event->id;
 	OK(rdma_ack_cm_event(event));
 	link_end(&l, 1, l.server);
-	/* The client's addresses of both ends are the server's. */
+	/* Client and server report the same addresses of both ends. */
 	CHECK(!memcmp(rdma_get_peer_addr(l.client), rdma_get_local_addr(l.server), sizeof(struct sockaddr_in)));
 	CHECK(rdma_get_local_addr(l.client)->sa_family == rdma_get_peer_addr(l.client)->sa_family);
 	if (rdma_get_peer_addr(l.server)->sa_family == AF_INET)
@@ -141,7 +141,7 @@ static void families(void)
 	OK(rdma_destroy_id(four));
 }
 
-/* If the device has no loopback address, these stand for any address, and lead to the device itself. */
+/* If the device has no loopback address, loopback addresses stand for any address, and lead to the device. */
 static void loopback(void)
 {
 	static const char *const names[2][2] = { { "127.0.0.1", "127.1.2.3" }, { "::1", "::1" } };
@@ -160,7 +160,7 @@ static void loopback(void)
 			FAILS(bind_to(second, own[family], port), EADDRINUSE);
 			OK(rdma_destroy_id(second));
 		} else if (!family) {
-			/* A connection to a bound address reaches its listener, whatever the routes are. */
+			/* A connection from a bound address reaches the listener, whatever the routes are. */
 			struct rdma_cm_id *any = listener("0.0.0.0", 0, false);
 			CHECK(reached("127.1.2.3", v4, rdma_get_src_port(any)) == any);
 			OK(rdma_destroy_id(any));

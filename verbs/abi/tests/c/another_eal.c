@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	char *memory = SOME(rte_zmalloc(NULL, 1 << 20, 4096));
 	struct ibv_mr *mr = SOME(ibv_reg_mr(pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE));
 
-	/* The engine's thread avoids the core of the thread that opened the device, if there is another. */
+	/* The engine's thread avoids the core of the thread that opened the device, if there is another core. */
 	do {
 		sched_yield();
 		engine = cores_of("urnic-engine");
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
 	rdma_free_devices(devices);
 	rte_free(memory);
 
-	/* The engine's thread stops when the EAL that it uses is cleaned up: afterwards it is gone if the
+	/* The engine's thread stops when the EAL that it uses is cleaned up. Afterwards the thread is gone if the
 	 * program's EAL is also the device's. */
 	OK(rte_eal_cleanup());
 	engine = cores_of("urnic-engine");

@@ -458,7 +458,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	FAILS(ibv_query_ece(NULL, &ece), EINVAL);
 	FAILS(C(ibv_set_ece)(qp, &ece), EOPNOTSUPP);
 
-	/* Receives wait; a faulty one is reported by its address. */
+	/* Receives wait in the queue; a faulty receive is reported by its address. */
 	struct ibv_sge sges[3] = { { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey }, { (uintptr_t)memory, 8, mr->lkey } };
 	struct ibv_recv_wr many = { .wr_id = 2, .sg_list = sges, .num_sge = 3 }, recv = { .wr_id = 1, .sg_list = sges, .num_sge = 2, .next = &many }, *bad_recv = NULL;
 	FAILS(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
@@ -553,7 +553,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_abort(qpx);
 	ibv_wr_start(qpx);
 	OK(ibv_wr_complete(qpx));
-	/* A program that forgets to end a batch begins a new one; one that forgets to begin posts nothing. */
+	/* A program that forgets to end a batch begins a new batch. A program that forgets to begin posts nothing. */
 	ibv_wr_start(qpx);
 	ibv_wr_send(qpx);
 	ibv_wr_start(qpx);
@@ -703,7 +703,7 @@ static void addresses(void)
 	OK(rdma_getaddrinfo(NULL, "7471", &hints, &res));
 	CHECK(res->ai_src_addr && !res->ai_dst_addr);
 	rdma_freeaddrinfo(res);
-	/* The other family, if asked for; with a zone, which the system resolves. */
+	/* The other family, because the hints ask for it. The address has a zone, which the system resolves. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6, .ai_port_space = RDMA_PS_TCP };
 	OK(rdma_getaddrinfo("fe80::1%lo", "7471", &hints, &res));
 	CHECK(res->ai_dst_len == sizeof(struct sockaddr_in6) && ((struct sockaddr_in6 *)res->ai_dst_addr)->sin6_scope_id);
@@ -780,7 +780,7 @@ static void identifiers(void)
 	OK(rdma_listen(id, 1));
 	FAILS(rdma_listen(id, 1), EINVAL);
 
-	/* A listener's address, or one that is not shared, cannot be shared. The families have separate ports. */
+	/* An identifier cannot share a listener's address, even on request. The families have separate ports. */
 	OK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP));
 	OK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	FAILS(rdma_bind_addr(second, (void *)&taken), EADDRINUSE);
@@ -825,7 +825,7 @@ static void identifiers(void)
 	FAILS(rdma_init_qp_attr(id, &attr, NULL), EINVAL);
 	FAILS(rdma_init_qp_attr(NULL, &attr, &mask), EINVAL);
 
-	/* Nothing can be connected without a queue pair, nor accepted without a request. */
+	/* Connecting needs a queue pair, and accepting needs a request. */
 	FAILS(C(rdma_connect)(id, NULL), EINVAL);
 	FAILS(rdma_connect(NULL, NULL), EINVAL);
 	FAILS(C(rdma_accept)(id, NULL), EINVAL);

@@ -9,14 +9,14 @@
 enum { PD, MR, MW, CHANNEL, CQ, SRQ, QP, ID, EVENTS, KINDS };
 static const char *const NAMES[KINDS] = { "pd", "mr", "mw", "channel", "cq", "srq", "qp", "id", "events" };
 
-/* The objects that must be destroyed before an object: otherwise rdma-core returns EBUSY. */
+/* For each kind of object, the kinds that must be destroyed first: otherwise rdma-core returns EBUSY. */
 static const unsigned NEEDED_BY[KINDS] = {
 	[PD] = 1 << MR | 1 << MW | 1 << SRQ | 1 << QP, [MR] = 1 << MW, [CHANNEL] = 1 << CQ, [CQ] = 1 << QP, [SRQ] = 1 << QP };
 
 #define LENGTH 65536
 #define RECEIVES 16
 
-/* One end, with an object of each kind, and what the other end needs. */
+/* One end: an object of each kind, and the data that the other end needs. */
 struct end {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
@@ -159,7 +159,7 @@ static int destroy(struct end *e, int kind, unsigned left)
 		return ibv_dealloc_pd(e->pd);
 	case MR:
 		answer = ibv_dereg_mr(e->mr);
-		/* No one may touch the memory from now on. */
+		/* Nothing may touch the memory from now on. */
 		if (!answer)
 			OK(mprotect(e->memory, LENGTH, PROT_NONE));
 		return answer;
@@ -219,7 +219,7 @@ static void destroy_in(struct end *e, const int *order)
 			}
 			if (!answer)
 				left &= ~(1u << kind);
-			/* Requests in flight go on meanwhile, sometimes more, sometimes less. */
+			/* Lets requests in flight go on for a random time. */
 			for (unsigned turns = chance(8); turns; turns--)
 				sched_yield();
 		}
@@ -248,7 +248,7 @@ static void one_order(const int *order)
 	/* The connection ended with the queue pair: posted requests are flushed. */
 	OK(pthread_join(thread, NULL));
 	OK(munmap(own.memory, LENGTH));
-	/* The other end's objects in a right order; the channel is the listener's. */
+	/* Destroys the other end's objects in a valid order, except the channel, which is the listener's. */
 	for (int i = 0; i < KINDS - 1; i++)
 		OK(destroy(&peer, tidy[i], (1 << KINDS) - 1));
 	OK(munmap(peer.memory, LENGTH));
@@ -272,7 +272,7 @@ static int novelty(const int *order)
 	return new;
 }
 
-/* The next order in lexicographic sequence; after the last, the first. */
+/* Replaces an order by the next one in lexicographic sequence; the first follows the last. */
 static void next_order(int *order)
 {
 	int i = KINDS - 2, j = KINDS - 1;
@@ -300,7 +300,7 @@ static void orders(const char *seed, int wanted)
 	int runs = 0, all = 1;
 	random_state = strtoull(seed, NULL, 0) * 2654435769u + 1;
 	listen_here();
-	/* First random orders that try many new situations, until such are rare. */
+	/* First random orders that try many new situations, until such orders are rare. */
 	for (int dull = 0; wanted ? runs < wanted : dull < 300;) {
 		for (int i = KINDS - 1; i > 0; i--) {
 			int j = chance(i + 1), swap = order[i];
@@ -315,7 +315,7 @@ static void orders(const char *seed, int wanted)
 		runs++;
 		dull = 0;
 	}
-	/* Then, of all orders, those that try any new situation. */
+	/* Then, out of all orders, every order that tries a new situation. */
 	for (int i = 2; i <= KINDS; i++)
 		all *= i;
 	for (int i = 0; !wanted && i < all; i++, next_order(order)) {
@@ -390,7 +390,7 @@ static void twice(void)
 	struct ibv_td_init_attr plain = { 0 };
 	struct ibv_td *td = SOME(ibv_alloc_td(context, &plain));
 	OK(ibv_dealloc_td(td));
-	/* The device is closed before the objects made of it, which can be destroyed afterwards. */
+	/* Closes the device before its objects are destroyed; the objects can still be destroyed afterwards. */
 	struct ibv_pd *pd = SOME(ibv_alloc_pd(context));
 	struct ibv_cq *cq = SOME(ibv_create_cq(context, 4, NULL, NULL, 0));
 	OK(ibv_close_device(context));
@@ -457,7 +457,7 @@ static void race(void)
 	rdma_destroy_event_channel(events);
 }
 
-/* Destroys both ends, in a right order. */
+/* Destroys both ends, in a valid order. */
 static void part(struct end *own, struct end *peer)
 {
 	int tidy[KINDS] = { MW, QP, SRQ, CQ, CHANNEL, MR, PD, ID, EVENTS };

@@ -1,5 +1,6 @@
-/* Sockets that the program has connected become RDMA connections, on a device over the kernel's sockets: in both
- * roles, with octets that were read before, by identifiers with and without a channel; and refused conversions. */
+/* Converts sockets that the program has connected into RDMA connections, on a device over the kernel's sockets: in
+ * both roles, with octets that were read before, and by identifiers with and without a channel. Also tests
+ * conversions that are refused. */
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 

@@ -94,8 +94,8 @@ int main(void)
 		OK(ibv_query_gid(client->verbs, 1, 0, &now));
 		CHECK(!memcmp(&before, &now, sizeof now)); /* the host keeps its addresses nevertheless */
 
-		/* One descriptor for this end of a connection: the other end waits in the kernel until there are
-		 * more. */
+		/* Leaves one descriptor, for this end of a connection. The other end waits in the kernel until there
+		 * are more descriptors. */
 		give();
 		take(1);
 		OK(rdma_connect(client, NULL));

@@ -17,7 +17,7 @@
 #define DEPTH 8
 /* Exit status of a process that should have ended by itself. */
 #define ENDED 7
-/* ... that should have gone on. */
+/* Exit status of a process that should have gone on. */
 #define GOES_ON 8
 
 extern char **environ;
@@ -148,7 +148,7 @@ static void serve(void)
 	}
 }
 
-/* ---- those that connect ---- */
+/* ---- the processes that connect ---- */
 
 static struct end mine;
 static unsigned long sent;
@@ -350,7 +350,7 @@ static void *hears_channel(void *unused)
 	return unused;
 }
 
-/* Registered before the device's exit handler, so it runs after that. */
+/* Registered before the device's exit handler, so this function runs after it. */
 static void judge(void)
 {
 	if (!ending)
@@ -531,7 +531,7 @@ static void stopped(void)
 	exit(ENDED);
 }
 
-/* ---- memory that goes while it is registered ---- */
+/* ---- memory that is unmapped while it is registered ---- */
 
 static void is_touched(void)
 {

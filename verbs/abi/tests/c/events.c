@@ -1,4 +1,4 @@
-/* Connection events: none is lost because an object is gone, and none arrives for an object that is.
+/* Connection events: no event is lost because an object is gone, and no event arrives for an object that is gone.
  *
  *   events timewait | migrate | gone | queue-pair-first | identifier-first | synchronous */
 #include "harness.h"
@@ -28,8 +28,8 @@ static void take_both(struct rdma_event_channel *channel, enum rdma_cm_event_typ
 	}
 }
 
-/* The event comes however the connection ended: by one side, by the other, by an error of one, by a Terminate of
- * one. */
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes however the connection ended: closed by either side, by an error at one side, or
+ * by a Terminate of one side. */
 static void timewait_of_every_end(void)
 {
 	for (int way = 0; way < 4; way++) {
@@ -58,7 +58,7 @@ static void timewait_of_every_end(void)
 	}
 }
 
-/* The event comes a second or more after the end of the connection, at both ends. */
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes a second or more after the end of the connection, at both ends. */
 static void timewait(void)
 {
 	timewait_of_every_end();
@@ -71,7 +71,7 @@ static void timewait(void)
 	CHECK(now() - told >= 1);
 	CHECK(!event_within(l.channel, 0.1));
 
-	/* However long the program has not fetched events, the two never wait at the same time. */
+	/* The two events never wait at the same time, however long the program fetches no events. */
 	struct link m;
 	link_up(&m);
 	OK(rdma_disconnect(m.client));
@@ -86,7 +86,7 @@ static void timewait(void)
 	link_free(&l);
 }
 
-/* The event comes through the channel that the identifier has by then. */
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes through the channel that the identifier has by then. */
 static void migrate(void)
 {
 	struct link l;
@@ -106,7 +106,8 @@ static void migrate(void)
 	rdma_destroy_event_channel(other);
 }
 
-/* The event does not come for identifiers that are destroyed, nor for new ones at the same addresses. */
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes neither for destroyed identifiers, nor for new identifiers at the same memory
+ * addresses. */
 static void gone(void)
 {
 	struct link l, m;
@@ -126,7 +127,7 @@ static void gone(void)
 		OK(rdma_create_id(channel, &ids[i], NULL, RDMA_PS_TCP));
 		same |= ids[i] == l.client || ids[i] == l.server;
 	}
-	/* A connection whose event comes later than theirs would have. */
+	/* The events of this connection come later than those of the destroyed identifiers would. */
 	OK(rdma_disconnect(m.client));
 	take_both(m.channel, RDMA_CM_EVENT_DISCONNECTED, m.client, m.server);
 	take_both(m.channel, RDMA_CM_EVENT_TIMEWAIT_EXIT, m.client, m.server);
@@ -192,8 +193,8 @@ static void queue_pair_first(void)
 	link_down(&l);
 }
 
-/* The reverse: the queue pair stays, and its posted requests are flushed. A destroyed identifier gets no more
- * events. */
+/* The identifier is destroyed first: the queue pair stays, and its posted requests are flushed. A destroyed
+ * identifier gets no more events. */
 static void identifier_first(void)
 {
 	struct link l;
@@ -247,7 +248,7 @@ static void identifier_first(void)
 	rdma_destroy_event_channel(l.channel);
 }
 
-/* Identifiers without a channel wait for the end in the call, but not for an end that they have seen. */
+/* Identifiers without a channel wait for the end in the call, but not for an end that they have already reported. */
 static void synchronous(void)
 {
 	struct link l;

@@ -33,26 +33,26 @@ static inline void failed(const char *file, int line, const char *what, long ans
 	_exit(1);
 }
 
-/* A condition holds. */
+/* Checks that a condition holds. */
 #define CHECK(what) do { if (!(what)) failed(__FILE__, __LINE__, #what, 0, errno); } while (0)
-/* A call returns 0. */
+/* Checks that a call returns 0. */
 #define OK(call) do { errno = 0; long ok_ = (long)(call); if (ok_) failed(__FILE__, __LINE__, #call, ok_, errno); } while (0)
-/* A call returns a number. */
+/* Checks that a call returns a number. */
 #define IS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (long)(number)) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
-/* A call fails: it returns the errno itself, or returns -1 and sets errno. */
+/* Checks that a call fails: that it returns the errno itself, or returns -1 and sets errno. */
 #define FAILS(call, number) do { errno = 0; long is_ = (long)(call); \
 	if (is_ != (number) && !(is_ == -1 && errno == (number))) failed(__FILE__, __LINE__, #call, is_, errno); } while (0)
-/* A call returns null and sets errno. */
+/* Checks that a call returns null and sets errno. */
 #define NONE(call, number) do { errno = 0; const void *is_ = (const void *)(call); \
 	if (is_ || errno != (number)) failed(__FILE__, __LINE__, #call, (long)is_, errno); } while (0)
-/* A call returns a pointer, which is the value of this macro. */
+/* Checks that a call returns a pointer, which is the value of this macro. */
 #define SOME(call) ({ errno = 0; __typeof__(call) some_ = (call); \
 	if (!some_) \
 		failed(__FILE__, __LINE__, #call, 0, errno); \
 	some_; })
 
-/* Returns the device's address, as `urnic run` sets it, or else the loopback address; with the given port. */
+/* Returns the device's address as `urnic run` sets it, or else the loopback address, with the given port. */
 static inline struct sockaddr_in own_address(int port)
 {
 	struct sockaddr_in sin = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -105,7 +105,7 @@ static inline struct ibv_qp_init_attr qp_like(struct ibv_cq *cq)
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 } };
 }
 
-/* How an end of a link gets its queue pair. The program may define this. */
+/* Creates the queue pair of an end of a link. The program may define this. */
 #ifndef LINK_QP
 #define LINK_QP(id, init) OK(rdma_create_qp(id, NULL, init))
 #endif
@@ -120,7 +120,7 @@ static inline void link_end(struct link *l, int end, struct rdma_cm_id *id)
 	LINK_QP(id, &init);
 }
 
-/* How many retries (rnr_retry_count) an end lets the peer's Sends wait for receives. End 0 is the one that connects.
+/* The rnr_retry_count of an end: the number of retries for which the peer's Sends wait for receives. End 0 connects.
  * The program may define this. */
 #ifndef LINK_RNR_RETRY
 #define LINK_RNR_RETRY(end) 0
@@ -162,7 +162,7 @@ static inline void link_up(struct link *l)
 	link_at(l, (struct sockaddr *)&to);
 }
 
-/* Frees all of a link but its channel and listener, which were there before `link_at`. */
+/* Frees all of a link except its channel and listener, which existed before `link_at`. */
 static inline void link_ends_free(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -220,7 +220,7 @@ static inline int post_receive(struct rdma_cm_id *id, struct ibv_mr *mr, size_t 
 	return ibv_post_recv(id->qp, &wr, &bad);
 }
 
-/* The state of a thread: 'S' if it sleeps in the kernel, 0 if it has ended. */
+/* Returns the state of a thread: 'S' if it sleeps in the kernel, 0 if it has ended. */
 static inline char state_of(pid_t thread)
 {
 	char path[64], text[256] = "";

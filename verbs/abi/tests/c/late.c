@@ -118,7 +118,7 @@ static void reap(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* Used in the child, and in the parent when the child has ended. */
+/* Uses the objects in the child, and in the parent when the child has ended. */
 static void after_fork(void)
 {
 	struct early e = early();
@@ -135,7 +135,7 @@ static void after_fork(void)
 	destroy(&e);
 }
 
-/* As tgtd does: the parent ends. */
+/* Forks as tgtd does: the parent ends. */
 static void daemonized(void)
 {
 	int ends[2];

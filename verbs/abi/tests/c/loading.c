@@ -1,4 +1,5 @@
-/* How a program sees the libraries, whatever way they were loaded: the host's addresses, and a connection. */
+/* Checks what a program gets from the libraries, in whatever way they were loaded: the host's addresses, and a
+ * connection. */
 #include "harness.h"
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -1,7 +1,7 @@
-/* The device's interface, through the requests of netdevice(7), and by names and indices.
+/* Checks the device's interface, through the requests of netdevice(7), and by names and indices.
  *
- *   netdevice IPV4 MASK BROADCAST MTU | "-"    what it has, or that it has no IPv4 address
- *   netdevice none                             there is none */
+ *   netdevice IPV4 MASK BROADCAST MTU | "-"    the values of the interface; "-" if it has no IPv4 address
+ *   netdevice none                             there is no interface */
 #include "harness.h"
 #include <net/if.h>
 #include <net/if_arp.h>
@@ -24,7 +24,7 @@ static bool is(const struct sockaddr *address, const char *ip)
 	return sin->sin_family == AF_INET && inet_ntop(AF_INET, &sin->sin_addr, text, sizeof text) && !strcmp(text, ip);
 }
 
-/* The kernel's answers stay as they are. */
+/* Checks that the kernel's answers stay as they are. */
 static void others(void)
 {
 	struct ifreq request;

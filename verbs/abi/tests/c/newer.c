@@ -1,6 +1,7 @@
 /* Functions that rdma-core has added since release 44, each by its symbol version: see `newer.h`.
  *
- *   newer preload: by their names alone, as a library without versions satisfies references to any, but not `dlvsym`
+ *   newer preload: by their names alone: a library without versions satisfies references to any version, but not
+ *                  `dlvsym`
  *   newer drop-in: by their versions; and the functions of rsockets that only this library is sure to have */
 #include "newer.h"
 #include <dlfcn.h>
@@ -26,7 +27,7 @@ int main(int argc, char **argv)
 	free(memory);
 	OK(ibv_close_device(context));
 
-	/* They are librdmacm's own. If the system's librdmacm is older, they fail with ENOSYS. */
+	/* These functions are librdmacm's own. If the system's librdmacm is older, they fail with ENOSYS. */
 	if (drop_in) {
 		int (*create)(int) = CM(5, int, repoll_create, int);
 		int (*ctl)(int, int, int, struct epoll_event *) = CM(5, int, repoll_ctl, int, int, int, struct epoll_event *);

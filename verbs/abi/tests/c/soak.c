@@ -1,7 +1,7 @@
-/* Connections, registrations, queues, and every operation, with verified data, in two threads, for some time. The
- * resources of the process must not grow. Every so often all is destroyed, and the program prints what is left:
- * bytes in use on the heap, resident memory (KiB), descriptors, and the numbers of connections and operations so
- * far.
+/* Makes connections, registrations and queues, and does every operation with verified data, in two threads, for some
+ * time. The resources of the process must not grow. Now and then the program destroys everything and prints what is
+ * left: bytes in use on the heap, resident memory (KiB), and descriptors; then the numbers of connections and
+ * operations so far.
  *
  *   soak SECONDS SEED */
 #include <dirent.h>
@@ -98,7 +98,7 @@ static void operate(struct link *l, unsigned *state)
 		OK(post(ids[from], l->mr[from], 0, len, &wr));
 		wc = completion(l->cq[from]);
 		CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == wr.wr_id);
-		/* The request completes here before its data is placed there; the last byte is placed last. */
+		/* The request completes at this end before its data is placed at the other end, the last byte last. */
 		while (*(volatile char *)(l->memory[to] + at + len - 1) != byte)
 			sched_yield();
 		CHECK(l->memory[to][at] == byte);

@@ -183,7 +183,7 @@ static void *get_and_keep(void *arg)
 
 static struct rdma_event_channel *served;
 
-/* Takes an event, and asks for the next when the channel is destroyed, as rping's threads do when it ends. */
+/* Takes an event, and asks for the next when the channel is destroyed, as rping's threads do when rping ends. */
 static void *in_cm_again(void *unused)
 {
 	struct rdma_cm_event *event;

@@ -1,7 +1,7 @@
-/* A program that is not linked to RDMA libraries: it loads those named on its command line, and unloads them while
- * the device is open, objects exist, and a thread waits for events.
+/* A program that is not linked to RDMA libraries: it loads the libraries named on its command line, and
+ * unloads them while the device is open, objects exist, and a thread waits for events.
  *
- *   unload LIBRARY [LIBRARY]: one for both interfaces, or one for each */
+ *   unload LIBRARY [LIBRARY]: one library for both interfaces, or one for each */
 #include "harness.h"
 #include <dlfcn.h>
 

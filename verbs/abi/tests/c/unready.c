@@ -1,4 +1,4 @@
-/* A Send that finds no receive waits as long as its receiver asked for, whichever end that is. */
+/* A Send that finds no receive waits as long as the receiving end asked for. Either end may be the receiving end. */
 static int rnr_retry[2];
 #define LINK_RNR_RETRY(end) rnr_retry[end]
 #include "harness.h"

@@ -24,13 +24,15 @@ pub enum Watched {
     No,
     /// AddressSanitizer. Its library must come first in the process.
     Asan,
-    /// The same after preloaded libraries, as with `urnic run` and `verify_asan_link_order=0`.
+    /// AddressSanitizer, with its library after preloaded libraries, as with `urnic run` and
+    /// `verify_asan_link_order=0`.
     AsanBehind,
-    /// The same without leak detection, because forked children have the memory of threads that do not exist in them.
+    /// AddressSanitizer without leak detection, because forked children have the memory of threads that do not exist
+    /// in them.
     AsanNoLeaks,
 }
 
-/// Time limit of a program, in seconds. A bound, not a measurement, because the machine may be busy.
+/// Time limit of a program, in seconds; generous, because the machine may be busy.
 const PATIENCE: u32 = 300;
 
 /// Leaks to ignore: DPDK's memory and the one device, which are kept until the process ends.
@@ -72,12 +74,12 @@ pub fn run(name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output
     run_on(PORT, name, arguments, way, watched)
 }
 
-/// The same on a device that the caller chooses.
+/// Compiles a program and runs it on a device that the caller chooses.
 pub fn run_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> Output {
     run_with(on, name, &[], arguments, way, watched)
 }
 
-/// The same, with further options for the compiler.
+/// Compiles a program with further options for the compiler, and runs it on a device that the caller chooses.
 pub fn run_with(
     on: On,
     name: &str,
@@ -103,7 +105,7 @@ pub fn run_with(
     std::fs::write(&kept, KEPT).expect("a file");
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &PATIENCE.to_string(), "env"]);
-    // Only for the program: `timeout` must not load the libraries.
+    // Preloads the libraries only into the program, because `timeout` must not load them.
     let mut preload: Vec<PathBuf> = Vec::new();
     if matches!(watched, Watched::Asan | Watched::AsanNoLeaks) {
         preload.push(sanitizer());
@@ -136,8 +138,8 @@ pub fn run_with(
                 .env("URNIC_PORT", port.replace("{}", &folder.path().display().to_string()));
         }
     }
-    // Whole stacks, because these distinguish leaks. No signal stacks: the sanitizer frees them when a thread ends,
-    // which for a cancelled thread runs on the rest of its stack.
+    // Whole stacks, because these distinguish leaks. No signal stacks, because the sanitizer would free them when a
+    // thread ends, and a cancelled thread runs this code on the rest of its stack.
     let leaks = u8::from(watched != Watched::AsanNoLeaks);
     let options =
         format!("fast_unwind_on_malloc=0:verify_asan_link_order=0:use_sigaltstack=0:detect_leaks={leaks}");
@@ -161,7 +163,7 @@ pub fn succeeds(name: &str, arguments: &[&str], way: Way, watched: Watched) -> S
     succeeds_on(PORT, name, arguments, way, watched)
 }
 
-/// The same on a device that the caller chooses.
+/// Runs a program, which must succeed, on a device that the caller chooses. Returns its output.
 pub fn succeeds_on(on: On, name: &str, arguments: &[&str], way: Way, watched: Watched) -> String {
     let output = run_on(on, name, arguments, way, watched);
     let printed = text(&output);

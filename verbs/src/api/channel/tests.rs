@@ -63,8 +63,9 @@ fn events_of_queues_that_are_gone_are_dropped() {
     assert!(channel.get_event(NOW).is_none());
 }
 
-/// Arms, polls and sleeps, against a thread that completes one request at a time and waits until it was seen. A
-/// missed event would stop both for good; the time limit of `get_event` turns that into a failure.
+/// Arms, polls and sleeps, while another thread completes one request at a time and waits until the completion was
+/// seen. A missed event would stop both threads for good; then `get_event` reaches its time limit, and the test
+/// fails.
 #[test]
 fn arm_then_poll_never_misses() {
     const ROUNDS: u64 = 20_000;

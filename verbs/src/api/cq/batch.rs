@@ -10,7 +10,7 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::sync::SpinGuard;
 use crate::shared::wc::Wc;
 
-/// Completions that are read from one engine before another engine has its turn.
+/// Maximum number of completions to read from one engine before another engine has its turn.
 const PER_TURN: u32 = 64;
 
 /// Completions that are being read in place, from [`Cq::start_poll`](crate::Cq::start_poll). Dropping this frees

@@ -47,7 +47,7 @@ fn polls_that_leave_completions_drive_the_engine_seldom() {
     assert_eq!(passes(), before + 1, "what was left is taken first");
     assert_eq!(cq.poll(&mut out), 0);
     assert_eq!(passes(), before + 2);
-    // However many there are, the engine makes progress.
+    // The engine makes progress, however many completions are left in the queue.
     (0..256).for_each(|i| cq.shared.push(EngineNumber::FIRST, wc(i)).unwrap());
     let before = passes();
     (0..64).for_each(|_| assert_eq!(cq.poll(&mut out), 4));
@@ -131,7 +131,7 @@ fn solicited_arming_waits_for_solicited_or_error() {
 
 #[test]
 fn small() {
-    // The memory of a queue beside its entries, and of an entry (with its sequence).
+    // Sizes of a queue without its entries, and of one entry (with its sequence).
     assert!(size_of::<CqShared>() <= 448, "{}", size_of::<CqShared>());
     assert_eq!(size_of::<Wc>(), 32);
 }
@@ -237,7 +237,7 @@ fn resizing_while_in_use() {
     }
 }
 
-/// Completions read in place stay in the queue until the reading ends. Those that were not read remain.
+/// Completions read in place stay in the queue until the reading ends. Completions that were not read remain.
 #[test]
 fn reading_in_place() {
     let (device, _) = fake::device(Progress::Inline);

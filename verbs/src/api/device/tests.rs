@@ -59,8 +59,8 @@ fn the_last_object_ends_the_device() {
     }
 }
 
-/// SEC-14, SEC-17, SEC-18: the device gives out everything scarce, within limits. A resource that is given back can
-/// be had again.
+/// SEC-14, SEC-17, SEC-18: the device gives out all scarce resources, within limits. A program can get a resource
+/// again that it has given back.
 #[test]
 fn scarce_resources_have_limits() {
     let (device, _) = fake::device(Progress::Inline);

@@ -1,5 +1,5 @@
-//! Queue pairs, connections and requests for events between the engines of a device, on whole engines in virtual
-//! time.
+//! Tests how queue pairs, connections and requests for events pass between the engines of a device, with whole
+//! engines in virtual time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -152,7 +152,7 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     setting.connect();
     setting.qp.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;
-    // A side that has heard of the other has no other reason to look again.
+    // Once a side has heard from its peer, only its doorbell makes it look at the queues again.
     setting.qp.post_recv(&RecvWr { wr_id: 2, sges: &[] }).unwrap();
     setting.far.2.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;

@@ -156,8 +156,8 @@ fn no_post_is_forgotten() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0..COUNT {
-                // At most as many completions as the queue holds, because a slot for a request is free before its
-                // completion is taken.
+                // Leaves at most as many completions as the queue holds, because a slot for a request is free before
+                // its completion is taken.
                 while i - taken.load(Ordering::Acquire) >= DEPTH.into()
                     || a.post_send(&wr(i, SendFlags::SIGNALED)).is_err()
                 {

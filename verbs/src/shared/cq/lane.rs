@@ -53,7 +53,8 @@ impl Entries {
 
 /// The completions of one engine, in the order in which it added them.
 pub(crate) struct Lane {
-    /// Used by the engine under its lock and by pollers under theirs. Replaced under both.
+    /// The engine uses the entries under its lock, and pollers use them under theirs. They are replaced under both
+    /// locks.
     entries: UnsafeCell<Entries>,
     /// Number of the next completion. Only the engine writes it.
     head: Line<AtomicU32>,
@@ -98,9 +99,9 @@ impl Lane {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).taken())
     }
 
-    /// Moves the completions to `fresh`, which replaces the entries, and returns the old ones. If the engine has
-    /// added more than `fresh` can hold since the caller checked, larger entries replace them, so that nothing is
-    /// lost. The caller has the engine lock.
+    /// Moves the completions to `fresh`, which replaces the entries, and returns the old entries. If the engine has
+    /// added more completions than `fresh` can hold since the caller checked, larger entries are used instead of
+    /// `fresh`, so that nothing is lost. The caller has the engine lock.
     pub(super) fn replace(&self, poller: &mut Poller, mut fresh: Entries) -> Entries {
         let pending = self.pending(poller);
         if pending > fresh.ring.capacity() {
@@ -139,21 +140,21 @@ impl Lane {
         taken
     }
 
-    /// Whether there is a completion to take.
+    /// Returns whether there is a completion to take.
     #[inline(always)]
     pub(super) fn has_some(&self, poller: &Poller) -> bool {
         let entries = self.polled(poller);
         entries.ring.peek(entries.taken()).is_some()
     }
 
-    /// Called by the engine, under its lock: whether all completions have been taken.
+    /// Called by the engine, under its lock: returns whether all completions have been taken.
     pub(super) fn is_empty(&self) -> bool {
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
         entries.taken() == self.head.load(Ordering::Relaxed)
     }
 
-    /// Whether completions of this queue pair wait here.
+    /// Returns whether completions of this queue pair wait here.
     pub(super) fn holds_of(&self, poller: &Poller, qpn: u32) -> bool {
         let Entries { ring, .. } = self.polled(poller);
         let first = self.polled(poller).taken();
@@ -162,7 +163,7 @@ impl Lane {
     }
 }
 
-/// Stores the time of completion `head`, which comes next.
+/// Stores the time of completion `head`, which the engine adds next.
 #[inline(never)]
 fn stamp(entries: &Entries, head: u32, clock: &DeviceClock) {
     if let Some(time) = entries.time(head)

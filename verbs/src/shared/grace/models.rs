@@ -1,5 +1,5 @@
-//! Every order of events that the memory model allows, for the lock of an engine and the table that its passes read
-//! (`cargo test -p urnic --no-default-features --features loom --lib models`).
+//! Tests the lock of an engine, and the table that its passes read, in every order of events that the memory model
+//! allows (`cargo test -p urnic --no-default-features --features loom --lib models`).
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ fn no_pass_uses_what_was_revoked_when_its_grace_period_is_over() {
                 })
                 .collect();
             shared.valid.store(false, Ordering::SeqCst);
-            // Instead of a wait: an outcome counts if the grace period is over when it is checked.
+            // Checks once instead of waiting: an outcome counts only if the grace period is over at this check.
             let over = shared.lock.under_way().is_none_or(|pass| shared.lock.has_ended(pass));
             if over {
                 shared.memory.store(false, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use crate::shared::error::{Error, Result};
 
 /// A block of memory. Dropping it frees it.
 pub(crate) trait Block: Send + Sync {
-    /// Returns its first byte.
+    /// Returns the address of the block's first byte.
     fn base(&self) -> *mut u8;
 }
 
@@ -15,8 +15,8 @@ pub(crate) trait Allocate: Send + Sync {
     /// Allocates `len` zeroed bytes (at least 1), aligned to a page.
     fn allocate(&self, len: usize) -> Result<Box<dyn Block>>;
 
-    /// Returns whether memory of an application is of the kind that this allocates, so that every port can send
-    /// from it.
+    /// Returns whether memory of an application is of the kind that this allocator supplies, so that every port can
+    /// send from it.
     fn holds(&self, _base: *const u8, _len: usize) -> bool {
         false
     }

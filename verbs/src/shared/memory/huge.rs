@@ -15,7 +15,7 @@ pub(crate) struct HugepageAllocator {
 
 impl HugepageAllocator {
     pub(crate) fn new(required: bool) -> Result<Self> {
-        // The crate that maps hugepages treats a system without them as a bug.
+        // This looks for hugepages first, because the crate that maps them treats a system without them as a bug.
         let page = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| page_size(&text));
         match page {
             None if required => {
@@ -25,7 +25,7 @@ impl HugepageAllocator {
         }
     }
 
-    /// Whether a block is large enough: less than half a hugepage would be wasted.
+    /// Returns whether to use hugepages for a block: if they are required, or if less than half a hugepage is wasted.
     fn is_worth_it(&self, len: usize) -> bool {
         self.required || self.page.is_some_and(|page| len > page / 2)
     }
@@ -64,7 +64,8 @@ impl HugeBlock {
         // SAFETY: regions have at least one octet.
         let base = unsafe { hugepage_rs::alloc(layout) };
         let block = (!base.is_null()).then_some(Self { base, layout })?;
-        // A container's limit shows when the pages are first used: here as an error, instead of a signal later.
+        // A container's limit takes effect when the pages are first used. The first use is here, where it causes an
+        // error instead of a signal.
         fault_in(base, len, true).ok().map(|()| block)
     }
 }
@@ -82,7 +83,7 @@ impl Block for HugeBlock {
 
 impl Drop for HugeBlock {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with that layout; its region was deregistered before.
+        // SAFETY: the block was allocated with that layout; its region was deregistered before.
         unsafe { hugepage_rs::dealloc(self.base, self.layout) };
     }
 }

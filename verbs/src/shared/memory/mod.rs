@@ -59,8 +59,8 @@ impl Access {
 /// The kinds of memory windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwKind {
-    /// Usable by all queue pairs of its protection domain. [`Mw::bind`](crate::Mw::bind) binds it, at any time
-    /// again. It cannot be invalidated.
+    /// Usable by all queue pairs of its protection domain. [`Mw::bind`](crate::Mw::bind) binds it, and may bind it
+    /// anew at any time. It cannot be invalidated.
     One,
     /// Usable by the queue pair that binds it ([`SendOp::BindMw`](crate::SendOp::BindMw)). It must be invalidated
     /// before it is bound again, by [`SendOp::LocalInv`](crate::SendOp::LocalInv) or by the peer. It is unbound

@@ -19,7 +19,7 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// Regions by key. The lock is taken only to post inline data from registered memory. It keeps that memory
+/// Regions by key. The lock is taken only to post inline data from registered memory, and keeps that memory
 /// registered meanwhile.
 #[derive(Default)]
 pub(crate) struct Regions {

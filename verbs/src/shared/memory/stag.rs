@@ -1,5 +1,5 @@
-//! The form of STags: the upper 24 bits name a slot of the table, scrambled; the lower 8 are the slot's present
-//! key.
+//! The form of STags: the upper 24 bits are the scrambled number of a slot of the table; the lower 8 bits are the
+//! slot's present key.
 
 /// Number of bits of a slot number in an STag.
 pub(super) const INDEX_BITS: u32 = 24;
@@ -7,7 +7,7 @@ const MASK: u32 = (1 << INDEX_BITS) - 1;
 const HALF: u32 = INDEX_BITS / 2;
 
 /// A secret permutation of the 24-bit numbers. It makes STags hard to predict and spreads them over the whole range
-/// (RFC 5040 §8.1.1, SEC-9, SEC-37), and still finds a slot at once.
+/// (RFC 5040 §8.1.1, SEC-9, SEC-37), and still lets the table find a slot at once.
 pub(super) struct StagMap {
     mask: u32,
     multiply: [u32; 2],
@@ -51,7 +51,7 @@ fn fold(x: u32) -> u32 {
 
 /// Returns the inverse of an odd number modulo 2^32 (and so modulo 2^24), by Newton's iteration.
 fn inverse(odd: u32) -> u32 {
-    // Correct in the lowest 3 bits at first. Each step doubles their number.
+    // At first, `x` is correct in the lowest 3 bits. Each step doubles the number of correct bits.
     let mut x = odd;
     for _ in 0..4 {
         x = x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x)));

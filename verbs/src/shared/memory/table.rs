@@ -1,11 +1,11 @@
 //! The table of STags: memory regions and windows.
 //!
-//! All engines of a device, and its verbs, use it at the same time. Passes look up STags without a lock: a slot
-//! never moves, and its last word tells whether the rest of it is valid. Changes of the table take a leaf lock, for
-//! which passes do not wait.
+//! All engines of a device, and its verbs, use the table at the same time. Passes look up STags without a lock: a
+//! slot never moves, and its last word tells whether the rest of it is valid. Changes of the table take a leaf lock,
+//! for which passes do not wait.
 //!
 //! A change of that word revokes a slot. The slot is rewritten only when the grace period that began then is over
-//! ([`crate::shared::grace`]), so that what a pass reads after a valid word belongs to that word.
+//! ([`crate::shared::grace`]), so that the content that a pass reads after a valid word belongs to that word.
 
 mod links;
 mod manage;
@@ -29,7 +29,7 @@ pub(crate) use manage::{Bind, Refused};
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
 /// Number of free slots that are kept before one of them is used again, so that an old STag stays invalid for long.
 const RESTING: usize = 1024;
-// Some indices are left. One of them stands for lists: see `MrTable::list`.
+// Some indices name no slot. One of them stands for lists: see `MrTable::list`.
 const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
 
 /// A scope that no queue pair has.
@@ -38,7 +38,7 @@ const NOBODY: Scope = Scope(u32::MAX);
 /// Number of slots of a table; few for the model checker.
 const SLOTS: usize = if cfg!(feature = "loom") { 4 } else { MAX_REGIONS };
 
-/// A bit beside the rights: the region has [`MrEntry::ours`].
+/// A bit beside the rights, set if the region has [`MrEntry::ours`].
 const OURS: Access = Access::from_bits_retain(1 << 6);
 
 /// The parameters of a memory region.
@@ -94,12 +94,12 @@ struct Home {
 #[derive(Clone, Copy)]
 enum Kind {
     Region {
-        /// All of its memory. The slot may grant a part of it.
+        /// The region's whole memory. The slot may grant a part of it.
         base: *mut u8,
         len: u64,
         /// Whether the memory was registered for writing.
         writable: bool,
-        /// Number of windows bound to it. While there are any, it cannot be invalidated.
+        /// Number of windows bound to the region, which cannot be invalidated while there are any.
         windows: u32,
     },
     Window {
@@ -203,7 +203,7 @@ impl MrTable {
         (word.key() == key && in_use).then_some((index as usize, word))
     }
 
-    /// Returns the slot of the application's handle with `stag`. Its key may have changed since.
+    /// Returns the slot of the application's handle with `stag`. The slot's key may have changed since.
     fn held(&self, stag: u32) -> Result<usize> {
         let index = self.map.slot(stag).0 as usize;
         match self.slots.get(index).map(|slot| slot.word().state()) {
@@ -212,7 +212,7 @@ impl MrTable {
         }
     }
 
-    /// Whether `stag` names memory of the device's own allocator.
+    /// Returns whether `stag` names memory of the device's own allocator.
     pub(crate) fn is_ours(&self, stag: u32) -> bool {
         self.slots.get(self.map.slot(stag).0 as usize).is_some_and(|slot| slot.word().access().contains(OURS))
     }

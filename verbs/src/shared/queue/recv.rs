@@ -29,7 +29,7 @@ pub(crate) struct RecvView<'a> {
     pub(crate) length: u32,
 }
 
-/// Receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+/// Carries receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
 #[repr(C)]
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
@@ -89,13 +89,13 @@ impl RecvQueue {
         self.ring.release(number.0);
     }
 
-    /// Whether receive `number` is posted and not taken.
+    /// Returns whether receive `number` is posted and not taken.
     #[inline]
     pub(crate) fn has(&self, number: WrNumber) -> bool {
         self.ring.is_published(number.0)
     }
 
-    /// Whether receive `number` was posted, even if it was taken since.
+    /// Returns whether receive `number` was posted, even if it was taken since.
     pub(crate) fn was_posted(&self, number: WrNumber) -> bool {
         self.ring.was_published(number.0)
     }

@@ -8,8 +8,8 @@ use crate::shared::sync::Cell;
 /// A bounded ring of `T` with wrapping 32-bit entry numbers.
 ///
 /// Entry `i` is in slot `i mod capacity`. The slot's sequence is `i` while it is free for entry `i`, `i + 1` once
-/// that is published, and `i + capacity` when it is free again. Each side keeps its own number and never reads the
-/// other's, so that the two share only a slot's cache line.
+/// that entry is published, and `i + capacity` when the slot is free again. Each side keeps its own number and never
+/// reads the other's, so that the two share only a slot's cache line.
 ///
 /// At any time only one thread may be the producer ([`push`](Self::push)), and only one the consumer
 /// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked entry
@@ -75,7 +75,7 @@ impl<T: Entry> Ring<T> {
         index as usize & (self.slots.len() - 1)
     }
 
-    /// Whether the producer may write entry `index`.
+    /// Returns whether the producer may write entry `index`.
     #[inline]
     pub(crate) fn is_free(&self, index: u32) -> bool {
         self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire) == index
@@ -122,15 +122,15 @@ impl<T: Entry> Ring<T> {
         Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
     }
 
-    /// Whether entry `index` is published and not released. For several consumers, which must not look at an entry
-    /// that is not theirs.
+    /// Returns whether entry `index` is published and not released. This is for rings with several consumers, which
+    /// must not look at entries of others.
     #[inline]
     pub(crate) fn is_published(&self, index: u32) -> bool {
         self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire) == index.wrapping_add(1)
     }
 
-    /// Whether entry `index` was published, even if it has been released since. `index` must be within one capacity
-    /// of the ring's present entries.
+    /// Returns whether entry `index` was published, even if it has been released since. `index` must be within one
+    /// capacity of the ring's present entries.
     #[inline]
     pub(crate) fn was_published(&self, index: u32) -> bool {
         let sequence = self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire);

@@ -52,7 +52,7 @@ pub(crate) struct SendView<'a> {
 }
 
 impl SendView<'_> {
-    /// Returns the opcode of its completion.
+    /// Returns the opcode of the request's completion.
     #[inline]
     pub(crate) fn completes_as(&self) -> WcOpcode {
         match self.entry.op {
@@ -63,7 +63,7 @@ impl SendView<'_> {
         }
     }
 
-    /// Whether it is complete only when the peer has answered.
+    /// Returns whether the request is complete only when the peer has answered.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
         match self.entry.op {
@@ -91,13 +91,14 @@ impl SendView<'_> {
 /// The source of a request's payload when it is posted.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// Its scatter-gather list. Inline requests are gathered from the regions of the protection domain.
+    /// The request's scatter-gather list. Inline requests are gathered from the regions of the protection domain.
     Listed(&'a Regions),
     /// These bytes, which are copied.
     Bytes(&'a [u8]),
 }
 
-/// Send requests from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+/// Carries send requests from the application (one thread at a time, under `tail`) to the engine (under the engine
+/// lock).
 ///
 /// The fields before `tail` are in the first cache line of [`QpShared`](crate::shared::qp::QpShared), which the engine
 /// reads. A poster on another core writes the next line.
@@ -206,8 +207,8 @@ impl SendQueue {
         bytes.as_ptr().cast_mut().cast::<u8>().wrapping_add(slot * self.max_inline as usize)
     }
 
-    /// Allocates the inline bytes. Most programs use none of those that they are given, and a queue without inline
-    /// requests has none.
+    /// Allocates the inline bytes. Called at the first inline request, because most programs never use the inline
+    /// bytes that they are given.
     #[cold]
     fn inline_bytes(&self) -> Box<[UnsafeCell<u8>]> {
         let len = self.ring.capacity() as usize * self.max_inline as usize;

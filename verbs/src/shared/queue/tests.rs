@@ -70,7 +70,7 @@ enum Step {
 }
 
 proptest! {
-    /// Behaves like a plain counter model, also across the wrap of the numbers.
+    /// The ring behaves like a plain counter model, also across the wrap of the numbers.
     #[test]
     fn ring_behaves_like_its_model(
         entries in 1u32..10,
@@ -80,7 +80,7 @@ proptest! {
     ) {
         let ring = Ring::<u32>::starting_at(entries, first);
         let number = |i: u32| first.wrapping_add(i);
-        // These count from `first`.
+        // Both numbers count from `first`.
         let (mut head, mut tail) = (0u32, 0u32);
         for step in steps {
             match step {

@@ -12,11 +12,11 @@ use crate::shared::quiet::{forked, is_quiet};
 /// While the process ends, its threads may have been stopped. A waiter gives up after this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Returns what identifies a thread of this process: the address of its control block. Never 0.
+/// Returns the identity of this thread within the process: the address of its control block, never 0.
 #[inline(always)]
 pub(crate) fn this_thread() -> usize {
     let block: usize;
-    // SAFETY: reads the word at fs:0. In the ABI of x86-64 it contains its own address.
+    // SAFETY: reads the word at fs:0. In the ABI of x86-64, this word contains its own address.
     unsafe { asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags)) };
     block
 }
@@ -24,7 +24,7 @@ pub(crate) fn this_thread() -> usize {
 /// A lock that knows its holder, so that a signal handler does not wait for the thread that it has interrupted.
 #[derive(Debug)]
 pub(crate) struct LeafLock<T> {
-    /// The thread that has it ([`this_thread`]), or 0.
+    /// The thread that has the lock ([`this_thread`]), or 0.
     owner: AtomicUsize,
     value: Cell<T>,
 }
@@ -78,8 +78,9 @@ impl<T> LeafLock<T> {
         }
     }
 
-    /// Whether waiting is in vain. Either the holder is this thread, which a signal handler has interrupted; or the
-    /// process ends, and the holder has been stopped. Under the model checker, all threads are one.
+    /// Returns whether waiting is in vain. Either the holder is this thread, which a signal handler has interrupted;
+    /// or the process ends, and the holder has been stopped. Under the model checker, all threads have the same
+    /// identity, so the holder is not compared.
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         cfg!(not(feature = "loom")) && self.owner.load(Ordering::Relaxed) == this_thread()
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE

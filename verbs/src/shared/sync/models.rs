@@ -1,4 +1,4 @@
-//! Every order of events that the memory model allows, for data that threads share without a lock of the system
+//! Tests data that threads share without a lock of the system, in every order of events that the memory model allows
 //! (`cargo test -p urnic --features loom --lib models`).
 
 mod engines;

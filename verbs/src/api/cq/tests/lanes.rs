@@ -13,7 +13,7 @@ use crate::shared::engines::EngineNumber;
 use crate::shared::wc::Wc;
 use urnic_config::MAX_ENGINES;
 
-/// Only a stopped machine takes this long.
+/// Time limit that only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn engine(index: usize) -> EngineNumber {
@@ -86,7 +86,7 @@ fn each_lane_has_the_depth_of_the_queue() {
     assert!(!cq.overflowed());
     assert_eq!(cq.shared.push(engine(1), wc(4)), Err(CqOverflow));
     assert!(cq.overflowed());
-    // A refusal changes nothing, whichever lane is the reason.
+    // A refused resize changes nothing, whichever lane is the reason.
     let mut out = [Wc::default(); 16];
     assert_eq!(cq.poll(&mut out[..3]), 3);
     assert!(cq.resize(2).is_err() && cq.depth() == 4);
@@ -125,8 +125,8 @@ fn the_completions_of_a_queue_pair_are_found_in_its_lane() {
     assert_eq!([holds(0, 7), holds(1, 8), holds(1, 9)], [false, false, true]);
 }
 
-/// Engines complete, each under its lock, while threads poll, sleep and resize. No completion is lost or doubled,
-/// those of a queue pair come in order, and every sleeper is woken.
+/// Engines complete, each under its lock, while threads poll, sleep and resize. No completion is lost or doubled, the
+/// completions of a queue pair come in order, and every sleeper is woken.
 #[test]
 fn engines_feed_one_queue_at_once() {
     const ENGINES: usize = 3;

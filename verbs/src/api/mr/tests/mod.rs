@@ -54,7 +54,8 @@ fn registration_checks_memory_and_rights() {
     }
 }
 
-/// SEC-16: all memory must be present. Every page is checked: holes, files that are too short, mere reservations.
+/// SEC-16: all memory must be present. The check covers every page, and finds holes, files that are too short, and
+/// mere reservations.
 #[test]
 fn registration_finds_every_page_that_cannot_be_had() {
     const PAGE: usize = 4096;

@@ -10,7 +10,7 @@ use crate::*;
 
 const LEN: usize = 32 << 10;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-/// Only a stopped machine takes this long.
+/// Time limit that only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A mapping. Once it is gone, a thread that touches it ends the process.
@@ -100,7 +100,7 @@ impl End {
     }
 }
 
-/// The work of one thread: all kinds of transfers, and memory that is taken away while they are under way.
+/// Does the work of one thread: all kinds of transfers. Takes memory away while they are under way.
 fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
     let mut rng = fastrand::Rng::with_seed(u64::from(thread));
     let pd = device.alloc_pd();
@@ -139,12 +139,12 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
         }
         let victim = rng.usize(..3);
         match rng.u8(..3) {
-            // Memory that is taken away at once, in the middle of any work.
+            // Takes memory away at once, in the middle of any work.
             0 => {
                 drop(regions[victim].take());
                 drop(memory[victim].take());
             }
-            // A region that is revoked: its content no longer changes.
+            // Revokes a region: its content no longer changes.
             1 => {
                 if let (Some(mr), Some(pages)) = (&regions[victim], &memory[victim]) {
                     mr.revoke().unwrap();
@@ -154,7 +154,7 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
                     }
                 }
             }
-            // A region that gets other memory: the old memory is no longer touched.
+            // Gives a region other memory: the engine no longer touches the old memory.
             _ => {
                 let pages = Pages::new();
                 if let Some(mr) = &mut regions[victim] {

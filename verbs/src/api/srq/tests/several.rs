@@ -16,7 +16,7 @@ use crate::shared::wr::RecvWr;
 use urnic_config::Progress;
 
 const ENGINES: usize = 3;
-/// Only a stopped machine takes this long.
+/// Time limit that only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn queue(max_wr: u32) -> (crate::Device, Arc<SrqShared>) {
@@ -37,9 +37,9 @@ fn take(srq: &SrqShared) -> Option<u64> {
     srq.take(&mut held).map(|_| held.view().wr_id)
 }
 
-/// Engines take while a thread posts, with as many receives posted as there is room for. A post that a completion
-/// has promised room is never refused. Each receive is taken once, and each engine sees receives in the order of
-/// posting.
+/// Engines take while a thread posts, with as many receives posted as there is room for. If a completion has shown
+/// that there is room for a receive, the post of the receive is never refused. Each receive is taken once, and each
+/// engine sees receives in the order of posting.
 #[test]
 fn engines_take_at_once() {
     const COUNT: u64 = 60_000;
@@ -110,8 +110,8 @@ fn engines_reach_a_limit_together() {
     }
 }
 
-/// An engine whose waiting messages have had a receive leaves the next one to engines whose waiting messages have
-/// not.
+/// An engine whose waiting messages have got a receive leaves the next receive to engines whose waiting messages have
+/// got none.
 #[test]
 fn waiting_engines_take_turns() {
     let (_device, srq) = queue(8);
@@ -125,7 +125,7 @@ fn waiting_engines_take_turns() {
     assert!(srq.is_awaited_elsewhere(engine(0)) && srq.is_awaited_elsewhere(engine(1)));
     srq.has_served(engine(1));
     assert_eq!(turns(), [true, true, true], "a new round");
-    // No engine waits for one at which no message waits.
+    // No engine leaves receives to an engine at which no message waits.
     srq.has_served(engine(0));
     srq.awaited.clear(engine(1));
     assert_eq!(turns(), [true, true, true]);

@@ -15,7 +15,7 @@ const EACH: u64 = 600;
 const BATCH: u64 = 32;
 /// Receives of the queue, each with its buffer.
 const SLOTS: u64 = 128;
-/// Only a stopped machine takes this long.
+/// Time limit that only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn init(cq: &Cq) -> QpInit<'_> {
@@ -31,8 +31,8 @@ fn init(cq: &Cq) -> QpInit<'_> {
     }
 }
 
-/// One thread sleeps until the limit event comes, and posts receives. One sleeps until completions come. Four send
-/// as fast as there are receives. If an event or a wake-up were lost, all would stop.
+/// One thread sleeps until the limit event comes, and posts receives. One thread sleeps until completions come. Four
+/// threads send as fast as there are receives. If an event or a wake-up were lost, all threads would stop.
 #[test]
 fn limit_events_keep_receives_coming() {
     for progress in [Progress::Adaptive, Progress::Dedicated] {
@@ -65,10 +65,10 @@ fn limit_events_keep_receives_coming() {
             servers.push(server);
             clients.push((client, cq));
         }
-        // Receives that are posted, and that no client has been promised.
+        // Number of posted receives that no client has been promised.
         let credits = AtomicU64::new(0);
-        // Buffers whose message was read. Those of one completion queue may be read long before older ones of the
-        // other.
+        // Buffers whose messages were read. Messages of one completion queue may be read long before older messages
+        // of the other.
         let (free, start) = (SegQueue::new(), Instant::now());
         (0..SLOTS).for_each(|slot| free.push(slot));
         let total = CLIENTS as u64 * EACH;

@@ -46,8 +46,8 @@ fn the_size_of_a_hugepage() {
     }
 }
 
-/// Without hugepages, memory is on ordinary pages, unless hugepages are required. With them, large blocks are on
-/// them.
+/// Without hugepages, memory is on ordinary pages, unless hugepages are required. With hugepages, large blocks are on
+/// hugepages.
 #[test]
 fn memory_is_there_with_and_without_hugepages() {
     let none = HugepageAllocator { page: None, required: false };
@@ -57,7 +57,7 @@ fn memory_is_there_with_and_without_hugepages() {
     // SAFETY: this is the last octet of the block.
     unsafe { block.base().add(3 * MIB - 1).write_volatile(7) };
     assert!(!is_huge(&*auto.allocate(4096).unwrap()), "a hugepage for one page is a waste");
-    // Others may take the last hugepages meanwhile, so this is conclusive only if many are free.
+    // Others may take the last hugepages meanwhile, so this check is conclusive only if many are free.
     if free() > 64 {
         assert!(is_huge(&*block));
     }

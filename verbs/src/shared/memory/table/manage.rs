@@ -1,7 +1,7 @@
 //! Changes of STags: removal, invalidation, binding, registration by work request (verbs §7).
 //!
-//! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes only try the lock,
-//! and their revocations wait: the engine must check the grace period that it begins until it is over.
+//! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes only try the lock, and
+//! do not wait after a revocation: the engine begins a grace period, and checks it in later passes until it is over.
 
 use super::links::{self, Links};
 use super::{Content, Home, Kind, Managed, MrEntry, MrFault, MrTable, NOBODY, OURS, State, Word, of_region};
@@ -41,8 +41,8 @@ impl From<MrFault> for Refused {
 
 /// Changes by verbs.
 impl MrTable {
-    /// Revokes, for good, what the application's handle with `stag` is for. A region's windows are unbound first.
-    /// The caller calls [`Self::release`] when the passes that are under way have ended.
+    /// Revokes for good the region or window of the application's handle with `stag`. A region's windows are unbound
+    /// first. The caller calls [`Self::release`] when the passes that are under way have ended.
     pub(crate) fn withdraw(&self, stag: u32) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -51,7 +51,7 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes a withdrawn slot usable again. No pass uses it any longer.
+    /// Makes a withdrawn slot usable again. Called when no pass uses the slot.
     pub(crate) fn release(&self, stag: u32) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         let index = self.map.slot(stag).0;
@@ -64,8 +64,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Enters a region in place of the one that the handle with `stag` is for, to which no windows may be bound.
-    /// The old one is withdrawn as by [`Self::withdraw`].
+    /// Enters a region in place of the region of the handle with `stag`, to which no windows may be bound. Withdraws
+    /// the old region as [`Self::withdraw`] does.
     pub(crate) fn replace(&self, stag: u32, entry: MrEntry) -> Result<u32> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -87,14 +87,14 @@ impl MrTable {
         unlimit(managed, index);
     }
 
-    /// Returns the number of windows that are bound to what the application's handle with `stag` is for.
+    /// Returns the number of windows that are bound to the region of the application's handle with `stag`.
     pub(crate) fn windows(&self, stag: u32) -> Result<u32> {
         let managed = self.managed.lock()?;
         self.held(stag).map(|index| windows_of(&managed, index))
     }
 
-    /// Revokes what the handle's STag grants, until it is registered anew. The caller waits for the passes that are
-    /// under way.
+    /// Revokes all that the handle's STag grants, until the region is registered anew. The caller waits for the
+    /// passes that are under way.
     pub(crate) fn revoke(&self, stag: u32) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -119,9 +119,9 @@ impl MrTable {
         Ok(())
     }
 
-    /// The queue pair with scope `qp` no longer exists, or is about to have another peer: unbinds the windows that
-    /// were bound for it, and makes the regions that were limited to it unusable. Called by the queue pair's own
-    /// engine, so that no pass uses them.
+    /// Unbinds the windows that were bound for the queue pair with scope `qp`, and makes the regions that were
+    /// limited to it unusable. Called when the queue pair no longer exists, or is about to have another peer, by the
+    /// queue pair's own engine, so that no pass uses these windows and regions.
     pub(crate) fn queue_pair_gone(&self, qp: Scope) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         while let Some(&index) = managed.limited.get(&qp) {
@@ -135,8 +135,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Revokes what the slot grants, and unties a window from its region. Without `witnesses`, only the caller may
-    /// be using it.
+    /// Revokes what the slot grants, and unties a window from its region. Without `witnesses`, only the caller may be
+    /// using the slot.
     fn revoke_slot(&self, managed: &mut Managed, index: usize, state: State, witnesses: Option<&Witnesses>) {
         let Some(slot) = self.slots.get(index) else { return };
         let word = slot.word();
@@ -162,9 +162,10 @@ impl MrTable {
 
 /// Changes by passes. `own` is the index of the pass's engine.
 impl MrTable {
-    /// A peer invalidates an STag (RFC 5040 §5.3). The STag must be valid, belong to the stream, and by its rights
-    /// be the peer's alone: a type 2 window, or a region with remote rights that is limited to this queue pair or
-    /// explicitly allows this (RDMAP-46, 81, SEC-8). Returns the grace period after which no pass uses it.
+    /// Invalidates an STag at a peer's request (RFC 5040 §5.3). The STag must be valid, must belong to the stream,
+    /// and must by its rights be the peer's alone: a type 2 window, or a region with remote rights that is limited to
+    /// this queue pair or explicitly allows this (RDMAP-46, 81, SEC-8). Returns the grace period after which no pass
+    /// uses the STag.
     pub(crate) fn invalidate(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -184,8 +185,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// A work request invalidates an STag of its own node: a region without windows, or a type 2 window. The STag
-    /// may be invalid already. Returns the grace period after which no pass uses it.
+    /// Invalidates an STag of this node for a work request: a region without windows, or a type 2 window. The STag
+    /// may be invalid already. Returns the grace period after which no pass uses the STag.
     pub(crate) fn invalidate_local(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -200,8 +201,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period,
-    /// because its engine is in this pass.
+    /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period, because
+    /// the queue pair's engine is the one that runs this pass.
     fn invalidate_slot(
         &self,
         managed: &mut Managed,
@@ -219,16 +220,16 @@ impl MrTable {
         }
     }
 
-    /// Whether the grace period of the last revocation is over.
+    /// Returns whether the grace period of the last revocation is over.
     fn may_write(&self, managed: &mut Managed, index: usize) -> bool {
         broken(Rule::RewriteAfterGrace)
             || managed.homes.get_mut(index).is_some_and(|home| home.grace.has_ended(&self.fellows))
     }
 
-    /// A work request binds a window to a part of a region that is addressed by virtual addresses. A window of type
-    /// 2 must be unbound, and is afterwards only for this queue pair. A window of type 1 is first unbound from its
-    /// former region; a length of 0 only unbinds it. Returns the grace period after which no pass uses the former
-    /// binding.
+    /// Binds a window, for a work request, to a part of a region that is addressed by virtual addresses. A window of
+    /// type 2 must be unbound before, and is only for this queue pair afterwards. A window of type 1 is first unbound
+    /// from its former region; a length of 0 only unbinds it. Returns the grace period after which no pass uses the
+    /// former binding.
     pub(crate) fn bind(&self, bind: Bind, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -297,7 +298,7 @@ impl MrTable {
         Ok(Grace::default())
     }
 
-    /// A work request registers a part of an invalid region's memory anew, with another key and other rights.
+    /// Registers a part of an invalid region's memory anew for a work request, with another key and other rights.
     pub(crate) fn register(
         &self,
         stag: u32,

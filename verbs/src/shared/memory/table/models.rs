@@ -1,4 +1,4 @@
-//! Every order of events that the memory model allows, for a table that one engine reads and another changes.
+//! Tests a table that one engine reads and another changes, in every order of events that the memory model allows.
 
 use loom::sync::Arc;
 use loom::thread;

@@ -10,14 +10,14 @@ use crate::shared::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 pub(super) enum State {
     Free,
     Valid,
-    /// Grants nothing now. The application still holds it.
+    /// The STag grants nothing now. The application still holds it.
     Invalid,
-    /// Grants nothing, and the application has given it up. Passes that use it may still be under way.
+    /// The STag grants nothing, and the application has given it up. Passes that use it may still be under way.
     Leaving,
 }
 
-/// The word that decides: scope (32 bits), unused (8), rights (8), state (8), key (8). The rights contain
-/// [`Access::LOCAL_READ`], unless it is a window.
+/// The word that decides whether a slot grants anything: scope (32 bits), unused (8), rights (8), state (8), key (8).
+/// The rights contain [`Access::LOCAL_READ`], unless the slot is a window's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
@@ -42,7 +42,7 @@ impl Word {
         }
     }
 
-    /// Whether it is valid and has this key.
+    /// Returns whether the slot is valid and has this key.
     #[inline]
     pub(super) fn is_valid(self, key: u8) -> bool {
         self.0 as u16 == (State::Valid as u16) << 8 | u16::from(key)
@@ -99,7 +99,7 @@ impl Slot {
         Word(self.word.load(Ordering::SeqCst))
     }
 
-    /// Returns base, length and first offset. They belong to a word that the same pass has found valid before.
+    /// Returns base, length and first offset. They belong to the word that the same pass has found valid before.
     #[inline]
     pub(super) fn grants(&self) -> (*mut u8, u64, u64) {
         let (base, len) = (self.base.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
@@ -120,7 +120,7 @@ impl Slot {
     }
 }
 
-/// Makes the maximum number of free slots. The system supplies memory only for those that are used.
+/// Makes the maximum number of free slots. The system supplies memory only for the slots that are used.
 #[cfg(not(feature = "loom"))]
 pub(super) fn reserve() -> Box<[Slot; SLOTS]> {
     let layout = std::alloc::Layout::new::<[Slot; SLOTS]>();
@@ -129,7 +129,7 @@ pub(super) fn reserve() -> Box<[Slot; SLOTS]> {
     if slots.is_null() {
         std::alloc::handle_alloc_error(layout);
     }
-    // SAFETY: it was allocated with that layout, and zeroes are valid slots.
+    // SAFETY: the slots were allocated with that layout, and zeroes are valid slots.
     unsafe { Box::from_raw(slots.cast()) }
 }
 

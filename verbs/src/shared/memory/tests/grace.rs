@@ -1,4 +1,5 @@
-//! The table of a device with several engines, in whose passes other threads read.
+//! Tests the table of a device with several engines. In the engines' passes, other threads read the memory that STags
+//! name.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -87,7 +88,7 @@ impl Device {
     }
 }
 
-/// An invalidation takes effect at once. It is complete, and the slot is free for another registration, when the
+/// An invalidation takes effect at once. It is complete, and the slot is free for another registration, once all
 /// passes of other engines have ended that were under way.
 fn an_invalidation_waits(
     invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>,
@@ -109,7 +110,7 @@ fn an_invalidation_waits(
                 wrong = Err("the slot is written while another engine may read it");
             }
         });
-        // The invalidating engine is in its own pass, and the third engine was in none.
+        // The invalidating engine is in its own pass, and the third engine was in no pass.
         if wrong.is_ok() {
             assert!(device.ended(&mut grace));
             assert_eq!(again(stag), Ok(()));
@@ -219,15 +220,15 @@ fn what_is_withdrawn_cannot_be_registered_or_bound() {
 }
 
 const ROUNDS: u64 = 1000;
-/// Bound on the rounds: readers may not run for a while.
+/// Maximum number of rounds. It is large, because readers may not run for a while.
 const MOST_ROUNDS: u64 = 10_000_000;
 /// Number of registrations at a time.
 const TARGETS: usize = 16;
 /// Offset in a page of the part that is registered by a request.
 const PART: usize = 64;
 
-/// Threads in passes read what STags name, while others register, revoke, invalidate and take memory away.
-/// Everything that a pass finds belongs to the registration that it has found, and exists until the pass ends.
+/// Threads in passes read the memory that STags name, while others register, revoke, invalidate and take memory away.
+/// All memory that a pass finds belongs to the registration that the pass has found, and exists until the pass ends.
 #[test]
 fn nothing_is_read_that_was_given_up() {
     const READERS: usize = 3;
@@ -270,8 +271,8 @@ fn nothing_is_read_that_was_given_up() {
             }
             let at = rng.usize(..TARGETS);
             let tell = |stag, virt| *targets[at].lock().unwrap() = (stag, virt);
-            // Either only as a request would do it from now on; or the region is dropped with its memory, and
-            // another replaces it.
+            // Either the region stays, and a part of it is registered anew as by a work request; or the region is
+            // dropped with its memory, and another region replaces it.
             if rng.bool()
                 && let Some((stag, page)) = &mut held[at]
             {
@@ -284,7 +285,7 @@ fn nothing_is_read_that_was_given_up() {
                     device.table.revoke(*stag).unwrap();
                     await_all();
                 }
-                // No pass reads it any longer.
+                // No pass reads the page now.
                 page.fill(0, !canary);
                 *stag = *stag & !0xff | u32::from((*stag as u8).wrapping_add(1).max(1));
                 let virt = page.0 as u64 + PART as u64;

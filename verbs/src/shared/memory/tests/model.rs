@@ -1,4 +1,4 @@
-//! The table of STags against a model that keeps everything explicitly.
+//! Tests the table of STags against a model that keeps everything explicitly.
 
 use proptest::prelude::*;
 
@@ -21,16 +21,16 @@ struct Held {
     stag: u32,
     pd: Scope,
     scope: Scope,
-    /// What it grants: first octet of memory, length, first offset, rights. `None`: nothing.
+    /// First octet of memory, length, first offset and rights that the STag grants; `None` if it grants nothing.
     grants: Option<(u64, u64, u64, Access)>,
     kind: Kind,
 }
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// All of its memory, and whether it was registered for writing.
+    /// First octet and length of the region's memory, and whether it was registered for writing.
     Region { base: u64, len: u64, writable: bool },
-    /// Whether it is of type 2, and the handle of the region that it is bound to.
+    /// Whether the window is of type 2, and the handle of the region that it is bound to.
     Window { two: bool, region: u32 },
 }
 

@@ -57,8 +57,8 @@ fn stags_are_spread_and_reused_late() {
     }
 }
 
-/// SEC-9: when a slot is used again, its old STags stay invalid, each for 255 uses of the slot. Neither an access
-/// nor an invalidation succeeds with one.
+/// SEC-9: when a slot is used again, its old STags stay invalid, each for 255 uses of the slot. Neither an access nor
+/// an invalidation succeeds with an old STag.
 #[test]
 fn an_old_stag_is_invalid_when_its_slot_comes_back() {
     let table = super::table(7);
@@ -86,7 +86,7 @@ fn an_old_stag_is_invalid_when_its_slot_comes_back() {
     assert!(used.len() > 1000, "only {} slots take turns", used.len());
 }
 
-/// 0 never names anything: programs take it for "no key", and peers refuse it.
+/// STag 0 never names a region or window, because programs take it for "no key", and peers refuse it.
 #[test]
 fn no_stag_is_0() {
     // A table in which one of the first slots can have that STag.
@@ -221,7 +221,7 @@ fn a_peer_invalidates_what_is_its_own() {
         let after = table.resolve(stag, by, Access::LOCAL_READ, 0x1000, 8);
         assert_eq!(after, if outcome.is_ok() { Err(MrFault::InvalidStag) } else { before });
     }
-    // The application still holds it.
+    // The application still holds the invalidated region.
     assert_eq!(table.invalidate_local(passing, BY), Ok(()));
     table.remove(passing).unwrap();
     assert!(matches!(table.remove(passing), Err(Error::UnknownKey(_))));
@@ -348,7 +348,7 @@ fn an_invalid_region_is_registered_anew() {
     assert_eq!(table.resolve(key, BY, Access::LOCAL_READ, 0x1000, 1), Err(MrFault::InvalidStag));
 }
 
-/// SEC-17: the number of regions is limited, and what was given back can be had again.
+/// SEC-17: the number of regions is limited, and a place that was given back can be used again.
 #[test]
 fn regions_run_out() {
     let table = super::table(5);
@@ -364,8 +364,7 @@ fn regions_run_out() {
     assert!(insert(&table).is_err());
 }
 
-/// The STag of lists stays the same for the life of a table. It is never one that grants memory, however many there
-/// are.
+/// The STag of lists stays the same for the life of a table. No region or window ever has it, however many there are.
 #[test]
 fn no_region_has_the_stag_of_lists() {
     let mut seen = HashSet::new();
