@@ -1,9 +1,9 @@
 //! urnic: a software RNIC in Rust. It speaks standard iWARP (RDMA over TCP), and this crate is its verbs API.
 //!
 //! The object model is that of verbs. A [`Device`] is an RNIC inside this process. It makes protection domains
-//! ([`Pd`]); these make memory regions ([`Mr`]) and queue pairs ([`Qp`]). Work is posted to queue pairs, and
-//! completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that does not
-//! want to poll sleeps on a completion channel ([`CompChannel`]).
+//! ([`Pd`]). A protection domain makes memory regions ([`Mr`]) and queue pairs ([`Qp`]). Work is posted to queue
+//! pairs, and completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that
+//! does not want to poll sleeps on a completion channel ([`CompChannel`]).
 //!
 //! By default, a thread that polls also drives the engine; the engine's own thread takes over when no thread polls
 //! ([`Progress`] selects this). All objects may be shared among threads.
@@ -25,7 +25,7 @@
 //! # A first program
 //! One device writes into the memory of another. Both are simulated here, so that the program runs anywhere. A
 //! program for real devices differs in two places: it opens them by [`Device::open`], and it waits for events and
-//! completions ([`EventChannel::wait`], [`Cq::poll`]) where this one lets simulated time pass
+//! completions ([`EventChannel::wait`], [`Cq::poll`]) where this program lets simulated time pass
 //! ([`Simulation::run`](simulation::Simulation::run)).
 //!
 //! ```

@@ -62,7 +62,7 @@ pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     }
 }
 
-/// Whether the host's kernel has an address.
+/// Returns whether the host's kernel has an address.
 pub(crate) fn has_address(address: IpAddr) -> bool {
     host::interface(address).is_some()
 }

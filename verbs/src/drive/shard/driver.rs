@@ -46,7 +46,7 @@ pub(super) fn wake_all() {
     }
 }
 
-/// Whether any engine has a thread.
+/// Returns whether any engine has a thread.
 pub(super) fn has_threads() -> bool {
     THREADS.load(Ordering::SeqCst) > 0
 }

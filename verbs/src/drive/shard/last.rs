@@ -44,7 +44,7 @@ impl Watch {
     }
 }
 
-/// Whether the first thread has ended, and all others are the device's.
+/// Returns whether the first thread has ended, and all others are the device's.
 #[cold]
 fn is_abandoned() -> bool {
     let first = std::process::id();
@@ -86,8 +86,8 @@ impl Task {
         task
     }
 
-    /// Whether it is a thread of this device, or one that DPDK has started from such a thread. All of them block
-    /// every signal that can be blocked. Their names are their own, or that of the thread that started them.
+    /// Returns whether it is a thread of this device, or one that DPDK has started from such a thread. All of them
+    /// block every signal that can be blocked. Their names are their own, or that of the thread that started them.
     fn is_ours(&self) -> bool {
         /// SIGKILL and SIGSTOP, and the two signals that the C library reserves for itself.
         const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18 | 1 << 31 | 1 << 32;

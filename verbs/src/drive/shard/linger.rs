@@ -164,18 +164,18 @@ fn say(words: &str) {
     unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
 }
 
-/// Whether the holder of an engine will not release it, because the process ends and the holder is the exiting
-/// thread.
+/// Returns whether the holder of an engine will not release it, because the process ends and the holder is the
+/// exiting thread.
 pub(super) fn is_stuck(owner: usize) -> bool {
     owner != 0 && owner == EXITING.load(Ordering::SeqCst)
 }
 
-/// Whether the end of the process has begun.
+/// Returns whether the end of the process has begun.
 pub(super) fn has_begun() -> bool {
     WISH.load(Ordering::SeqCst) != wish::NONE
 }
 
-/// Whether an engine's thread must [`grant`].
+/// Returns whether an engine's thread must [`grant`].
 #[inline]
 pub(super) fn is_wanted() -> bool {
     matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)

@@ -301,8 +301,8 @@ impl Shard {
         guard
     }
 
-    /// Whether waiting for the holder of the lock is in vain. Either the holder is this thread, which a signal
-    /// handler has interrupted; or the process ends, and the holder has been stopped, or interrupted likewise.
+    /// Returns whether waiting for the holder of the lock is in vain. Either the holder is this thread, which a
+    /// signal handler has interrupted; or the process ends, and the holder has been stopped, or interrupted likewise.
     /// `since` is the time of the first such suspicion.
     #[cold]
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
@@ -313,7 +313,7 @@ impl Shard {
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
     }
 
-    /// Whether a control verb waits.
+    /// Returns whether a control verb waits.
     #[inline]
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0

@@ -114,7 +114,7 @@ pub(crate) trait EngineOps: Send {
 
     /// Takes in a new queue pair, which is idle.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
-    /// Whether a queue pair has completed anything, at any engine.
+    /// Returns whether a queue pair has completed anything, at any engine.
     fn has_completed(&self, _qpn: u32) -> bool {
         true
     }
@@ -191,7 +191,7 @@ pub(crate) trait EngineOps: Send {
     /// Sets when the silent peer of a queue pair counts as dead; `None`: as configured.
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
-    /// Whether everything that was sent is acknowledged, and every connection is closed.
+    /// Returns whether everything that was sent is acknowledged, and every connection is closed.
     fn drained(&self) -> bool;
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);

@@ -6,8 +6,8 @@ fn host(n: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0a00_0000 + n).into()
 }
 
-/// The same room in plain code: all members, oldest first, and the sources in the order in which they reached their
-/// count.
+/// A simple model of the room: all members, oldest first, and the sources in the order in which they reached their
+/// present number of members.
 #[derive(Default)]
 struct Model {
     members: VecDeque<(u32, Source, Seat)>,
@@ -40,7 +40,7 @@ impl Model {
     }
 }
 
-/// Random arrivals and departures give the same result as in the model.
+/// With random arrivals and departures, the crowd behaves as the model does.
 #[test]
 fn as_the_model() {
     for seed in 1..=40u64 {
@@ -77,7 +77,7 @@ fn as_the_model() {
             let most = model.sources.iter().map(|s| model.count(*s)).max().unwrap_or(0);
             assert_eq!(crowd.most, most, "seed {seed}, {who}");
         }
-        // Its allocations are bounded by the size of the room, whatever sources came.
+        // The size of the room bounds the crowd's allocations, however many sources have come.
         assert!(
             crowd.members.len() <= limit && crowd.families.len() <= limit && crowd.ranks.len() <= limit + 1
         );

@@ -116,7 +116,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
-/// Whether an address that a socket was refused is a broadcast address.
+/// Returns whether an address that a socket was refused is a broadcast address.
 fn is_broadcast(socket: &UdpSocket, to: SocketAddr) -> bool {
     socket.set_broadcast(true).is_ok() && socket.connect(to).is_ok()
 }

@@ -127,7 +127,7 @@ impl TcpInfo {
         Some(info)
     }
 
-    /// Whether the peer has acknowledged our FIN, and with it all data.
+    /// Returns whether the peer has acknowledged our FIN, and with it all data.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
     }

@@ -102,7 +102,7 @@ impl Stream {
         }
     }
 
-    /// Whether data, or our end, waits to be acknowledged.
+    /// Returns whether data, or our end, waits to be acknowledged.
     pub(super) fn is_outstanding(&self) -> bool {
         !self.queue.is_empty() || self.socket.outstanding() > 0
     }

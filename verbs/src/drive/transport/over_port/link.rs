@@ -44,7 +44,7 @@ impl Link {
         self.up == Some(true)
     }
 
-    /// Whether there is no carrier, and connections need not wait for one.
+    /// Returns whether there is no carrier, and connections need not wait for one.
     pub(super) fn is_lost(&self) -> bool {
         self.missed.is_none()
     }
