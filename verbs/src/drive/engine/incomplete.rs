@@ -18,8 +18,8 @@ use urnic_tcp::Time;
 /// Default maximum octets of incomplete FPDUs that an engine keeps: two thousand FPDUs of the largest size. The
 /// memory is allocated as octets arrive.
 pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
-/// Free memory is returned to the system once it is at least this many octets, and at least half of the octets that
-/// were in use.
+/// Memory is returned to the system once at least this many octets, and at least half of all octets that were in use,
+/// have become free.
 const MUCH: usize = 8 << 20;
 /// Approximate size of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;

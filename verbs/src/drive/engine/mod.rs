@@ -1,9 +1,10 @@
 //! The engine: one transport, and the queue pairs whose connections run over it.
 //!
-//! The holder of the shard's lock drives the engine ([`crate::shard`]). One [`Engine::pass`] takes at most a burst of
-//! frames (after a pause some more), serves every queue pair that has work once, fires due timers, and hands the data
-//! to be sent to the wire. Inside a pass, no other thread accesses the engine, and nothing blocks. The transport and
-//! the clock are type parameters, so that a test can run whole RNICs against each other in virtual time.
+//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] takes at most a
+//! burst of frames (after a pause some more), serves every queue pair that has work once, fires due timers, and hands
+//! the data to be sent to the wire. Inside a pass, no other thread accesses the engine, and nothing blocks. The
+//! transport and the clock are type parameters, so that a test can run whole RNICs against each other in virtual
+//! time.
 
 mod alarms;
 mod atomic;
@@ -100,7 +101,7 @@ pub struct MpaConfig {
     pub rev: u8,
     /// Whether to ask for CRCs. They are off only if neither side asks for them.
     pub crc: bool,
-    /// Whether to ask for markers in what peers send.
+    /// Whether to ask peers to send markers.
     pub markers: bool,
     /// Ready-to-receive message that an initiator sends first, unless the application specifies one.
     pub rtr: RtrChoice,
@@ -457,8 +458,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
-    /// Sending comes first and receiving last. Newly posted data leaves at once, and carries the ACKs for the data
-    /// that the previous pass received. ACKs that no data carried are sent afterwards.
+    /// A pass sends first and receives last. So newly posted data leaves at once, and carries the ACKs for the data
+    /// that the previous pass received. ACKs that no data has carried are sent afterwards.
     fn pass(&mut self) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;

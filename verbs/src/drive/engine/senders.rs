@@ -6,11 +6,11 @@
 //! half of the buffers are free, a host that already holds as many buffers as are free gets none, and its connections
 //! wait here.
 //!
-//! Many hosts together can still hold all buffers. When few buffers are free, and a host wants some that holds fewer
-//! than other hosts, the records of the hosts that hold most are put aside: the engine moves them to ordinary memory,
-//! where they wait for their acknowledgement as before. No peer loses data by this, so the engine need not decide
-//! which peer misbehaves. The memory for records that are put aside is limited. When it is used up, the engine ends
-//! connections whose peers have acknowledged nothing for long, at the source that has most octets outstanding.
+//! Many hosts together can still hold all buffers. When few buffers are free, and a host wants buffers although other
+//! hosts hold more than it does, records of the hosts with most buffers are put aside: they are copied to ordinary
+//! memory, where they wait for their acknowledgement as before. No peer loses data by this, so the engine need not
+//! decide which peer misbehaves. The memory for records that are put aside is limited. When it is used up, the engine
+//! ends connections whose peers have acknowledged nothing for long, at the source that has most octets outstanding.
 
 use super::endpoint::{Farewell, Phase};
 use super::names::{EndpointId, EndpointIndex};
