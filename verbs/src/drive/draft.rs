@@ -1,4 +1,4 @@
-//! Octets to be sent, under construction.
+//! Buffers in which the engine builds the octets that it sends.
 
 /// A buffer that is being filled with octets that a connection will send.
 pub trait Draft {

@@ -277,8 +277,8 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// Ends a connection that the peer has accepted, but on which this side cannot continue. A Terminate is our only
-    /// FPDU (MPAE-17, MPAE-29, MPAE-31).
+    /// Ends a connection that the peer has accepted, but that this side cannot use. The only FPDU that this side
+    /// sends is a Terminate (MPAE-17, MPAE-29, MPAE-31).
     fn refuse_terms(
         &mut self,
         index: EndpointIndex,
@@ -301,8 +301,8 @@ impl<D: Data> Core<D> {
     }
 
     /// Begins a new connection with revision 1 if the request does not need revision 2 (MPAE-9), and returns whether
-    /// it does so. Called when the peer has closed the connection instead of answering our Request, as peers do that
-    /// know only revision 1 (MPAE-8).
+    /// it does so. Called when the peer has closed the connection instead of answering our Request, because the peer
+    /// may know only revision 1 (MPAE-8).
     ///
     /// Not called when the peer has reset the connection. An overloaded peer, or a peer whose program has ended, also
     /// sends resets, and must not cause a connection without negotiated IRD and ORD.

@@ -70,7 +70,7 @@ struct Family {
     count: usize,
 }
 
-/// A room, as the module's documentation describes it.
+/// A room: a bounded set of members, shared among sources.
 #[derive(Debug)]
 pub(super) struct Crowd<T> {
     limit: usize,
@@ -195,7 +195,8 @@ impl<T: Copy> Crowd<T> {
             self.by_source.remove(&source);
             self.free_families.push(index);
         }
-        // If the only source of the highest rank loses a member, it moves to the next lower rank.
+        // The highest number of members changes if the source now has more than any other, or if only this source had
+        // the highest number and has lost a member.
         if now > self.most || self.ranks[self.most].first == NONE {
             self.most = now;
         }

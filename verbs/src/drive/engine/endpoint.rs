@@ -14,10 +14,10 @@ pub(super) struct Endpoint {
     pub(super) conn: Option<ConnId>,
     pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
-    /// The listening port that this connection came in on, until it is in RDMA mode or over.
+    /// The listening port at which the connection came in, until the connection is in RDMA mode or over; `None` for
+    /// other connections.
     pub(super) listener: Option<BindId>,
-    /// The endpoint's seat in a room; `None`: it is in RDMA mode, waits for the program's answer, or has no seat any
-    /// longer.
+    /// The endpoint's seat in one of the [`rooms`](super::rooms); `None`: the endpoint has no seat.
     pub(super) seat: Option<(Room, Seat)>,
     /// Whether `Disconnected` has been reported.
     pub(super) announced: bool,
@@ -38,7 +38,7 @@ pub(super) struct Endpoint {
     /// Whether the endpoint was in RDMA mode and has lost its queue pair. Data of completed requests may still be on
     /// its way.
     pub(super) carried: bool,
-    /// `Some` while the connection waits for a slow peer, after the time that a silent peer is allowed.
+    /// The wait for a slow peer beyond `TEARDOWN_WITHIN`; `None`: there is no such wait.
     pub(super) lingers: Option<Lingers>,
     /// How the connection ends after the endpoint's next turn; `None`: it continues.
     pub(super) farewell: Option<Farewell>,
@@ -63,7 +63,7 @@ impl Endpoint {
     }
 }
 
-/// The wait of a connection that is over for a slow peer.
+/// The state of a connection that should have closed, but waits for a slow peer.
 pub(super) struct Lingers {
     /// Time at which the wait ends.
     pub(super) until: Time,
@@ -94,11 +94,11 @@ pub(super) enum Phase {
     /// Passive side: the MPA Request is awaited on a converted socket. The engine will answer it at once with
     /// `answer`.
     Expecting { qp: QpIndex, responder: Box<Responder>, answer: Box<ConnParam> },
-    /// Passive side: the application has the request, and has not answered.
+    /// Passive side: the application has received the request, and has not answered it.
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
     Open { qp: QpIndex },
-    /// Passive side: the connection ends without a Reply. Data that arrives now resets it.
+    /// Passive side: the connection ends without a Reply. If data arrives now, the engine resets the connection.
     Dismissed,
     /// Nothing more is sent. Arriving data is acknowledged and discarded until the connection closes.
     Closing,
@@ -131,7 +131,7 @@ pub(super) struct Attempt {
     pub(super) rev: u8,
     /// When TCP gives up on a silent peer that has answered once; `None`: as configured.
     pub(super) patience: Option<Patience>,
-    /// [`ConnParam::rnr_retry`].
+    /// The value of [`ConnParam::rnr_retry`].
     pub(super) rnr_retry: u8,
     /// Time by which the peer must have answered.
     pub(super) deadline: Time,

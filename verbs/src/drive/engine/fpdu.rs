@@ -54,7 +54,7 @@ impl Writer<'_> {
 /// An FPDU to be written, with the tables that locate its payload.
 pub(super) struct Composer<'a> {
     pub(super) fpdu: &'a Fpdu<'a>,
-    /// The queue pair that sends it.
+    /// The queue pair that sends the FPDU.
     pub(super) qp: &'a QpShared,
     pub(super) table: &'a MrTable,
     /// Whether the caller wants the FPDU's one's-complement sum. If not, the returned sums are 0.
@@ -64,8 +64,8 @@ pub(super) struct Composer<'a> {
 impl Composer<'_> {
     /// Writes the FPDU to the front of `out` and returns its one's-complement sum.
     ///
-    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not, or no longer, registered;
-    /// the content of `out` is then meaningless.
+    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not registered. The content of
+    /// `out` is then meaningless.
     #[inline]
     pub(super) fn write(&self, out: &mut [u8], origin: &mut Origin) -> Result<u16, MrFault> {
         let Composer { fpdu, qp, table, wants_sum } = *self;

@@ -64,7 +64,8 @@ enum Target {
     Listed(WrNumber, u32),
 }
 
-/// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of a scatter list.
+/// Calls `f` for each contiguous piece of the octets `[offset, offset + len)` of a scatter list, with the piece's
+/// address, its length, and its offset within these octets.
 #[inline]
 fn pieces(
     table: &MrTable,
@@ -99,13 +100,13 @@ impl QpSink<'_> {
         self.overflow |= self.shared.recv_cq.push(self.engine, wc).is_err();
     }
 
-    /// Calls `f` with the [`pieces`] of the receive in hand.
+    /// Calls `f` for the [`pieces`] of the scatter list of the receive in hand.
     fn scatter(&self, offset: u32, len: u32, f: impl FnMut(*mut u8, u32, u32)) -> Result<(), MrFault> {
         let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
         pieces(self.table, view.sges, receive_scopes(self.shared), offset, len, f)
     }
 
-    /// Calls `f` with the [`pieces`] of the list of Read `number` of the queue pair.
+    /// Calls `f` for the [`pieces`] of the scatter list of the queue pair's Read `number`.
     fn listed(
         &self,
         number: WrNumber,
@@ -343,7 +344,7 @@ impl<D: Data> Core<D> {
         let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
         let initiator = tx.initiator;
         if reads_answered > 0 {
-            let own = std::mem::take(&mut tx.rtr_read); // MPAE-34
+            let own = std::mem::take(&mut tx.rtr_read); // the RTR is not reported (MPAE-34)
             tx.reads_answered += reads_answered - u32::from(own);
             if let Some(qp) = self.qps.get_mut(qp) {
                 qp.complete_sends();

@@ -1,10 +1,10 @@
 //! The engine: one transport, and the queue pairs whose connections run over it.
 //!
-//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] takes at most a
-//! burst of frames (after a pause some more), serves every queue pair that has work once, fires due timers, and hands
-//! the data to be sent to the wire. Inside a pass, no other thread accesses the engine, and nothing blocks. The
-//! transport and the clock are type parameters, so that a test can run whole RNICs against each other in virtual
-//! time.
+//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] fires due timers,
+//! gives one turn to each of a limited number of queue pairs that have work, hands their data to the wire, and
+//! receives at most one burst of frames (more after a pause). Inside a pass, no other thread accesses the engine, and
+//! nothing blocks. The transport and the clock are type parameters, so that a test can run whole RNICs against each
+//! other in virtual time.
 
 mod alarms;
 mod atomic;
@@ -82,7 +82,7 @@ const LINGER_WITHIN: Duration = Duration::from_secs(300);
 const MOVES_WITHIN: Duration = Duration::from_millis(2500);
 /// How long a device that ends waits for the FINs of peers that have acknowledged the device's FIN.
 const FIN_WITHIN: Duration = Duration::from_millis(250);
-/// Number of idle passes for each reading of the clock.
+/// While passes find no work, one in this many passes reads the clock.
 const CLOCK_EVERY: u32 = 8;
 /// If no timers were checked for this long, the next pass receives up to `BURSTS_AFTER_PAUSE` bursts of frames before
 /// timers fire.

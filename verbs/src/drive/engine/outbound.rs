@@ -392,7 +392,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.posting.began(qp.tx.next.since(next));
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
-            qp.complete_sends(); // before requests are flushed, or the queue is checked for its end
+            qp.complete_sends(); // before `fail` flushes the requests or `finishes` examines the queue
         }
         let finished = outcome == Turn::Idle && qp.finishes();
         if nudge {

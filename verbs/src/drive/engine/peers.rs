@@ -2,7 +2,8 @@
 //! only because of a particular implementation belongs here, or in `iwarp/src/peers.rs` if it concerns octets on
 //! the wire.
 //!
-//! `scripts/interop-siw` tests all of it against the kernel's siw. File names here are those of Linux 6.1.
+//! `scripts/interop-siw` tests the engine against the kernel's siw. The names of kernel files in this module are
+//! those of Linux 6.1.
 
 use super::alarms::Alarm;
 use super::names::EndpointIndex;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
 /// Linux siw, as responder, sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
-/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK does not count. This
+/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK is not enough. This
 /// happened in 25 to 75 % of all tries with an emulated guest. At that time nothing distinguishes siw from other
 /// peers. Therefore an initiator sends one zero-length Write if no data has answered its first FPDU for this long.
 /// Other peers ignore that message.

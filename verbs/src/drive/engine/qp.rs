@@ -22,7 +22,7 @@ pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
     /// The engine that has the queue pair.
     pub(super) engine: EngineNumber,
-    /// The endpoint whose connection the queue pair uses; `None`: it has none.
+    /// The endpoint whose connection the queue pair uses; `None`: the queue pair has no connection.
     pub(super) endpoint: Option<EndpointIndex>,
     /// The RDMAP stream; `Some` from the beginning of RDMA mode until the connection no longer exists.
     pub(super) stream: Option<Box<Stream<D>>>,
@@ -31,7 +31,7 @@ pub(super) struct QpCore<D: Data> {
     pub(super) awaits: Awaits,
     /// The peer's incomplete FPDU, or the last one that was incomplete.
     pub(super) incomplete: Option<Begun>,
-    /// Whether the queue pair is in the list of those whose streams may hold frames.
+    /// Whether the queue pair is in the list of queue pairs whose streams may hold frames.
     pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
@@ -128,7 +128,7 @@ pub(super) struct Cursor {
     pub(super) base: u32,
 }
 
-/// Progress in the receive queue.
+/// Progress in the receive queue. A receive that a message has taken, but not completed, is the receive in hand.
 #[derive(Default)]
 pub(super) struct ReceiveSide {
     /// First receive that no message has taken.
@@ -162,7 +162,7 @@ impl ReceiveSide {
         Some(length)
     }
 
-    /// Returns the receive in hand. If there is none, returns the next one of the queue pair's own queue.
+    /// Returns the receive in hand. If there is none, returns the next receive of the queue pair's own queue.
     #[inline]
     pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
         match receives {
@@ -286,7 +286,8 @@ impl<D: Data> QpCore<D> {
         self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
     }
 
-    /// Returns true if a disconnect was requested and all work that was posted before is done, but only once.
+    /// Returns true if a disconnect was requested and all work that was posted before is done. Later calls return
+    /// false.
     pub(super) fn finishes(&mut self) -> bool {
         let finishes =
             self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);
@@ -300,7 +301,8 @@ impl<D: Data> QpCore<D> {
     /// has lent memory is complete once the peer has acknowledged the data. A Read or Atomic is complete once it is
     /// answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
-        // If the message under way belongs to a work request, this is the request that was begun last.
+        // The first request that TCP does not have completely: the request of the message under way, or else the next
+        // one to begin.
         let handed = match &self.tx.message {
             Some(Message { origin: Origin::WorkRequest { number, .. }, .. }) => *number,
             _ => self.tx.next,

@@ -1,7 +1,7 @@
-//! Limits on the connections that strangers, that is, any hosts, can create. Each kind has a room with a maximum
-//! number of seats: connections in start-up, requests that the program has not answered, and connections that are
-//! over but have not closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free
-//! places, so that newcomers always get in.
+//! Limits the connections that any host can create. There is a room with a maximum number of seats for each kind of
+//! these: connections in start-up, requests that the program has not answered, and connections that are over but have
+//! not closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
+//! newcomers always get in.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
@@ -94,7 +94,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Moves an endpoint that is over to [`Phase::Closing`]. Its connection has [`TEARDOWN_WITHIN`] to close, or
-    /// longer if it [`waits for its peer`](Self::waits_for_peer).
+    /// longer if it [waits for its peer](Self::waits_for_peer).
     pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
@@ -136,7 +136,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Resets overdue connections: those whose MPA Request is not complete (MPA-75, MPA-76), and those whose peer
-    /// does not close, unless `is_slow` explains why.
+    /// does not close and is not slow (`is_slow`).
     pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         for room in [Room::Starting, Room::Closing, Room::Carried] {
             for _ in 0..ENDED_PER_PASS {

@@ -20,7 +20,7 @@ use urnic_tcp::{CloseReason, ConnId};
 /// The reason why this side makes a queue pair leave the RTS state.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// The peer broke the protocol.
+    /// The stream could not process what the peer sent, because it breaks the protocol or there is no memory for it.
     Fault(Cause),
     /// A work request is invalid; `None`: the memory of an inbound Read or Atomic is no longer available.
     WorkRequest(Option<Culprit>),
@@ -33,7 +33,7 @@ pub(super) enum Why {
     /// The peer acknowledged nothing for long, its source had most octets outstanding, and memory for records that
     /// are put aside was needed.
     Unacknowledged,
-    /// The application requested it.
+    /// The application requested the end of the connection.
     Requested,
 }
 

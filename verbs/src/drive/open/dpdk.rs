@@ -145,7 +145,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let capture = capture.map_err(|e| failed(&e))?;
     let mut captures = capture.into_iter().flatten();
     let queue = |(number, port)| {
-        // With equal seeds, all queues would lose the same frames in their sequence.
+        // Each queue gets a seed of its own. With equal seeds, all queues would lose frames at the same positions.
         let fault = fault.map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
         DpdkPort::new(port, fault.as_ref(), lends, captures.next())
     };

@@ -51,7 +51,7 @@ pub trait Port: Send {
     fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
 
     /// Makes a frame with these octets, as if the port had received it; `None` while there is no buffer for it. With
-    /// `trusted`, nobody need check its checksums.
+    /// `trusted`, the TCP stack need not check the frame's checksums.
     fn adopt(&mut self, octets: &[u8], trusted: bool) -> Option<Self::Frame>;
 
     /// Prefetches a whole frame that will be read soon.

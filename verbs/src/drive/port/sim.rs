@@ -171,7 +171,7 @@ struct Queues {
 /// How a wire with several ports, which are the queues of one device, chooses a port for a frame.
 #[derive(Clone, Debug)]
 pub enum Steer {
-    /// At random.
+    /// A random port.
     Random(Rng),
     /// The port whose engine has the connection, as a NIC chooses that computes the device's hash. Frames that are
     /// not TCP segments go to a random port.

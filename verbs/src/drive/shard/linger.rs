@@ -193,7 +193,7 @@ pub(super) fn grant() {
     if WISH.compare_exchange(wish::WANTED, wish::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    // Only tries the lock, because the exiting thread may hold it.
+    // This does not wait for the lock, because the exiting thread may hold it.
     let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
     let unknown = listed.is_err();
     let shards = listed.unwrap_or_default();
@@ -238,7 +238,7 @@ pub(crate) fn still_quiet() -> bool {
 }
 
 /// Ends all connections of `shards` gracefully, and drives their engines until all data is acknowledged or [`LINGER`]
-/// has passed. Treats all shards together, because their connections may lead to each other.
+/// has passed. Treats all shards together, because a connection may lead from one of them to another.
 pub(super) fn linger(shards: &[&Shard]) {
     if forked() {
         return;

@@ -15,8 +15,7 @@ use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
 use crate::shared::grace::Fellow;
 
-/// Number of polls of a completion queue after which the poller also drives one engine that it might not drive
-/// otherwise.
+/// Number of polls of a completion queue after which the poller also visits an engine that may not be the queue's.
 const LOOKS_AFTER_EVERY: u32 = 64;
 
 /// An engine that has no shard yet, and the list of its doorbells.

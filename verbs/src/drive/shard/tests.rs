@@ -162,8 +162,8 @@ fn adaptive_watches_pollers_and_takes_over() {
     until("taking over", || passes(&knobs) > before);
 }
 
-/// Pollers, control verbs and the engine's thread compete for the engine. Only one of them has it at a time, and each
-/// gets it again and again.
+/// Pollers, control verbs and the engine's thread compete for the engine. Only one of them has the engine at a time,
+/// and all control verbs get it.
 #[test]
 fn one_driver_at_a_time() {
     for progress in ALL {

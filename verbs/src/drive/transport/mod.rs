@@ -29,10 +29,10 @@
 //!     to: Option<SocketAddr>,
 //!     queued: Vec<u8>,
 //!     unacked: u64,
-//!     /// Octets that have arrived and were not taken.
+//!     /// Octets that have arrived, but that the engine has not taken.
 //!     waiting: VecDeque<Octets>,
 //!     stopped: bool,
-//!     /// This half will close; the other half has ended.
+//!     /// Whether this half will close (`closes`), and whether the other half has ended (`ended`).
 //!     closes: bool,
 //!     ended: bool,
 //! }
@@ -131,7 +131,7 @@
 //!         let Some(news) = self.news.pop_front() else { return false };
 //!         match news {
 //!             News::Incoming(index) => {
-//!                 let peer = self.half(index ^ 1).to.expect("who connects says where to");
+//!                 let peer = self.half(index ^ 1).to.expect("a connecting half names its peer");
 //!                 let Some((listener, _)) = self.listener else { return true };
 //!                 self.half(index).tag = events.incoming(listener, name(index), peer);
 //!             }
@@ -491,7 +491,7 @@ pub trait Transport: Send {
         false
     }
 
-    // ---- buffers for what is sent ----
+    // ---- send buffers ----
 
     /// Returns the number of free send buffers; `usize::MAX` if they are not a limited resource.
     fn send_buffers(&self) -> usize {

@@ -95,8 +95,8 @@ fn a_source_displaces_its_own() {
     assert_eq!(crowd.due(Time(0)), Some(0), "the one of the other source");
 }
 
-/// Hosts of one IPv6 network are one source; hosts of different networks are different sources, and so are IPv4
-/// addresses.
+/// All hosts of one IPv6 network count as one source. Hosts of different IPv6 networks, and different IPv4 addresses,
+/// count as different sources.
 #[test]
 fn sources() {
     let v6 = |network: u128, host: u128| IpAddr::V6(Ipv6Addr::from_bits(network << 64 | host));

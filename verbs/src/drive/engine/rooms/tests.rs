@@ -2,8 +2,7 @@ use super::*;
 use crate::shared::numbers::MAX_QPS;
 use urnic_tcp::TcpConfig;
 
-/// Even when strangers have filled the rooms, every queue pair can have a connection, and TCP's table has free
-/// places.
+/// Even when all rooms are full, every queue pair can have a connection, and TCP's table has free places.
 #[test]
 fn the_rooms_leave_room() {
     let tcp = TcpConfig::default();

@@ -197,7 +197,8 @@ fn exit_child() {
     }
     let (Ok(progress), Ok(how)) = (std::env::var(PROGRESS), std::env::var(HOW)) else { return };
     let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
-    // This function is registered first, so that it runs last. SAFETY: the function exists as long as the program.
+    // This function is registered first, so that it runs last.
+    // SAFETY: the function exists as long as the program.
     unsafe {
         libc::atexit(judge);
         at_quick_exit(judge);

@@ -69,7 +69,7 @@ pub(super) struct TcpInfo {
     dsack_dups: u32,
     reord_seen: u32,
     rcv_ooopack: u32,
-    /// The peer's window, in octets after scaling. Also zero before Linux 5.4.
+    /// The peer's window, in octets after scaling. Always 0 before Linux 5.4.
     pub(super) snd_wnd: u32,
     /// Our window as the peer knows it, in octets after scaling. Before Linux 6.2, the receive space that the kernel
     /// aims for.

@@ -205,7 +205,8 @@ impl Socket {
     /// Reads octets that have arrived.
     pub(super) fn receive(&self, into: &mut [u8]) -> io::Result<Read> {
         // This uses `recv` instead of `read`, so that it never reads a file: if the program has closed our descriptor
-        // by mistake, a file may have its number. SAFETY: the buffer is writable and has the stated length.
+        // by mistake, a file may have its number.
+        // SAFETY: the buffer is writable and has the stated length.
         let n = unsafe { libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
         match usize::try_from(n) {
             Ok(0) => Ok(Read::End),

@@ -27,7 +27,8 @@ pub(super) struct Link {
     missed: Option<u32>,
     /// Whether the stack must claim the device's addresses when the link comes up.
     pub(super) claims: bool,
-    /// Number of conflicts over the device's addresses when they were last logged.
+    /// Number of conflicts over the device's addresses when they were last logged (`conflicts`), and the time of that
+    /// (`conflict_told`).
     conflicts: u64,
     conflict_told: Time,
     unfilled_told: bool,
