@@ -103,7 +103,7 @@ pub struct MpaConfig {
     pub crc: bool,
     /// Whether to ask peers to send markers.
     pub markers: bool,
-    /// Ready-to-receive message that an initiator sends first, unless the application specifies one.
+    /// Ready-to-receive message (RTR), if any, that an initiator sends first, unless the application chooses one.
     pub rtr: RtrChoice,
     /// Maximum number of inbound Reads per queue pair.
     pub ird: u16,

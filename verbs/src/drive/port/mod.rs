@@ -153,7 +153,7 @@ pub trait Port: Send {
     /// Sends a frame that another queue of the port could not send.
     fn send_stray(&mut self, _stray: &Stray) {}
 
-    /// Completes the files that the port writes (packet captures), because the process is about to end.
+    /// Completes output that is not finished, such as packet captures, because the process is about to end.
     fn finish(&mut self) {}
 
     /// Arms the port to signal the next frame; `None` if it cannot signal. See `urnic_dataplane::Port::arm`.

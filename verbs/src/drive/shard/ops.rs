@@ -198,7 +198,7 @@ pub(crate) trait EngineOps: Send {
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);
 
-    /// Completes the files that the engine writes (packet captures), because the process is about to end.
+    /// Completes output that is not finished, such as packet captures, because the process is about to end.
     fn finish(&mut self) {}
 
     /// Returns the local address from which a connection to `to` would come; `None` if no route leads to `to`.

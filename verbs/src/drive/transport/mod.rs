@@ -559,7 +559,8 @@ pub trait Transport: Send {
         false
     }
 
-    /// Completes the files that the transport writes (packet captures), because the process is about to end.
+    /// Completes output that is not finished, such as packet captures or data that the kernel has not taken, because
+    /// the process is about to end.
     fn finish(&mut self) {}
 
     // ---- facts ----
