@@ -13,7 +13,11 @@ use urnic_bench::{crowd, perf::PerfError};
 
 fn run(arguments: &[String]) -> Result<String, PerfError> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let usage = || PerfError::Usage("usage: crowd many QPS ENGINES | crowd storm ROUNDS | crowd turns QPS SIZE ROUNDS".to_owned());
+    let usage = || {
+        PerfError::Usage(
+            "usage: crowd many QPS ENGINES | crowd storm ROUNDS | crowd turns QPS SIZE ROUNDS".to_owned(),
+        )
+    };
     let number = |word: &str| word.parse::<usize>().map_err(|_| usage());
     let json = match words.as_slice() {
         ["many", qps, engines] => serde_json::to_string(&crowd::many(number(qps)?, number(engines)?)?),

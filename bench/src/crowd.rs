@@ -15,7 +15,7 @@ use urnic::{
     Access, Bound, CmEvent, ConnParam, Cq, CqInit, Device, EventChannel, Listener, Mr, Pd, Qp, QpInit,
     SendFlags, SendOp, SendWr, Sge, Wc, WcStatus,
 };
-use urnic_config::{Cidr, Config, Progress};
+use urnic_config::{Cidr, Config, Hugepages, Progress};
 
 use crate::{memory::Usage, perf::PerfError};
 
@@ -48,6 +48,15 @@ fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {
     move |source| PerfError::Device { doing, source }
 }
 
+/// Memory of a device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Hugepages, if there are any.
+    Huge,
+    /// Ordinary pages, as valgrind needs them.
+    Ordinary,
+}
+
 /// One device.
 struct End {
     device: Device,
@@ -59,11 +68,14 @@ struct End {
 }
 
 impl End {
-    fn open(link: &str, engines: usize, network: u8, host: u8) -> Result<Self, PerfError> {
+    fn open(link: &str, engines: usize, network: u8, host: u8, memory: Memory) -> Result<Self, PerfError> {
         let mut config = Config::default();
         config.engine.progress = Progress::Inline;
         config.engine.engines = Some(engines);
-        config.memory.hugepages = urnic_config::Hugepages::Off; config.memory.mb = Some(512);
+        if memory == Memory::Ordinary {
+            config.memory.hugepages = Hugepages::Off;
+            config.memory.mb = Some(512);
+        }
         config.port.spec = Some(format!("ring:{link}").parse().map_err(PerfError::Usage)?);
         let address = Ipv4Addr::new(10, 77, network, host);
         config.ip.addresses = vec![Cidr { address: address.into(), prefix: 24 }];
@@ -114,10 +126,10 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn open(name: &str, engines: usize, network: u8) -> Result<Self, PerfError> {
+    fn open(name: &str, engines: usize, network: u8, memory: Memory) -> Result<Self, PerfError> {
         let link = format!("{name}-{}", process::id());
-        let server = End::open(&link, engines, network, SERVER)?;
-        let client = End::open(&link, engines, network, CLIENT)?;
+        let server = End::open(&link, engines, network, SERVER, memory)?;
+        let client = End::open(&link, engines, network, CLIENT, memory)?;
         let listen = |i| server.events.listen(PORT + i, 1024).map_err(device("listening"));
         let listeners = (0..LISTENERS as u16).map(listen).collect::<Result<_, _>>()?;
         Ok(Self {
@@ -274,8 +286,8 @@ fn quantile(times: &[Duration], part: f64) -> f64 {
 /// # Errors
 /// [`PerfError`].
 pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
-    let mut few = Crowd::open("few", engines, 3)?;
-    let mut all = Crowd::open("many", engines, 4)?;
+    let mut few = Crowd::open("few", engines, 3, Memory::Huge)?;
+    let mut all = Crowd::open("many", engines, 4, Memory::Huge)?;
     few.grow(16)?;
     all.grow(CONNECTING)?;
     let (before, started) = (Usage::now()?, processor_time());
@@ -339,7 +351,7 @@ pub struct Storm {
 /// # Errors
 /// [`PerfError`].
 pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
-    let mut crowd = Crowd::open("storm", 2, 5)?;
+    let mut crowd = Crowd::open("storm", 2, 5, Memory::Huge)?;
     crowd.grow(2)?;
     let [own, other] = cores;
     let (blows, stop) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -1,17 +1,17 @@
 //! urnic: a software RNIC in Rust. It speaks standard iWARP (RDMA over TCP), and this crate is its verbs API.
 //!
-//! The object model is that of verbs. A [`Device`] is an RNIC inside this process. It makes protection domains
-//! ([`Pd`]); these make memory regions ([`Mr`]) and queue pairs ([`Qp`]). Work is posted to queue pairs, and
-//! completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that does not
-//! want to poll sleeps on a completion channel ([`CompChannel`]).
+//! The object model is that of verbs. A [`Device`] is an RNIC inside this process. A device makes protection domains
+//! ([`Pd`]). A protection domain makes memory regions ([`Mr`]) and queue pairs ([`Qp`]). Work is posted to queue
+//! pairs, and completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that
+//! does not want to poll sleeps on a completion channel ([`CompChannel`]).
 //!
 //! By default, a thread that polls also drives the engine; the engine's own thread takes over when no thread polls
 //! ([`Progress`] selects this). All objects may be shared among threads.
 //!
 //! # Getting started
-//! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets: on any Linux, as any
-//! user, with no hardware and no setup. In a checkout of urnic, `greet` is a complete program with a server and a
-//! client:
+//! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets. This works on any Linux,
+//! for any user, without special hardware or setup. In a checkout of urnic, `greet` is a complete program with a
+//! server and a client:
 //!
 //! ```text
 //! cargo run -p urnic --no-default-features --example greet -- serve                  # in one shell
@@ -24,8 +24,8 @@
 //!
 //! # A first program
 //! One device writes into the memory of another. Both are simulated here, so that the program runs anywhere. A
-//! program for real devices differs in two places: it opens them by [`Device::open`], and it waits for events and
-//! completions ([`EventChannel::wait`], [`Cq::poll`]) where this one lets simulated time pass
+//! program for real devices differs in two places: it opens them with [`Device::open`], and it waits for events and
+//! completions ([`EventChannel::wait`], [`Cq::poll`]) where this program lets simulated time pass
 //! ([`Simulation::run`](simulation::Simulation::run)).
 //!
 //! ```

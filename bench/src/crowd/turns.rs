@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use urnic::{SendFlags, SendOp, SendWr, Sge, Wc, WcStatus};
 
-use super::{Crowd, PATIENCE};
+use super::{Crowd, Memory, PATIENCE};
 use crate::perf::PerfError;
 
 /// Writes that are outstanding at once, each on a queue pair of its own.
-const BURST: usize = 4;
+const BURST: usize = 32;
 
 /// Posts a signalled Write of `size` octets on a queue pair.
 #[inline(never)]
@@ -42,7 +42,7 @@ fn turn_of_server(crowd: &Crowd, found: &mut [Wc]) {
 /// # Errors
 /// [`PerfError`].
 pub fn turns(qps: usize, size: u32, rounds: usize) -> Result<(), PerfError> {
-    let mut crowd = Crowd::open("turns", 1, 6)?;
+    let mut crowd = Crowd::open("turns", 1, 6, Memory::Ordinary)?;
     crowd.grow(qps)?;
     let mut found = [Wc::default(); BURST];
     let mut number = 0;

@@ -60,7 +60,8 @@ fn a_lone_segment_touches_seven_cache_lines_of_the_cold_part() {
     type D = Cold<Plain>;
     assert_eq!(align_of::<D>(), 64);
     let line = |at: usize| at / 64;
-    let first = [offset_of!(D, queue), offset_of!(D, sample_at), offset_of!(D, recover), offset_of!(D, exact_echo)];
+    let first =
+        [offset_of!(D, queue), offset_of!(D, sample_at), offset_of!(D, recover), offset_of!(D, exact_echo)];
     assert!(first.iter().all(|at| line(*at) == 0), "{first:?}");
     assert_eq!((line(offset_of!(D, scoreboard)), line(offset_of!(D, last_sent))), (1, 1));
     assert_eq!((offset_of!(D, rtt), size_of::<crate::rtt::RttEstimator>()), (2 * 64, 64));

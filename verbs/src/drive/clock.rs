@@ -5,11 +5,11 @@ use urnic_tcp::Time;
 
 /// A clock that never goes back.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// Returns the present time. It never goes back.
+    /// Returns the present time.
     fn now(&self) -> Time;
 }
 
-/// The system's monotonic clock, in time since this was made.
+/// The system's monotonic clock, as time since this `Watch` was made.
 #[derive(Clone, Debug)]
 pub struct Watch(Instant);
 

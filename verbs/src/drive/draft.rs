@@ -1,4 +1,4 @@
-//! Octets to be sent, under construction.
+//! Buffers in which the engine builds the octets that it sends.
 
 /// A buffer that is being filled with octets that a connection will send.
 pub trait Draft {
@@ -10,7 +10,7 @@ pub trait Draft {
         self.len() == 0
     }
 
-    /// Grows the content by `n` octets, which the caller overwrites; `None` if they do not fit.
+    /// Appends `n` octets and returns them, so that the caller can overwrite them; `None` if they do not fit.
     fn append(&mut self, n: usize) -> Option<&mut [u8]>;
 
     /// Shortens the content to its first `len` octets.

@@ -1,5 +1,5 @@
-//! What drives the objects: the shard, which decides which thread runs an engine; the engine; the transport, which
-//! carries its streams; and the ports below.
+//! The layers below the API's objects, top first: the shard, which decides which thread runs an engine; the engine;
+//! the transport, which carries the engine's streams; and the ports, on which a transport sends frames.
 
 pub(crate) mod clock;
 pub(crate) mod draft;

@@ -1,4 +1,4 @@
-//! What ends the nap of an engine's thread.
+//! Descriptors that wake the sleeping thread of an engine.
 
 use std::os::fd::AsFd;
 
@@ -7,8 +7,8 @@ pub trait Wakeup: AsFd + Send + Sync {
     /// Makes the descriptor unreadable until something new happens.
     fn clear(&self);
 
-    /// Returns true if the descriptor becomes readable whenever something arrives, so that an engine may sleep
-    /// until something else is due. Otherwise the engine looks every few milliseconds.
+    /// Returns true if the descriptor becomes readable whenever something arrives, so that the engine's thread may
+    /// sleep until its next deadline. If the result is false, the thread also polls every few milliseconds.
     fn is_certain(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap serves. TCP's timers are in the
-//! stack's wheel.
+//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap is fast enough. TCP's timers are
+//! in the TCP stack's timer wheel.
 
 use super::names::EndpointId;
 use std::cmp::Reverse;
@@ -13,15 +13,16 @@ pub(super) enum Alarm {
     Startup,
     /// The ready-to-receive indication of an accepted peer-to-peer connection has not come (MPA-76).
     Rtr,
-    /// A Send has waited long for a receive.
+    /// A Send of the peer, or the FIN behind it, may have waited too long for a receive.
     Receive,
-    /// Nothing came back after the initiator's first FPDU.
+    /// No data of the peer has followed the initiator's first FPDU (see [`peers`](super::peers)).
     Nudge,
     /// The connection did not close in time after a Terminate or a disconnect.
     Teardown,
 }
 
-/// Alarms by time. An alarm is ignored when it fires if its endpoint is gone or has moved on.
+/// Alarms, earliest first. The engine ignores an alarm that fires when its endpoint no longer exists or no longer
+/// waits.
 #[derive(Default)]
 pub(super) struct Alarms(BinaryHeap<Reverse<(Time, EndpointId, Alarm)>>);
 

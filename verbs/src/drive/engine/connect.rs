@@ -29,12 +29,12 @@ use urnic_tcp::{BindId, ConnId, ConnectError, ListenError, Time};
 /// A listening port.
 pub(super) struct Listener {
     pub(super) events: Arc<EventQueue>,
-    /// Places for requests that the application has not answered.
+    /// The places for requests that the application has not answered.
     pub(super) backlog: Arc<Waiting>,
 }
 
 impl<D: Data> Core<D> {
-    /// Returns this side's offer as Initiator.
+    /// Returns the offer that this side makes as Initiator.
     fn request_offer<'a>(&self, request: &'a Attempt) -> Offer<'a> {
         Offer {
             rev: request.rev,
@@ -47,7 +47,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Returns this side's offer as Responder.
+    /// Returns the offer that this side makes as Responder.
     pub(super) fn reply_offer<'a>(&self, param: &'a ConnParam) -> Offer<'a> {
         Offer {
             crc: self.mpa.crc,
@@ -59,7 +59,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A connection has come in on a listening port. Returns its tag.
+    /// Makes an endpoint for a connection that has come in on a listening port, and returns the connection's tag.
     pub(super) fn admit(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         let Some(Listener { events, .. }) = self.listeners.get(&listener) else { return NO_TAG };
         let events = Arc::clone(events);
@@ -104,7 +104,7 @@ impl<D: Data> Core<D> {
         })
     }
 
-    /// The TCP handshake of an active connection is done: sends the MPA Request (MPA-62).
+    /// Sends the MPA Request, because the TCP handshake of an active connection is done (MPA-62).
     pub(super) fn send_request(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let phase = std::mem::replace(&mut endpoint.phase, Phase::Closing);
@@ -124,12 +124,13 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Whether endpoint `index` awaits the Reply.
+    /// Returns whether endpoint `index` awaits the Reply.
     pub(super) fn requesting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
-    /// Takes stream data before RDMA mode. Returns what follows an accepting Reply, for the stream.
+    /// Takes stream data that arrives before RDMA mode. Returns the data that follows the last start-up frame, for
+    /// the RDMAP stream of the queue pair.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();
@@ -144,7 +145,7 @@ impl<D: Data> Core<D> {
                         outcome: Outcome::Accepted(negotiated, peer, private_data),
                     }) => {
                         if !self.qps.get(qp).is_some_and(|core| core.state() == QpState::Idle) {
-                            // The queue pair went into the error state before the peer's Reply came (MPAE-31).
+                            // The queue pair entered the error state before the peer's Reply came (MPAE-31).
                             let terminate = Terminate::STARTUP_CATASTROPHIC;
                             self.refuse_terms(index, qp, &negotiated, terminate, ConnectFailure::Aborted);
                             return None;
@@ -154,7 +155,7 @@ impl<D: Data> Core<D> {
                         (!data.bytes().is_empty()).then_some((qp, data))
                     }
                     Ok(Progress::Done { outcome: Outcome::Rejected(peer, private_data), .. }) => {
-                        // MPA-66: TCP stays open for the ULP to close. The connection manager is the ULP here.
+                        // MPA-66: the ULP closes the TCP connection. Here the connection manager acts as the ULP.
                         let qpn = self.release_qp(qp);
                         let event = CmEvent::Rejected {
                             qpn: qpn.0,
@@ -181,7 +182,7 @@ impl<D: Data> Core<D> {
                 match responder.receive(octets) {
                     Ok(Request::NeedMore) => {}
                     Ok(Request::Arrived(peer, private_data)) => self.ask(index, &peer, private_data),
-                    // MPA-64, MPA-81: no Reply, only the end of the connection.
+                    // MPA-64, MPA-81: the connection is closed without a Reply.
                     Err(_) => self.dismiss(index, Farewell::Fin),
                 }
                 None
@@ -191,18 +192,18 @@ impl<D: Data> Core<D> {
                 match responder.receive(octets) {
                     Ok(Request::NeedMore) => {}
                     Ok(Request::Arrived(peer, private_data)) => self.answer(index, &peer, private_data),
-                    // MPA-64: no Reply, only the end of the connection.
+                    // MPA-64: the connection is closed.
                     Err(_) => self.connect_failed(index, qp, ConnectFailure::NotIwarp),
                 }
                 None
             }
-            // MPA-91: octets after the Request and before our Reply.
+            // MPA-91: octets have arrived after the Request and before our Reply.
             Phase::Pending { .. } => {
                 self.dismiss(index, Farewell::Fin);
                 None
             }
-            // Our FIN has not stopped the peer. A reset tells it that its data is not read (RFC 1122 §4.2.2.13). No
-            // Reply is lost, because none was sent.
+            // The peer has sent data after our FIN. A reset tells the peer that the data is not read
+            // (RFC 1122 §4.2.2.13). The reset cannot destroy a Reply, because no Reply was sent.
             Phase::Dismissed => {
                 self.dismiss(index, Farewell::Reset);
                 None
@@ -211,7 +212,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Passes a request to the application, or refuses it if too many wait there.
+    /// Passes a request to the application, or resets its connection if too many requests wait for the application.
     fn ask(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
         let Some(id) = self.endpoints.id(index).map(|id| names::request(self.number, id)) else { return };
         self.leave_seat(index);
@@ -245,8 +246,8 @@ impl<D: Data> Core<D> {
         endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
         let mut stream = Box::new(Stream::new(negotiated, self.budget.clone()));
-        // The RTR goes before everything that the application has posted (MPAE-27, MPAE-28), and is not reported to
-        // it (MPAE-34).
+        // The RTR goes before all requests that the application has posted (MPAE-27, MPAE-28), and is not reported to
+        // the application (MPAE-34).
         if let Some(rtr) = negotiated.rtr
             && let Ok(outgoing) = stream.begin(rtr.op(), 0)
         {
@@ -277,7 +278,8 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// The peer accepted, but this side cannot continue: a Terminate is our only FPDU (MPAE-17, MPAE-29, MPAE-31).
+    /// Ends a connection that the peer has accepted, but that this side cannot use. The only FPDU that this side
+    /// sends is a Terminate (MPAE-17, MPAE-29, MPAE-31).
     fn refuse_terms(
         &mut self,
         index: EndpointIndex,
@@ -299,12 +301,12 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// The peer has closed the connection instead of answering our Request, as a peer does that knows only revision
-    /// 1 (MPAE-8). If nothing in our request needs revision 2, tries a new connection with revision 1 (MPAE-9), and
-    /// returns true.
+    /// Begins a new connection with revision 1 if the request does not need revision 2 (MPAE-9), and returns whether
+    /// it does so. Called when the peer has closed the connection instead of answering our Request, because the peer
+    /// may know only revision 1 (MPAE-8).
     ///
-    /// A reset does not count: an overloaded peer, or one whose program is gone, sends resets, too, and must not
-    /// cause a connection without negotiated IRD and ORD.
+    /// Not called when the peer has reset the connection. An overloaded peer, or a peer whose program has ended, also
+    /// sends resets, and must not cause a connection without negotiated IRD and ORD.
     pub(super) fn fall_back(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
         let (peer, events) = (endpoint.peer, Arc::clone(&endpoint.events));
@@ -332,7 +334,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Unties a queue pair from a connection that was never established. Returns the queue pair's number.
+    /// Separates a queue pair from a connection that was never established. Returns the queue pair's number.
     pub(super) fn release_qp(&mut self, qp: QpIndex) -> Qpn {
         let Some(core) = self.qps.get_mut(qp) else { return Qpn(0) };
         core.endpoint = None;
@@ -344,7 +346,7 @@ impl<D: Data> Core<D> {
         self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn: qpn.0, reason }));
     }
 
-    /// The application no longer wants the connection that it has asked for.
+    /// Resets a connection that the application has asked for, but no longer wants, while it is in start-up.
     pub(super) fn give_up_connecting(&mut self, index: EndpointIndex) {
         if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             let qpn = self.release_qp(qp);
@@ -364,7 +366,7 @@ impl<D: Data> Core<D> {
         self.farewell(index, farewell);
     }
 
-    /// The start-up of a connection that the program wants has taken too long.
+    /// Resets a connection that the program has asked for, because its start-up has taken too long.
     pub(super) fn startup_timed_out(&mut self, index: EndpointIndex) {
         if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             let qpn = self.release_qp(qp);
@@ -373,7 +375,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The accepted peer has not sent its ready-to-receive indication: without it, this side could never send.
+    /// Resets an accepted connection whose peer has not sent its ready-to-receive indication, without which this side
+    /// may never send.
     pub(super) fn rtr_timed_out(&mut self, index: EndpointIndex) {
         if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
             if let Some(core) = self.qps.get_mut(qp) {
@@ -463,7 +466,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(())
     }
 
-    /// The turn of an endpoint without a connection: it wants one for its second try, or no longer wants one.
+    /// Gives a turn to an endpoint without a connection: opens the connection of its second try, or removes the
+    /// endpoint if it is over.
     #[cold]
     pub(super) fn service_unconnected(&mut self, index: EndpointIndex) {
         match self.core.endpoints.get(index).map(|e| &e.phase) {
@@ -514,8 +518,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    /// Makes the attempt that the application asks for, and checks it now, so that the application gets errors at
-    /// once.
+    /// Makes the parameters of a connection that the application asks for. Checks them now, so that the application
+    /// gets errors at once.
     pub(super) fn attempt(
         &self,
         now: Time,
@@ -554,7 +558,7 @@ impl<D: Data> Core<D> {
     }
 
     pub(super) fn pending(&self, request: RequestId) -> Result<EndpointIndex, Error> {
-        // Endpoints of different engines may have the same ids.
+        // Endpoints of different engines may have equal ids.
         let ours = request.engine == self.number;
         let index =
             self.endpoints.find(names::requested(request)).filter(|_| ours).ok_or(Error::RequestGone)?;

@@ -1,5 +1,5 @@
-//! Start-up on a socket that the program has connected, and on which it has spoken its own protocol (RFC 5044 §7.1:
-//! streaming data on the same connection negotiates the use of MPA). The MPA Request and Reply follow as on any
+//! Start-up on a socket that the program has connected, and on which the program has already exchanged data of its
+//! own protocol (RFC 5044 §7.1 lets this data negotiate the use of MPA). The MPA Request and Reply follow as on any
 //! connection.
 
 use super::alarms::Alarm;
@@ -40,7 +40,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             }
         };
         let Some(socket) = handover.socket.take() else { return Err(Error::NotConnected) };
-        // The transport will supply the peer's address.
+        // A placeholder: the transport supplies the peer's address later.
         let nobody = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let id = self.core.add_endpoint(None, nobody, events, phase);
         let Adopted { conn, peer } =
@@ -60,7 +60,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if let Some(core) = self.core.qps.get_mut(qp) {
             core.endpoint = Some(id.index);
         }
-        // MPA-75, MPA-76: for either role.
+        // MPA-75, MPA-76: both roles have a time limit.
         self.core.set_alarm(id.index, now + startup_limit(param), Alarm::Startup);
         if handover.role == Role::Initiator {
             self.core.send_request(id.index);
@@ -71,12 +71,12 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<D: Data> Core<D> {
-    /// Whether endpoint `index` awaits a Request that it will answer at once.
+    /// Returns whether endpoint `index` awaits a Request on a converted socket, and will answer it at once.
     pub(super) fn expecting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Expecting { .. }))
     }
 
-    /// The Request has come on a converted socket: sends the Reply that the application has prepared.
+    /// Sends the Reply that the application has prepared, after the Request has come on a converted socket.
     pub(super) fn answer(&mut self, index: EndpointIndex, peer: &PeerParams, private_data: Vec<u8>) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Phase::Expecting { qp, mut responder, answer } =
@@ -91,7 +91,7 @@ impl<D: Data> Core<D> {
                 }
                 self.open(index, qp, &negotiated, peer, private_data, answer.rnr_retry);
             }
-            // The answer does not fit: it has more private data than an enhanced Reply carries (MPA-65).
+            // The prepared Reply has more private data than an enhanced Reply carries (MPA-65).
             Err(_) => {
                 let reply = responder.reject(&[]).unwrap_or_default();
                 if let Some(endpoint) = self.endpoints.get_mut(index) {

@@ -1,16 +1,16 @@
-//! A room for connections that strangers can fill: bounded, and shared among sources.
+//! A room: a bounded set of connections that any host can fill, and that is shared fairly among sources.
 //!
-//! A source is an IPv4 address, or an IPv6 /64, because one host may have all addresses of that. When the room is
-//! full, a newcomer takes the place of the oldest member of the source that has most members: a source that opens
-//! many connections displaces its own. Every step takes constant time, because a flood must not cost more than its
-//! frames.
+//! A source is an IPv4 address or an IPv6 /64 network, because one host may have all addresses of such a network.
+//! When the room is full, a newcomer takes the place of the oldest member of the source that has most members: a
+//! source that opens many connections displaces its own connections. Every operation takes constant time, so that a
+//! flood of connections costs little more than receiving its frames.
 
 use crate::shared::source::Source;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use urnic_tcp::Time;
 
-/// No index.
+/// Stands for the absence of an element in a list.
 const NONE: u32 = u32::MAX;
 
 /// The first and last elements of a list.
@@ -22,12 +22,12 @@ struct Ends {
 
 const EMPTY: Ends = Ends { first: NONE, last: NONE };
 
-/// The neighbours (before, after) of each element, which is in one list at a time.
+/// The neighbours (before, after) of each element. An element is in at most one list.
 #[derive(Debug, Default)]
 struct Links(Vec<(u32, u32)>);
 
 impl Links {
-    /// Appends element `i` to the list.
+    /// Appends element `i` to `list`.
     fn push(&mut self, list: &mut Ends, i: u32) {
         if self.0.len() <= i as usize {
             self.0.resize(i as usize + 1, (NONE, NONE));
@@ -56,10 +56,10 @@ impl Links {
 
 #[derive(Clone, Copy, Debug)]
 struct Member<T> {
-    /// The owner's name for it.
+    /// The owner's name for the member.
     who: T,
     until: Time,
-    /// Index of its source.
+    /// Index of the member's source in [`Crowd::families`].
     source: u32,
 }
 
@@ -70,7 +70,7 @@ struct Family {
     count: usize,
 }
 
-/// A room.
+/// A room: a bounded set of members, shared among sources.
 #[derive(Debug)]
 pub(super) struct Crowd<T> {
     limit: usize,
@@ -85,11 +85,11 @@ pub(super) struct Crowd<T> {
     families: Vec<Family>,
     free_families: Vec<u32>,
     by_source: HashMap<Source, u32>,
-    /// The sources by their number of members. Those with the same number are ordered by how long they have had it,
-    /// longest first.
+    /// For each number of members, the list of the sources that have this number. The source that has had it longest
+    /// is first.
     ranks: Vec<Ends>,
     rank_links: Links,
-    /// The highest number of members of a source.
+    /// The highest number of members that any source has.
     most: usize,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Crowd<T> {
 pub(super) struct Seat(u32);
 
 impl<T: Copy> Crowd<T> {
-    /// Makes a room for `limit` members, at least one.
+    /// Makes a room for `limit` members, but for at least one.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
@@ -122,8 +122,8 @@ impl<T: Copy> Crowd<T> {
         self.limit
     }
 
-    /// Admits the member `who` until `until`, which must not be earlier than that of the previous member. Returns
-    /// its seat, and the member that had to leave because the room was full.
+    /// Admits the member `who` until the time `until`, which must not be earlier than that of the member admitted
+    /// before. Returns the seat, and the member that had to leave if the room was full.
     pub(super) fn enter(&mut self, who: T, from: IpAddr, until: Time) -> (Seat, Option<T>) {
         let displaced = if self.len >= self.limit { self.displace() } else { None };
         let source = Source::of(from);
@@ -157,13 +157,13 @@ impl<T: Copy> Crowd<T> {
         self.recount(family, -1);
     }
 
-    /// Returns the oldest member if its time has come at `now`.
+    /// Returns the oldest member if its time is over at `now`.
     pub(super) fn due(&self, now: Time) -> Option<T> {
         let oldest = self.members.get(self.all.first as usize)?;
         (oldest.until <= now).then_some(oldest.who)
     }
 
-    /// Returns when the time of the oldest member comes; `None` if the room is empty.
+    /// Returns when the time of the oldest member is over; `None` if the room is empty.
     pub(super) fn next(&self) -> Option<Time> {
         self.members.get(self.all.first as usize).map(|oldest| oldest.until)
     }
@@ -177,7 +177,7 @@ impl<T: Copy> Crowd<T> {
         Some(who)
     }
 
-    /// Changes the number of members of a source. Forgets the source with its last member.
+    /// Changes the number of members of a source. Forgets the source if it has no members left.
     fn recount(&mut self, index: u32, change: isize) {
         let family = &mut self.families[index as usize];
         let (before, source) = (family.count, family.source);
@@ -195,7 +195,8 @@ impl<T: Copy> Crowd<T> {
             self.by_source.remove(&source);
             self.free_families.push(index);
         }
-        // A source that leaves the highest rank goes to the rank below.
+        // The highest number of members changes if the source now has more than any other, or if only this source had
+        // the highest number and has lost a member.
         if now > self.most || self.ranks[self.most].first == NONE {
             self.most = now;
         }

@@ -14,25 +14,26 @@ pub(super) struct Endpoint {
     pub(super) phase: Phase,
     /// Id of the connection; `None` before the stack has given one.
     pub(super) conn: Option<ConnId>,
-    /// Its place among the lenders, while TCP may hold memory that was lent to it.
+    /// The endpoint's place in the list of lenders; `None`: TCP holds no memory that this endpoint has lent.
     pub(super) lender: Option<u32>,
-    /// Whether it is in the ready list.
+    /// Whether the endpoint is in the ready list.
     pub(super) queued: bool,
-    /// Whether its last turn left data to send, because the turn or the window ended.
+    /// Whether the endpoint's last turn left data to send, because the quantum was used up or the window was full.
     pub(super) greedy: bool,
-    /// Whether its stream has stopped for want of memory, and waits to be tried again.
+    /// Whether the stream has stopped for want of memory, and waits for another try.
     pub(super) stopped: bool,
-    /// Whether it has work that waits for the TCP window.
+    /// Whether the endpoint has work that waits for an ACK, because the TCP window is full or buffers are scarce.
     pub(super) starved: bool,
-    /// Whether it waits for buffers.
+    /// Whether the endpoint waits for buffers.
     pub(super) bufferless: bool,
-    /// Whether it was in RDMA mode and has lost its queue pair. Data of completed requests may still be on its way.
+    /// Whether the endpoint was in RDMA mode and has lost its queue pair. Data of completed requests may still be on
+    /// its way.
     pub(super) carried: bool,
-    /// How the connection ends at the end of the next turn; `None`: it does not.
+    /// How the connection ends after the endpoint's next turn; `None`: it continues.
     pub(super) farewell: Option<Farewell>,
     /// Whether stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
-    /// Number of zero-length Writes that were sent because nothing had arrived.
+    /// Number of zero-length Writes that were sent because no data had arrived (see [`peers`](super::peers)).
     pub(super) nudges: u8,
     /// Whether `Disconnected` has been reported.
     pub(super) announced: bool,
@@ -42,11 +43,12 @@ pub(super) struct Endpoint {
     pub(super) outbox: Vec<u8>,
     pub(super) peer: SocketAddr,
     pub(super) events: Arc<EventQueue>,
-    /// The listening port that this connection came in on, until it is in RDMA mode or over.
+    /// The listening port at which the connection came in, until the connection is in RDMA mode or over; `None` for
+    /// other connections.
     pub(super) listener: Option<BindId>,
-    /// Its seat among the endpoints that are in start-up, or that are over and have not closed.
+    /// The endpoint's seat in one of the [`rooms`](super::rooms); `None`: the endpoint has no seat.
     pub(super) seat: Option<(Room, Seat)>,
-    /// Set when its end takes longer than a silent peer is allowed.
+    /// The wait for a slow peer beyond `TEARDOWN_WITHIN`; `None`: there is no such wait.
     pub(super) lingers: Option<Lingers>,
 }
 
@@ -68,7 +70,7 @@ impl Endpoint {
         self.has_outbox = !self.outbox.is_empty();
     }
 
-    /// Notes how the connection ends. A reset is not replaced by a FIN.
+    /// Notes how the connection ends. A FIN does not replace a reset that was noted before.
     pub(super) fn bid(&mut self, farewell: Farewell) {
         if self.farewell != Some(Farewell::Reset) {
             self.farewell = Some(farewell);
@@ -76,22 +78,23 @@ impl Endpoint {
     }
 }
 
-/// An end that waits for a slow peer.
+/// The state of a connection that should have closed, but waits for a slow peer.
 pub(super) struct Lingers {
-    /// Time at which the wait is given up.
+    /// Time at which the wait ends.
     pub(super) until: Time,
-    /// Whether the peer was slow at the last check. Once it has taken all, it also gets time for its own end.
+    /// Whether the peer was slow at the last check. Once the peer has taken all data, it gets more time for its own
+    /// FIN.
     pub(super) slow: bool,
 }
 
-/// The rooms for endpoints that strangers can create.
+/// The rooms for endpoints that any host can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// Endpoints whose MPA Request is not complete.
     Starting,
     /// Endpoints in [`Phase::Dismissed`] or [`Phase::Closing`] whose connection still exists.
     Closing,
-    /// Endpoints of that kind that had a queue pair.
+    /// Endpoints in [`Phase::Closing`] that had a queue pair, and whose connection still exists.
     Carried,
 }
 
@@ -103,21 +106,22 @@ pub(super) enum Phase {
     Requesting { qp: QpIndex, initiator: Box<Initiator>, request: Box<Attempt> },
     /// Passive side: the MPA Request is awaited.
     Awaiting { responder: Box<Responder> },
-    /// Passive side: the MPA Request is awaited on a converted socket, and will be answered at once.
+    /// Passive side: the MPA Request is awaited on a converted socket. The engine will answer it at once with
+    /// `answer`.
     Expecting { qp: QpIndex, responder: Box<Responder>, answer: Box<ConnParam> },
-    /// Passive side: the application has the request, and has not answered.
+    /// Passive side: the application has received the request, and has not answered it.
     Pending { responder: Box<Responder> },
     /// RDMA mode, with the queue pair at this index.
     Open { qp: QpIndex },
-    /// Passive side: the connection ends without a Reply. Data that arrives now resets it.
+    /// Passive side: the connection ends without a Reply. If data arrives now, the engine resets the connection.
     Dismissed,
     /// Nothing more is sent. Arriving data is acknowledged and discarded until the connection closes.
     Closing,
 }
 
 impl Phase {
-    /// Returns the queue pair of a start-up that the program wants, and whether it is the second try; `None` in
-    /// other phases.
+    /// Returns the queue pair of a start-up that the program has asked for, and whether this is the second try;
+    /// `None` in other phases.
     pub(super) fn wanted(&self) -> Option<(QpIndex, bool)> {
         match self {
             Phase::Connecting { qp, request } | Phase::Requesting { qp, request, .. } => {
@@ -131,26 +135,27 @@ impl Phase {
 
 /// The parameters of `connect`.
 pub(super) struct Attempt {
-    /// The reserved address that it comes from; `None`: any.
+    /// The reserved local address; `None`: any.
     pub(super) from: Option<BindId>,
     pub(super) private_data: Vec<u8>,
     pub(super) ird: u16,
     pub(super) ord: u16,
-    /// The RTR kinds to offer for a peer-to-peer connection; `None`: it is not peer-to-peer.
+    /// The RTR kinds to offer for a peer-to-peer connection; `None`: the connection is not peer-to-peer.
     pub(super) rtr: Option<RtrKinds>,
     /// MPA revision to offer.
     pub(super) rev: u8,
-    /// When the peer counts as dead, once it has answered; `None`: as configured.
+    /// When TCP gives up on a silent peer that has answered once; `None`: as configured.
     pub(super) patience: Option<Patience>,
-    /// [`ConnParam::rnr_retry`].
+    /// The value of [`ConnParam::rnr_retry`].
     pub(super) rnr_retry: u8,
     /// Time by which the peer must have answered.
     pub(super) deadline: Time,
-    /// Whether this is the second try: the peer has closed a connection on which we offered a higher revision.
+    /// Whether this is the second try, because the peer has closed a connection on which we offered a higher
+    /// revision.
     pub(super) second_try: bool,
-    /// Whether octets of a Reply have come.
+    /// Whether octets of a Reply have arrived.
     pub(super) heard: bool,
-    /// Whether the connection was a socket of the program, which cannot be tried again.
+    /// Whether the connection is a converted socket of the program, for which there is no second try.
     pub(super) converted: bool,
 }
 

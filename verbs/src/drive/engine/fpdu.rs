@@ -8,7 +8,7 @@ use crate::shared::qp::QpShared;
 use crate::shared::queue::{SendView, WrNumber};
 use urnic_iwarp::Fpdu;
 
-/// Accumulates an FPDU. Octets that do not fit are a bug of the caller, and are not written.
+/// Writes an FPDU piece by piece. Octets that do not fit are not written; they are a bug of the caller.
 struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -35,7 +35,7 @@ impl Writer<'_> {
     }
 
     /// # Safety
-    /// `[src, src + len)` is readable; it may change meanwhile.
+    /// `[src, src + len)` must be readable. Its content may change during the call.
     unsafe fn memory(&mut self, src: *const u8, len: usize) {
         let Some(out) = self.out.get_mut(self.at..self.at + len) else { return };
         if self.wants_sum {
@@ -51,21 +51,21 @@ impl Writer<'_> {
     }
 }
 
-/// An FPDU to be written, and what is needed to find its payload.
+/// An FPDU to be written, with the tables that locate its payload.
 pub(super) struct Composer<'a> {
     pub(super) fpdu: &'a Fpdu<'a>,
-    /// The queue pair that sends it.
+    /// The queue pair that sends the FPDU.
     pub(super) qp: &'a QpShared,
     pub(super) table: &'a MrTable,
-    /// Whether its one's-complement sum is wanted. If not, the returned sums are 0.
+    /// Whether the caller wants the FPDU's one's-complement sum. If not, the returned sums are 0.
     pub(super) wants_sum: bool,
 }
 
 impl Composer<'_> {
     /// Writes the FPDU to the front of `out` and returns its one's-complement sum.
     ///
-    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not, or no longer, registered;
-    /// the content of `out` is then meaningless.
+    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not registered. The content of
+    /// `out` is then meaningless.
     #[inline]
     pub(super) fn write(&self, out: &mut [u8], origin: &mut Origin) -> Result<u16, MrFault> {
         let Composer { fpdu, qp, table, wants_sum } = *self;
@@ -100,8 +100,9 @@ impl Composer<'_> {
     /// The payload is that of work request `number`, from `cursor` on.
     ///
     /// Returns `None`, and changes nothing, if the payload cannot be lent: it is not contiguous, not registered, or
-    /// in the last `lone_end` octets of its message. (If nothing follows that end, it is copied, because a peer may
-    /// delay the acknowledgement of the last octets, and the request would wait for it.)
+    /// in the last `lone_end` octets of its message. The caller sets `lone_end` if no other message follows: the end
+    /// of the message is then copied, because the peer may delay the acknowledgement of the last octets, and a
+    /// request that has lent them would have to wait for it.
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,
@@ -134,8 +135,8 @@ impl Composer<'_> {
         let before = draft.len();
         let header = fpdu.header();
         draft.append(header.len())?.copy_from_slice(header);
-        // SAFETY: the memory was just resolved. The request completes when the peer has acknowledged these octets.
-        // If it ends earlier, or the region is deregistered, they are copied first (`super::lent`).
+        // SAFETY: the memory was just resolved. The request completes when the peer has acknowledged these octets. If
+        // the request ends earlier, or the region is deregistered, the octets are copied first (`super::lent`).
         if !unsafe { transport.lend(draft, at, len as usize, ours) } {
             draft.truncate(before);
             return None;
@@ -167,7 +168,7 @@ impl Composer<'_> {
         Some(urnic_crc::combine(sum, header.len() + len as usize, urnic_crc::sum(end)))
     }
 
-    /// Copies the payload, which is a part of a work request's message.
+    /// Copies the FPDU's payload, a part of a work request's message, from the request's list or inline data.
     fn gather(
         &self,
         writer: &mut Writer<'_>,

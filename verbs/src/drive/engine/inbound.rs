@@ -28,7 +28,7 @@ struct QpSink<'a> {
     shared: &'a QpShared,
     engine: EngineNumber,
     rx: &'a mut ReceiveSide,
-    /// Whether this queue pair leaves the receives of the shared queue to others that wait for them.
+    /// Whether this queue pair leaves the receives of its shared queue to queue pairs that wait for them.
     yields: bool,
     table: &'a Stags,
     reads_answered: u32,
@@ -36,35 +36,36 @@ struct QpSink<'a> {
     ready: bool,
     terminated: Option<Terminate>,
     overflow: bool,
-    /// Whether an invalidation waits for other engines.
+    /// Whether an invalidation must wait for passes of other engines.
     later: bool,
     /// Whether the peer's first FPDU has arrived.
     first: bool,
 }
 
-/// Whether a queue pair may take receives of a shared queue for which others may wait.
+/// Whether a queue pair may take receives of a shared queue while other queue pairs may wait for receives.
 #[derive(PartialEq, Eq)]
 enum Turn {
-    /// It may.
+    /// It may take receives now.
     Now,
-    /// The others come first.
+    /// Waiting queue pairs take receives first.
     Later,
 }
 
 /// The destination of an FPDU's payload.
 #[derive(Clone, Copy)]
 enum Target {
-    /// Contiguous memory.
+    /// Contiguous memory at this address.
     Memory(*mut u8),
-    /// None, because the payload has been placed.
+    /// Nowhere, because the payload has already been placed.
     Placed,
-    /// The scatter list of the receive in hand, from this offset on.
+    /// The scatter list of the receive in hand, from this offset in the list on.
     Scatter(u32),
-    /// The scatter list of this Read of the queue pair, from this offset on.
+    /// The scatter list of this Read of the queue pair, from this offset in the list on.
     Listed(WrNumber, u32),
 }
 
-/// Calls `f` with each piece (address, length, place in the range) of `[offset, offset + len)` of a scatter list.
+/// Calls `f` for each contiguous piece of the octets `[offset, offset + len)` of a scatter list, with the piece's
+/// address, its length, and its offset within these octets.
 #[inline]
 fn pieces(
     table: &MrTable,
@@ -99,13 +100,13 @@ impl QpSink<'_> {
         self.overflow |= self.shared.recv_cq.push(self.engine, wc).is_err();
     }
 
-    /// Calls `f` with the [`pieces`] of the receive in hand.
+    /// Calls `f` for the [`pieces`] of the scatter list of the receive in hand.
     fn scatter(&self, offset: u32, len: u32, f: impl FnMut(*mut u8, u32, u32)) -> Result<(), MrFault> {
         let Some(view) = self.rx.oldest(&self.shared.recv) else { return Err(MrFault::InvalidStag) };
         pieces(self.table, view.sges, receive_scopes(self.shared), offset, len, f)
     }
 
-    /// Calls `f` with the [`pieces`] of the list of Read `number` of the queue pair.
+    /// Calls `f` for the [`pieces`] of the scatter list of the queue pair's Read `number`.
     fn listed(
         &self,
         number: WrNumber,
@@ -117,8 +118,8 @@ impl QpSink<'_> {
         pieces(self.table, view.sges, self.shared.scopes, offset, len, f)
     }
 
-    /// Returns the target of `len` octets of a Read into a list; `to` is their tagged offset. The stream has checked
-    /// that they are the next octets of the oldest outstanding Read (RDMAP-39).
+    /// Returns the target of `len` octets of a Read into a list. `to` is the tagged offset of the first octet. The
+    /// stream has checked that these octets are next in the response to the oldest outstanding Read (RDMAP-39).
     #[inline(never)]
     fn list_target(&self, to: u64, len: u32) -> Result<Target, MrFault> {
         let (number, offset) = read_list::place(to);
@@ -132,14 +133,16 @@ impl Sink for QpSink<'_> {
     type Target = Target;
 
     fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
-        // A Read's sink needs only local write. Which right it needs is our own choice (docs/security.md).
+        // The standards leave open which right a Read's sink needs. Here it needs only local write
+        // (docs/security.md).
         let need = match op {
             TaggedOp::Write => Access::REMOTE_WRITE,
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
         };
         match self.table.resolve(stag, self.shared.scopes, need, to, len) {
             Ok(span) => Ok(Target::Memory(span.ptr)),
-            // The STag of lists names no memory. All other segments have been resolved or refused above.
+            // The table refuses the STag of lists, because it names no memory. The list of the Read determines the
+            // memory.
             Err(MrFault::InvalidStag) if op == TaggedOp::ReadResponse && stag == self.table.list() => {
                 self.list_target(to, len).map_err(super::access_fault)
             }
@@ -155,8 +158,8 @@ impl Sink for QpSink<'_> {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
-        // A segment comes again after its invalidation. Its payload has been placed, and the invalidation may have
-        // concerned this very memory.
+        // The stream presents a segment again when it had to wait for its invalidation. The payload was placed the
+        // first time, and its memory may be what was invalidated.
         if self.rx.grace.is_some() {
             return Ok(Target::Placed);
         }
@@ -232,7 +235,7 @@ impl Sink for QpSink<'_> {
         let span =
             self.table.resolve(stag, self.shared.scopes, Access::LOCAL_WRITE, to, size_of::<u64>() as u32);
         let ptr = span.map_err(super::access_fault)?.ptr;
-        // In the byte order of this machine, like any u64 of the application.
+        // The value is stored in the byte order of this machine, like any `u64` of the application.
         self.place(Target::Memory(ptr), 0, &original.to_ne_bytes());
         Ok(())
     }
@@ -283,8 +286,8 @@ impl Sink for QpSink<'_> {
 }
 
 impl<D: Data> Core<D> {
-    /// Hands stream data to the queue pair at `qp`. Returns what its stream cannot take now; `None` if it has taken
-    /// all.
+    /// Hands stream data to the queue pair at `qp`. Returns the data that its stream cannot take now; `None` if the
+    /// stream has taken all.
     fn receive_rdma(&mut self, endpoint: EndpointIndex, qp: QpIndex, data: D) -> Option<D> {
         let rest = self.hear(endpoint, qp, Turn::Later, |stream, sink| stream.receive(data, sink));
         let Rest { chunk: mut data, taken, wants } = rest?;
@@ -306,8 +309,8 @@ impl<D: Data> Core<D> {
         self.hear(endpoint, qp, Turn::Now, |stream, sink| stream.take_up_sends(sink).map(|()| None));
     }
 
-    /// Lets the stream of the queue pair at `qp` place and deliver, and handles the consequences. Returns what the
-    /// stream cannot take now.
+    /// Calls `receive` with the stream of the queue pair at `qp`, and handles the consequences of what the stream
+    /// places and delivers. Returns the data that the stream cannot take now.
     #[inline]
     fn hear(
         &mut self,
@@ -321,7 +324,7 @@ impl<D: Data> Core<D> {
             return None;
         };
         if tx.terminate.is_some() || shared.state().is_over() {
-            return None; // after the end, what arrives is acknowledged and discarded
+            return None; // after the end, arriving data is acknowledged and discarded
         }
         let mut inbound = QpSink {
             shared,
@@ -341,7 +344,7 @@ impl<D: Data> Core<D> {
         let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
         let initiator = tx.initiator;
         if reads_answered > 0 {
-            let own = std::mem::take(&mut tx.rtr_read); // MPAE-34
+            let own = std::mem::take(&mut tx.rtr_read); // the RTR is not reported (MPAE-34)
             tx.reads_answered += reads_answered - u32::from(own);
             if let Some(qp) = self.qps.get_mut(qp) {
                 qp.complete_sends();
@@ -357,7 +360,7 @@ impl<D: Data> Core<D> {
             self.await_receive(endpoint, qp);
         }
         if later {
-            self.may_go_on(endpoint); // in the next pass
+            self.may_go_on(endpoint); // to be tried again in the next pass
         }
         match outcome {
             Err(fault) => {

@@ -1,8 +1,8 @@
-//! Memory for incomplete FPDUs: bounded for all connections together, and not available to one source alone.
+//! Limits the memory for incomplete FPDUs of all connections together, and shares it among sources.
 //!
 //! A stream that finds no room in the [`Budget`](urnic_iwarp::Budget) stops before its next incomplete FPDU. TCP
-//! keeps what follows and shuts the window, and the connection waits here in turn. When memory has become free, or
-//! has been taken from the source that has most of it, TCP offers the octets again.
+//! keeps the octets that follow and shuts the window, and the connection waits here for its turn. When memory has
+//! become free, or the engine has taken memory from the source that has most of it, TCP offers the octets again.
 
 use super::names::{EndpointId, EndpointIndex, QpIndex};
 use super::qp::{Begun, QpCore};
@@ -15,49 +15,52 @@ use std::time::Duration;
 use urnic_iwarp::Terminate;
 use urnic_tcp::Time;
 
-/// Default maximum of incomplete FPDUs that an engine keeps, in octets: two thousand FPDUs of the largest size.
-/// Memory is allocated as they arrive.
+/// Default maximum octets of incomplete FPDUs that an engine keeps: two thousand FPDUs of the largest size. The
+/// memory is allocated as octets arrive.
 pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
-/// Memory is returned to the system when this many octets, and half of those that were in use, have become free.
+/// Memory is returned to the system once at least this many octets, and at least half of all octets that were in use,
+/// have become free.
 const MUCH: usize = 8 << 20;
-/// Approximate memory of a connection, or of a queue pair with its queues, in octets.
+/// Approximate size of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;
-/// The budget is short when it has no room for an FPDU of the largest size. This many octets are then freed.
+/// Octets that an FPDU of the largest size needs. Memory is short when the budget has less room; then at least this
+/// many octets are freed.
 const SHORT: usize = 68 << 10;
-/// An FPDU is displaced for other sources once it has been incomplete for this long. Until then its segments may be
-/// on the way.
+/// Age from which an incomplete FPDU may be displaced while other sources wait. The segments of a younger FPDU may
+/// still be on the way.
 const YOUNG: Duration = Duration::from_millis(100);
-/// An FPDU is displaced for its own source after this time.
+/// Age from which an incomplete FPDU may be displaced while only its own source waits.
 const OLD: Duration = Duration::from_secs(2);
-/// How often memory is sought while it is short.
+/// How often the engine looks for FPDUs to displace while memory is short.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Maximum number of streams that are tried in one pass.
 const TRIES_PER_PASS: usize = 16;
 
-/// The streams that have stopped.
+/// The streams that have stopped because there was no memory for their next incomplete FPDU.
 #[derive(Default)]
 pub(super) struct Stopped {
     /// Endpoints in the order in which they stopped.
     waiting: VecDeque<EndpointId>,
-    /// Endpoints of the source that had most memory at the last check. They come after all others.
+    /// Endpoints of the source that had most memory at the last check. They are tried after all endpoints of
+    /// `waiting`.
     greedy: VecDeque<EndpointId>,
     most: Option<Source>,
     /// Time of the next search for memory.
     look_at: Time,
-    /// Queue pairs that may hold frames, each at most once.
+    /// Queue pairs whose streams may hold received frames, each at most once.
     holders: Vec<QpIndex>,
-    /// Most octets in use since memory was last returned to the system.
+    /// Highest number of octets in use since memory was last returned to the system.
     peak: usize,
 }
 
 impl Stopped {
-    /// Whether no stream waits.
+    /// Returns whether no stream waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.greedy.is_empty()
     }
 
-    /// Returns when memory must be sought; `None` if no stream waits.
+    /// Returns when the engine must look for memory; `None` if no stream waits.
     pub(super) fn next(&self) -> Option<Time> {
         (!self.is_empty()).then_some(self.look_at)
     }
@@ -67,12 +70,12 @@ impl Stopped {
 struct Displaceable {
     since: Time,
     qp: QpIndex,
-    /// Octets that it has reserved.
+    /// Octets that the FPDU has reserved in the budget.
     octets: usize,
 }
 
 impl<D: Data> Core<D> {
-    /// Called after a stream has received: notes an FPDU that has begun, and a stream that holds frames.
+    /// Notes, after a stream has received, whether an incomplete FPDU has begun, and whether the stream holds frames.
     #[inline]
     pub(super) fn note_incomplete(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped, now: Time) {
         let Some(stream) = &qp.stream else { return };
@@ -86,14 +89,14 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Called when a queue pair leaves this engine.
+    /// Notes that a queue pair leaves this engine, so that it no longer counts as a holder of frames.
     pub(super) fn holds_no_more(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped) {
         if std::mem::take(&mut qp.is_holder) {
             stopped.holders.retain(|other| *other != at);
         }
     }
 
-    /// A stream has stopped: it waits for its turn.
+    /// Makes an endpoint whose stream has stopped wait for memory.
     #[cold]
     pub(super) fn wait_for_memory(&mut self, index: EndpointIndex) {
         let Some(id) = self.endpoints.id(index) else { return };
@@ -108,7 +111,7 @@ impl<D: Data> Core<D> {
         self.tend_at = Time::ZERO;
     }
 
-    /// Receive buffers are scarce: copies the content of held frames, and returns the frames.
+    /// Copies the content of all held frames and frees the frames, because receive buffers are scarce.
     #[cold]
     pub(super) fn copy_out(&mut self) {
         for at in self.stopped.holders.drain(..) {
@@ -120,8 +123,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Memory for incomplete FPDUs is short: the source that has reserved most of it loses its oldest FPDUs, and
-    /// with them their connections. Its streams wait behind all others.
+    /// Frees memory for incomplete FPDUs: ends the connections with the oldest incomplete FPDUs of the source that
+    /// has reserved most memory. From now on, this source's streams wait behind all others.
     #[cold]
     fn displace(&mut self) {
         let mut sources = HashMap::<Source, (usize, Vec<Displaceable>)>::new();
@@ -151,7 +154,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Divides the waiting streams into those of the source that has most memory, and others.
+    /// Divides the waiting streams into those of the source `most`, which has most memory, and all others.
     fn part_greedy(&mut self, most: Source) {
         let Stopped { waiting, greedy, .. } = &mut self.stopped;
         let all: Vec<_> = waiting.drain(..).chain(greedy.drain(..)).collect();
@@ -166,8 +169,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Whether much memory has become free since this last returned true. `aside` is the number of octets that have
-    /// been put aside.
+    /// Returns whether much memory has become free since this function last returned true. `aside` is the number of
+    /// octets that the transport has put aside.
     pub(super) fn has_freed_much(&mut self, aside: usize) -> bool {
         let objects = self.endpoints.len() + self.qps.len();
         let used = self.budget.reserved() + self.budget.aside() + aside + objects * OBJECT;
@@ -184,7 +187,7 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Tries streams that have stopped again, while there is memory.
+    /// Lets streams that have stopped continue, as long as there is memory.
     #[cold]
     pub(super) fn try_stopped(&mut self, now: Time) {
         if self.core.is_short() {

@@ -1,4 +1,4 @@
-//! Functions to be called at a later time, for the layers above the engine.
+//! Functions ([`Deed`]s) that the engine calls at a later time for the layers above it.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -34,7 +34,7 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Deeds by time.
+/// Deeds, earliest first.
 #[derive(Default)]
 pub(super) struct Later {
     entries: BinaryHeap<Entry>,

@@ -1,6 +1,7 @@
-//! Payload that is not copied. If the transport can, TCP is lent the memory of a work request until the peer has
-//! acknowledged the content, and the request completes then. If memory must be given back earlier, because it is
-//! deregistered or its request ends otherwise, the content is copied first.
+//! Payload that is sent without a copy. If the transport supports this, the engine lends TCP the memory of a work
+//! request until the peer has acknowledged the content. Only then the request completes. If TCP must return the
+//! memory earlier, because the memory is deregistered or the request ends with an error, TCP copies the content
+//! first.
 
 use super::endpoint::Phase;
 use super::names::{EndpointIndex, QpIndex};
@@ -15,22 +16,22 @@ use urnic_tcp::ConnId;
 /// The requests of a queue pair that have lent memory.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// Oldest first.
+    /// The requests, oldest first.
     requests: VecDeque<LentRequest>,
-    /// Octets that were acknowledged while there were such requests.
+    /// Number of octets that the peer has acknowledged so far while requests had lent memory.
     acked: u64,
-    /// Whether requests have ended before their memory came back.
+    /// Whether requests have ended before TCP returned their memory.
     abandoned: bool,
 }
 
 /// A request that has lent memory.
 struct LentRequest {
     number: WrNumber,
-    /// Count of acknowledged octets at which its memory is free.
+    /// The value of `Lent::acked` at which TCP no longer needs the memory, or [`LATER`].
     until: u64,
 }
 
-/// Placeholder: the count is not known before the end of the turn.
+/// Value of [`LentRequest::until`] during a turn, because the count is known only at the end of the turn.
 const LATER: u64 = u64::MAX;
 
 impl Lent {
@@ -43,7 +44,7 @@ impl Lent {
         }
     }
 
-    /// Whether request `number`, the oldest that is not complete, waits for its memory.
+    /// Returns whether request `number`, the oldest that is not complete, must wait until TCP returns its memory.
     #[inline]
     pub(super) fn holds(&mut self, number: WrNumber) -> bool {
         match self.requests.front() {
@@ -60,7 +61,7 @@ impl Lent {
         }
     }
 
-    /// Called at the end of a turn: TCP has all data of the turn, and `unacked` octets in all.
+    /// Notes the end of a turn: TCP now has all data of the turn, and `unacked` octets in total are not acknowledged.
     fn settle(&mut self, unacked: u64) {
         let until = self.acked.wrapping_add(unacked);
         for request in self.requests.iter_mut().rev().take_while(|request| request.until == LATER) {
@@ -68,19 +69,20 @@ impl Lent {
         }
     }
 
-    /// `octets` more are acknowledged. Returns whether the memory of the oldest request is free now.
+    /// Notes that the peer has acknowledged `octets` more. Returns whether TCP no longer needs the memory of the
+    /// oldest request.
     fn acked(&mut self, octets: u64) -> bool {
         self.acked += octets;
         self.requests.front().is_some_and(|oldest| oldest.until <= self.acked)
     }
 
-    /// Whether any memory has not come back.
+    /// Returns whether TCP may still hold memory of the queue pair.
     #[inline]
     pub(super) fn any(&self) -> bool {
         !self.requests.is_empty() || self.abandoned
     }
 
-    /// The requests have ended otherwise.
+    /// Forgets the requests, which have ended without waiting for their memory.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.abandoned |= !self.requests.is_empty();
@@ -89,14 +91,14 @@ impl Lent {
 }
 
 impl<D: Data> Core<D> {
-    /// The peer of a lender has acknowledged octets. Returns whether a request may be complete.
+    /// Notes that the peer of a lender has acknowledged octets. Returns whether a request may be complete now.
     #[inline(never)]
     pub(super) fn came_back(&mut self, index: EndpointIndex, octets: u64) -> bool {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return false };
         self.qps.get_mut(qp).is_some_and(|qp| qp.tx.lent.acked(octets))
     }
 
-    /// Enters an endpoint into the list of lenders, once.
+    /// Enters an endpoint into the list of lenders, unless it is there.
     fn lends(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         if endpoint.lender.is_none() {
@@ -118,23 +120,24 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Takes back what a lender has lent if its requests have ended without waiting for the peer, because its queue
-    /// pair has failed or no longer exists.
+    /// Takes back the memory that a lender has lent if its requests have ended without waiting for the peer, because
+    /// the queue pair has failed or no longer exists.
     #[inline(never)]
     pub(super) fn take_back_abandoned(&mut self, index: EndpointIndex, conn: ConnId) {
         let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => self.core.qps.get_mut(qp),
             _ => None,
         };
-        // A queue pair that has failed is in the ready list.
+        // The endpoint of a failed queue pair is in the ready list, so this turn comes soon after the failure.
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.lends_no_more(index);
-            // Queued frames may still be sent, because the memory is registered.
+            // Frames that the link has queued may still be sent from the memory, because it is registered.
             self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
         }
     }
 
-    /// Called after the turn of the endpoint at `index`, whose queue pair has lent memory or had lent some.
+    /// Updates the list of lenders after a turn of the endpoint at `index`, whose queue pair lends memory or did so
+    /// before.
     #[inline(never)]
     pub(super) fn settle_lent(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) else { return };
@@ -147,9 +150,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// When this returns, nothing refers to memory within `range` (addresses).
+    /// Takes back all memory within `range` (addresses): afterwards, the transport no longer refers to it.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
-        // Also drops frames of data that was sent twice, and has been acknowledged since.
+        // Also drops queued retransmissions of data that the peer has acknowledged since.
         self.transport.forget(range);
         for i in 0..self.core.lenders.len() {
             let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));

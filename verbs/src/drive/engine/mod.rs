@@ -1,9 +1,10 @@
 //! The engine: one transport, and the queue pairs whose connections run over it.
 //!
-//! The holder of the shard's lock drives the engine ([`crate::shard`]). One [`Engine::pass`] takes at most a burst
-//! of frames (after a pause some more), serves every queue pair that has work once, fires due timers, and hands the
-//! data to be sent to the wire. Inside a pass, nothing is shared and nothing blocks. Transport and clock are
-//! parameters, so that whole RNICs run against each other in one test, in virtual time.
+//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] fires due timers,
+//! gives one turn to each of a limited number of queue pairs that have work, hands their data to the wire, and
+//! receives at most one burst of frames (more after a pause). Inside a pass, no other thread accesses the engine, and
+//! nothing blocks. The transport and the clock are type parameters, so that a test can run whole RNICs against each
+//! other in virtual time.
 
 mod alarms;
 mod atomic;
@@ -72,24 +73,25 @@ use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::slab::Slab;
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
-/// A connection that was told to close, and has not closed, is reset after this long.
+/// Time that a connection may take to close; a connection that has not closed by then is reset.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
-/// Additional time if the peer lives but has not taken all that it was sent. It is about as long as kernels probe
-/// the shut window of a socket that its program has closed.
+/// Additional time to close for a slow peer, which is alive but has not taken all data. It is about as long as
+/// kernels probe the peer's shut window after the program has closed the socket.
 const LINGER_WITHIN: Duration = Duration::from_secs(300);
-/// Such a peer keeps its window shut, or has acknowledged something within this time.
+/// A peer is slow, not silent, if it keeps its window shut or has acknowledged something within this time.
 const MOVES_WITHIN: Duration = Duration::from_millis(2500);
-/// How long the end of a device waits for the FINs of peers that have acknowledged its own FIN.
+/// How long a device that ends waits for the FINs of peers that have acknowledged the device's FIN.
 const FIN_WITHIN: Duration = Duration::from_millis(250);
-/// The clock is read once in this many idle passes.
+/// While passes find no work, one in this many passes reads the clock.
 const CLOCK_EVERY: u32 = 8;
-/// After a pause of this length, frames are received before timers fire, at most `BURSTS_AFTER_PAUSE` bursts.
+/// If no timers were checked for this long, the next pass receives up to `BURSTS_AFTER_PAUSE` bursts of frames before
+/// timers fire.
 const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 4;
 /// Maximum number of endpoints that get a turn in one pass.
 const TURNS_PER_PASS: usize = 16;
-/// Once a pass has sent this many segments, no further turn begins: the engine receives, and control verbs get the
-/// engine, only between passes.
+/// Number of segments after which a pass begins no further turn, so that the pass ends soon: the engine receives at
+/// the end of a pass, and control verbs wait until a pass has ended.
 const SEGMENTS_PER_PASS: u64 = 64;
 
 /// MPA settings of an engine.
@@ -99,24 +101,25 @@ pub struct MpaConfig {
     pub rev: u8,
     /// Whether to ask for CRCs. They are off only if neither side asks for them.
     pub crc: bool,
-    /// Whether to ask for markers in what peers send.
+    /// Whether to ask peers to send markers.
     pub markers: bool,
-    /// What an initiator sends first, unless the application specifies it.
+    /// Ready-to-receive message (RTR), if any, that an initiator sends first, unless the application chooses one.
     pub rtr: RtrChoice,
     /// Maximum number of inbound Reads per queue pair.
     pub ird: u16,
     /// Maximum number of outbound Reads per queue pair.
     pub ord: u16,
-    /// Time that a peer may take for its MPA Request.
+    /// Time that a peer may take to send its MPA Request.
     pub startup_timeout: Duration,
     /// Maximum octets of incomplete FPDUs that are kept for all peers together; at least 128 KiB.
     pub incomplete_max: usize,
-    /// Maximum octets of unacknowledged data that is put aside, so that other connections get send buffers.
+    /// Maximum octets of unacknowledged data that may be put aside, that is, copied to ordinary memory, so that other
+    /// connections get send buffers.
     pub aside_max: usize,
 }
 
 impl MpaConfig {
-    /// Returns the settings of a configuration, with the usual limits.
+    /// Returns the settings that a configuration contains, with the default memory limits.
     pub(crate) fn of(config: &Config) -> Self {
         let mpa = &config.mpa;
         Self {
@@ -137,7 +140,7 @@ impl MpaConfig {
 pub(crate) struct Berth {
     pub(crate) number: EngineNumber,
     pub(crate) commons: Arc<Commons>,
-    /// The doorbells of the shard that will drive the engine.
+    /// Doorbells of the shard that will drive the engine.
     pub(crate) doorbells: Arc<Doorbells>,
 }
 
@@ -154,17 +157,17 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     posting: Posting,
     /// Number of passes since the clock was read.
     idle_passes: u32,
-    /// Whether the last pass received something that the next one may have to acknowledge.
+    /// Whether the last pass received anything that the next pass may have to acknowledge.
     owes_acks: bool,
     /// Time when timers were last checked.
     advanced: Time,
     /// Time at which the transport wants [`Transport::check`].
     check_at: Time,
-    /// Time when the device began to end; `None`: it has not.
+    /// Time at which the device began to end; `None`: the device has not begun to end.
     shutdown_at: Option<Time>,
 }
 
-/// Everything of an engine except its transport, so that the transport can report events to it.
+/// The parts of an engine to which its transport reports events.
 struct Core<D: Data> {
     table: Stags,
     endpoints: Slab<Endpoint, EndpointIndex>,
@@ -173,7 +176,7 @@ struct Core<D: Data> {
     by_qpn: Vec<Whereabouts>,
     /// Endpoints that want a turn.
     ready: Turns<EndpointIndex>,
-    /// Endpoints whose connections may hold memory that was lent to them.
+    /// Endpoints that may have lent memory to TCP.
     lenders: Vec<EndpointIndex>,
     shares: Shares,
     listeners: HashMap<BindId, Listener>,
@@ -183,13 +186,13 @@ struct Core<D: Data> {
     number: EngineNumber,
     commons: Arc<Commons>,
     mpa: MpaConfig,
-    /// Time at which `Engine::tend` has something to do, or earlier.
+    /// Earliest time at which `Engine::tend` may have something to do.
     tend_at: Time,
     /// Memory for incomplete FPDUs.
     budget: Budget,
     stopped: Stopped,
     unready: Unready,
-    /// Number of connections that were ended to free such memory.
+    /// Number of connections that were ended to free memory for incomplete FPDUs.
     displaced: u64,
     /// The time of this pass.
     now: Time,
@@ -232,7 +235,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Answers the doorbell of a queue pair that has work, or in the error state work to flush.
+    /// Answers the doorbell of a queue pair: schedules its work, or flushes its work if the queue pair is in an error
+    /// state.
     fn doorbell(&mut self, qpn: Qpn) {
         let Some(index) = self.index_of(qpn) else { return self.forward(qpn) };
         let Some(qp) = self.qps.get_mut(index) else { return };
@@ -249,7 +253,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Fires due alarms. `is_slow` tells whether the peer of a connection that does not close is merely slow.
+    /// Fires due alarms. `is_slow` returns whether the peer of a connection that does not close is slow rather than
+    /// silent.
     fn ring_alarms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
             let Some(index) = self.endpoints.find(endpoint) else { continue };
@@ -267,7 +272,7 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// Whether the peer of a connection that is over lives, and has not taken all that it was sent.
+/// Returns whether the peer of a connection is alive but has not taken all data.
 fn is_slow(transport: &impl Transport, now: Time, conn: ConnId) -> bool {
     let moves = |since| now < since + MOVES_WITHIN;
     transport.is_held_up(conn) || transport.stalled_since(conn).is_some_and(moves)
@@ -348,9 +353,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Takes the time for a pass, and returns true, unless the pass is one of those that skip this. While passes
-    /// find nothing to do, only some of them read the clock and check timers: that costs more than the rest of an
-    /// idle pass, and a timer of milliseconds may wait for a microsecond.
+    /// Reads the clock for a pass if there is work or the clock is due, and returns whether it did. Most idle passes
+    /// neither read the clock nor check timers, because both cost more than the rest of an idle pass, and timers of
+    /// milliseconds may fire a microsecond late.
     #[inline]
     fn looks_at_the_clock(&mut self) -> bool {
         let busy = self.owes_acks || !self.core.ready.is_empty() || !self.doorbells.is_empty();
@@ -362,7 +367,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         looks
     }
 
-    /// Takes the time outside of passes. The next pass reads the clock, because it may be long after this.
+    /// Reads the clock outside of passes. The next pass reads it again, because that pass may come much later.
     fn now(&mut self) -> Time {
         self.idle_passes = CLOCK_EVERY;
         self.core.now = self.clock.now();
@@ -377,7 +382,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         received
     }
 
-    /// Does what is rarely due: connections that end, streams that have stopped, deeds for later.
+    /// Handles what is rarely due: connections that must end, streams that have stopped, endpoints that wait for
+    /// buffers, and deeds for later.
     #[cold]
     fn tend(&mut self, now: Time) {
         let transport = &self.transport;
@@ -397,7 +403,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
     }
 
-    /// Ends the connections that the burst, or the clock, has condemned.
+    /// Ends the connections that the last burst or a timeout has marked for their end.
     #[cold]
     fn part(&mut self, now: Time) {
         while let Some(index) = self.core.rooms.next_parting() {
@@ -407,8 +413,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Receives before timers fire: no thread has driven the engine for a while, and timers are due. The ACKs that
-    /// they wait for may have come. Otherwise the engine would probe for, and send again, what has already arrived.
+    /// Receives before timers fire, because no thread has driven the engine for a while. The ACKs that the timers
+    /// wait for may have arrived meanwhile; if the timers fired first, the engine would probe and retransmit
+    /// needlessly.
     #[cold]
     fn hear_what_came(&mut self, now: Time) {
         for _ in 0..BURSTS_AFTER_PAUSE {
@@ -453,8 +460,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 }
 
 impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
-    /// Sending comes first and receiving last. Newly posted data leaves at once, and carries the ACKs for the data
-    /// that the previous pass received. ACKs that no data carried are sent afterwards.
+    /// A pass sends first and receives last. So newly posted data leaves at once, and carries the ACKs for the data
+    /// that the previous pass received. ACKs that no data has carried are sent afterwards.
     fn pass(&mut self) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
@@ -566,7 +573,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
-        // The peer has not been told anything.
+        // In this phase, nothing has been sent to the peer.
         let expecting = endpoint.filter(|endpoint| self.core.expecting(*endpoint));
         if let Some(endpoint) = expecting {
             self.core.give_up_connecting(endpoint);
@@ -574,7 +581,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let endpoint = endpoint.filter(|_| expecting.is_none());
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match endpoint {
-            // The Request has been sent. The peer's Reply decides how this end answers (MPAE-31).
+            // The Request has been sent. If the peer accepts, this side answers with a Terminate (MPAE-31).
             Some(_) if requesting => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
             // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
             Some(endpoint) => {
@@ -712,8 +719,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         if self.transport.is_deserted() {
             return true; // no peer exists that could acknowledge anything
         }
-        // A connection is done when it is gone, or when the peer has acknowledged our FIN, and with it all data. A
-        // peer that does not notice that this process is gone gets a moment to have its own FIN acknowledged.
+        // A connection is done when it no longer exists, or when the peer has acknowledged our FIN and so all data.
+        // For [`FIN_WITHIN`], this also waits for the peers' FINs, so that they are acknowledged while this process
+        // exists.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
         if !waited && !self.transport.is_missed() && self.core.endpoints.iter().next().is_some() {
             return false;

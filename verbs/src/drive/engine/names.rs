@@ -1,20 +1,19 @@
-//! The engine's names for connections and queue pairs. Each meaning of a number has a type of its own, so that two
-//! cannot be confused.
+//! The engine's names for connections and queue pairs. Each kind of number has its own type, so that the compiler
+//! finds a mix-up.
 //!
-//! An index is valid as long as its object exists, which is at least until the object is removed within a pass.
-//! Anything that may outlive an endpoint (alarms, queues of waiting endpoints, the transport, the program) uses an
-//! [`EndpointId`].
+//! An index is valid until its object is removed from the table. Anything that may outlive an endpoint (alarms,
+//! queues of waiting endpoints, the transport, the program) uses an [`EndpointId`].
 
 use crate::shared::cm::RequestId;
 use crate::shared::engines::EngineNumber;
 use urnic_tcp::slab::{SlabId, SlabIndex};
 
-/// Index of an endpoint, one connection, in the engine's table.
+/// Index of an endpoint (one connection) in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub(super) struct EndpointIndex(u32);
 
-/// Names one endpoint, and never another.
+/// Identifies one endpoint. Endpoints that are created later never get the same id.
 pub(super) type EndpointId = SlabId<EndpointIndex>;
 
 /// Index of a queue pair in the engine's table.
@@ -51,7 +50,7 @@ impl SlabIndex for QpIndex {
     }
 }
 
-/// The tag of a connection that has no endpoint. No endpoint has this tag.
+/// The tag of a connection that has no endpoint. It differs from the tags of all endpoints.
 pub(super) const NO_TAG: u64 = 0;
 
 /// Returns the tag by which the transport names an endpoint's connection.
@@ -66,12 +65,12 @@ pub(super) fn tagged(tag: u64) -> EndpointId {
     SlabId::from_bits(tag)
 }
 
-/// Returns the id of a connection request for the program.
+/// Returns the id by which the program names the connection request of an endpoint.
 pub(super) fn request(engine: EngineNumber, id: EndpointId) -> RequestId {
     RequestId { engine, endpoint: id.to_bits() }
 }
 
-/// Returns the endpoint of a connection request that the program answers.
+/// Returns the endpoint of a connection request.
 pub(super) fn requested(request: RequestId) -> EndpointId {
     SlabId::from_bits(request.endpoint)
 }

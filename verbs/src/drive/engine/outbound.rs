@@ -1,5 +1,5 @@
-//! Send path: queue pairs that have work take turns (deficit round robin). Each turn cuts messages into FPDUs,
-//! writes them into transmit buffers and hands those to TCP.
+//! Send path: queue pairs that have work take turns (deficit round robin). A turn cuts messages into FPDUs, writes
+//! the FPDUs into transmit buffers, and hands the buffers to TCP.
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
@@ -21,31 +21,32 @@ use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Time};
 
-/// A turn ends after the octets of this many full segments while other endpoints wait ...
+/// A turn's limit while other endpoints wait: the octets of this many full segments.
 const QUANTUM_SEGMENTS: usize = 16;
-/// ... after those of this many while none waits, because longer bursts cost the link less ...
+/// A turn's limit while no other endpoint waits, in full segments. It is higher because longer bursts cost the link
+/// less.
 const ALONE_SEGMENTS: usize = 64;
-/// ... but after this many octets at most, so that copied data is still in the cache when the link sends it, and so
-/// that others do not fall far behind if segments are large ...
+/// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
+/// endpoints do not wait long if segments are large.
 const QUANTUM_OCTETS: usize = 192 << 10;
-/// ... or after this many FPDUs.
+/// Maximum number of FPDUs of any turn.
 const QUANTUM_FPDUS: usize = 128;
 
-/// Octets of a start-up frame that are queued at a time. Every transmit buffer holds as many.
+/// Maximum octets of a start-up frame in one transmit buffer. Every transmit buffer has room for them.
 const STARTUP_RECORD: usize = 512;
 
-/// What a queue pair sends next.
+/// The outcome of looking for what a queue pair sends next.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// A message, which is now under way.
+    /// A message has been begun, and is now under way.
     Message,
-    /// Nothing: a work request that concerns only local memory has been carried out.
+    /// A work request that concerns only local memory has been carried out. There may be more to send.
     Done,
-    /// A work request that cannot be begun. It completes with this status.
+    /// The next work request cannot be begun. It completes with this status.
     Bad(WcStatus),
-    /// An Atomic of the peer whose memory is no longer available.
+    /// The memory of an Atomic of the peer is not available. This Terminate says so.
     Refused(Box<Terminate>),
-    /// A work request that concerns only local memory waits for other engines. Try again in the next pass.
+    /// A work request that concerns only local memory must wait for other engines, until the next pass at least.
     Later,
     Nothing,
 }
@@ -55,19 +56,20 @@ enum Next {
 enum Turn {
     /// There is nothing left to send.
     Idle,
-    /// The quantum is used up, or buffers ran out. Continue in the next pass.
+    /// The quantum is used up, no buffer is free, or a work request waits for other engines. The turn continues in
+    /// the next pass.
     More,
-    /// The TCP window is full. Continue when an ACK arrives.
+    /// The TCP window is full. The turn continues when an ACK arrives.
     Starved,
-    /// A work request or an inbound Read named memory that is not available.
+    /// A work request is invalid, or a work request or a request of the peer names memory that is not available.
     Fault { terminate: Terminate, culprit: Option<Culprit> },
     /// The Terminate has been handed to TCP.
     Terminated,
 }
 
 impl<D: Data> QpCore<D> {
-    /// Chooses and begins the next message. Answers to the peer and work requests alternate. A message is never
-    /// interrupted by another, because siw does not support that, and RFC 5041 §5.3 requires submission order
+    /// Chooses and begins the next message. Answers to the peer and work requests alternate. The FPDUs of different
+    /// messages are never interleaved, because siw does not support that, and RFC 5041 §5.3 requires submission order
     /// (DDP-34).
     #[inline]
     fn next_message(&mut self, table: &Stags, spares: &mut Spares) -> Next {
@@ -86,10 +88,12 @@ impl<D: Data> QpCore<D> {
             }
         }
         match self.next_work_request(table, spares) {
-            next @ (Next::Nothing | Next::Later) if !responses_first => match self.next_response(table, spares) {
-                Next::Nothing => next,
-                response => response,
-            },
+            next @ (Next::Nothing | Next::Later) if !responses_first => {
+                match self.next_response(table, spares) {
+                    Next::Nothing => next,
+                    response => response,
+                }
+            }
             next => next,
         }
     }
@@ -132,7 +136,7 @@ impl<D: Data> QpCore<D> {
         }
         let flags = view.entry.flags;
         if flags.contains(SendFlags::FENCE) && stream.reads_outstanding() > 0 {
-            return Next::Nothing; // a read fence waits for all earlier Reads and Atomics
+            return Next::Nothing; // the fence makes the request wait for all earlier Reads and Atomics
         }
         let solicited = flags.contains(SendFlags::SOLICITED);
         let op = match view.entry.op {
@@ -146,7 +150,7 @@ impl<D: Data> QpCore<D> {
         self.begin(op, length, origin, true, spares)
     }
 
-    /// Does the same as [`Self::next_work_request`] for all requests except Sends and Writes.
+    /// Continues [`Self::next_work_request`] for requests that are neither plain Sends nor plain Writes.
     #[inline(never)]
     fn next_of_other_kind(&mut self, table: &Stags, spares: &mut Spares) -> Next {
         let number = self.tx.next;
@@ -166,7 +170,7 @@ impl<D: Data> QpCore<D> {
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
                 (op, Origin::None, true)
             }
-            // The Write leaves `next` unchanged, for the Immediate Data.
+            // First, only the Write is begun. `next` stays at this request, so that its Immediate Data follows.
             SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
                 (Op::Write { stag: rkey, to: addr }, payload, false)
             }
@@ -201,7 +205,7 @@ impl<D: Data> QpCore<D> {
                 let outcome = table.register(key, addr, len, access, scopes);
                 return self.managed(table, outcome.map(|()| Grace::default()));
             }
-            // These are stored in another form, or refused when posted.
+            // Requests of these kinds are stored in another form, or were refused when they were posted.
             SendOp::Send | SendOp::SendInv(_) | SendOp::Write { .. } | SendOp::SendImm(_) => {
                 return Next::Bad(WcStatus::LocalQpOp);
             }
@@ -210,8 +214,8 @@ impl<D: Data> QpCore<D> {
         self.begin(op, length, origin, whole, spares)
     }
 
-    /// Begins the next work request's message, if possible. `whole` tells whether the message is all of the
-    /// request.
+    /// Begins a message of the next work request, if possible. `whole` tells whether this is the request's last
+    /// message.
     #[inline]
     fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
@@ -233,9 +237,9 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// The next work request concerned only local memory. It was carried out in its turn: earlier requests have
-    /// taken their data, later ones have not begun (verbs draft §8.2.2). It is done when those passes of other
-    /// engines have ended that may use the memory it took back.
+    /// Handles the outcome of the next work request, which concerns only local memory and was carried out in order:
+    /// earlier requests had read their data, and later requests had not begun (verbs draft §8.2.2). If the request
+    /// took back memory, it is done when all passes of other engines that may use this memory have ended.
     fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
         match outcome {
             Ok(grace) if grace.is_over() => {
@@ -251,7 +255,7 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// The next work request has been carried out, and may still wait for other engines.
+    /// Checks whether the next work request, which has been carried out, must still wait for other engines.
     #[cold]
     fn await_grace(&mut self, table: &Stags) -> Next {
         if self.tx.grace.as_mut().is_some_and(|grace| !table.has_ended(grace)) {
@@ -264,7 +268,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Gives the endpoint at `index` its turn. Returns true if it has more to send now.
+    /// Gives the endpoint at `index` its turn. Returns true if the endpoint has more to send now.
     pub(super) fn service(&mut self, index: EndpointIndex, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         let Some(conn) = endpoint.conn else {
@@ -278,7 +282,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.service_connected(index, conn, now, None)
     }
 
-    /// Gives a turn while buffers are scarce. A connection of a host that has its share of them waits.
+    /// Gives the endpoint its turn while buffers are scarce, unless its host already holds its share of them.
     #[cold]
     fn service_scarce(&mut self, index: EndpointIndex, conn: ConnId, now: Time) -> bool {
         let share = self.share(index, now);
@@ -291,8 +295,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         more
     }
 
-    /// Gives the connected endpoint at `index` its turn. `share` is the number of buffers that it may take while
-    /// they are scarce.
+    /// Gives the connected endpoint at `index` its turn. `share` is the number of buffers that the endpoint may take;
+    /// `None`: buffers are not scarce.
     #[inline]
     fn service_connected(
         &mut self,
@@ -324,7 +328,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         more
     }
 
-    /// Queues MPA start-up octets. Returns false if there was no buffer.
+    /// Hands the endpoint's start-up octets to TCP. Returns false if there were not enough buffers.
     fn send_outbox(&mut self, index: EndpointIndex, conn: ConnId) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return true };
         while !endpoint.outbox.is_empty() {
@@ -361,7 +365,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
                 return true;
             }
-            // Before that, a fault is answered only by closing (MPA-92).
+            // Until then, the only answer to a fault is a FIN (MPA-92).
             if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }
@@ -396,7 +400,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.posting.began(qp.tx.next.since(next));
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
-            qp.complete_sends(); // before anything is flushed, or the queue is found empty
+            qp.complete_sends(); // before `fail` flushes the requests or `finishes` examines the queue
         }
         let finished = outcome == Turn::Idle && qp.finishes();
         if nudge {
@@ -423,7 +427,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         false
     }
 
-    /// Completes requests after the turn of the endpoint at `index`. Returns true if it has something to send now.
+    /// Completes requests after the turn of the endpoint at `index`. Returns true if the endpoint now has a Terminate
+    /// to send.
     pub(super) fn complete(&mut self, index: EndpointIndex) -> bool {
         let Some(endpoint) = self.core.endpoints.get(index) else { return false };
         let Phase::Open { qp: qp_index } = endpoint.phase else { return false };
@@ -443,15 +448,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 }
 
-/// Begins the next message. Returns `Some` if there is none, so that the turn is over. `fpdus` is the rest of the
-/// turn's FPDUs; each request that concerns only local memory uses up one.
+/// Begins the next message. If none can be begun, returns how the turn ends. `fpdus` is the number of FPDUs that the
+/// turn may still send; each request that concerns only local memory counts as one FPDU.
 #[inline]
-fn begin<D: Data>(
-    qp: &mut QpCore<D>,
-    table: &Stags,
-    spares: &mut Spares,
-    fpdus: &mut usize,
-) -> Option<Turn> {
+fn begin<D: Data>(qp: &mut QpCore<D>, table: &Stags, spares: &mut Spares, fpdus: &mut usize) -> Option<Turn> {
     loop {
         match qp.next_message(table, spares) {
             Next::Message => return None,
@@ -468,14 +468,14 @@ fn begin<D: Data>(
     }
 }
 
-/// The memory of a message's payload is not, or no longer, available from its octet `at` on.
+/// Returns how a turn ends when the memory of a message's payload is not available from octet `at` of the message on.
 #[cold]
 fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
     match origin {
         Origin::Response(request) => {
             Turn::Fault { terminate: request.terminate(access_fault(fault), at), culprit: None }
         }
-        // ERR-44: nothing of the faulty FPDU was sent.
+        // ERR-44: no octet of the faulty FPDU was sent.
         Origin::WorkRequest { number, .. } => Turn::Fault {
             terminate: Terminate::LOCAL_CATASTROPHIC,
             culprit: Some(Culprit { request: number, status: WcStatus::LocalProtection }),
@@ -484,7 +484,8 @@ fn faulted(origin: Origin, fault: MrFault, at: u32) -> Turn {
     }
 }
 
-/// The records that a turn builds: segments, or trains of segments if the link takes several as one frame.
+/// Builds the records of a turn. A record is a segment, or a train: several segments that the link takes as one
+/// frame.
 struct Segments<'a, D> {
     emss: usize,
     /// Whether FPDUs carry markers.
@@ -493,13 +494,13 @@ struct Segments<'a, D> {
     mulpdu: usize,
     /// Maximum octets of a train.
     record_max: usize,
-    /// Size of the FPDUs in the record under construction, if it is a train: all have this size, except perhaps the
-    /// last. 0 if it is not a train.
+    /// If the record under construction is a train: the size of its FPDUs, all of which have this size except perhaps
+    /// the last. 0: the record is not a train.
     unit: usize,
     /// Octets after which the turn is over.
     quantum: usize,
     conn: ConnId,
-    /// The segment under construction first, then a spare.
+    /// First the record under construction, then a spare.
     drafts: &'a mut ArrayVec<D, 2>,
     spares: &'a mut Spares,
     /// Payload of at least this many octets is lent rather than copied.
@@ -509,7 +510,7 @@ struct Segments<'a, D> {
 }
 
 impl<D: Draft> Segments<'_, D> {
-    /// Cuts messages of `qp` into FPDUs until the turn is over.
+    /// Sends FPDUs of `qp`'s messages until the turn is over.
     fn run<T: Transport<Draft = D>>(
         &mut self,
         qp: &mut QpCore<T::Data>,
@@ -545,7 +546,7 @@ impl<D: Draft> Segments<'_, D> {
         }
     }
 
-    /// Takes drafts from the transport until there is a spare one. Returns false if the transport has none.
+    /// Takes drafts from the transport until there are two. Returns false if the transport has no more drafts.
     #[inline]
     fn refill<T: Transport<Draft = D>>(&mut self, transport: &mut T) -> bool {
         while !self.drafts.is_full() {
@@ -555,8 +556,8 @@ impl<D: Draft> Segments<'_, D> {
         true
     }
 
-    /// Adds the next FPDU of the message under way to the record under construction, or begins another record with
-    /// it. Returns its length on the wire; `None`: the message has no more FPDUs.
+    /// Adds the next FPDU of the message under way to the record under construction, or begins a new record with this
+    /// FPDU. Returns the FPDU's length on the wire; `None`: the message has no more FPDUs.
     #[inline]
     fn add<T: Transport<Draft = D>>(
         &mut self,
@@ -576,7 +577,7 @@ impl<D: Draft> Segments<'_, D> {
             self.hand_over(transport);
         }
         if self.drafts[0].is_empty() {
-            // With markers, the FPDUs of a message differ in size: no train.
+            // With markers, the FPDUs of a message differ in size, so they cannot form a train.
             self.unit = if fpdu.last || self.marked { 0 } else { len };
         }
         let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
@@ -622,14 +623,15 @@ impl<D: Draft> Segments<'_, D> {
         Ok(Some(len))
     }
 
-    /// Whether the record under construction has room for an FPDU of `len` octets.
+    /// Returns whether the record under construction has room for an FPDU of `len` octets.
     fn has_room(&self, len: usize) -> bool {
         let have = self.drafts[0].len();
         if self.unit > 0 && have >= self.unit {
-            // A train has FPDUs of one size, so that it can be cut between them. A smaller one ends it.
+            // The link cuts a train into segments of equal size, so all FPDUs of a train have one size. Only its last
+            // FPDU may be smaller.
             return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
         }
-        // Whole FPDUs per segment, several small ones together (RFC 5044 §5.1, MPA-43).
+        // A segment contains only whole FPDUs, and may contain several small ones (RFC 5044 §5.1, MPA-43).
         have + len <= self.emss.max(len)
     }
 

@@ -2,7 +2,8 @@
 //! only because of a particular implementation belongs here, or in `iwarp/src/peers.rs` if it concerns octets on
 //! the wire.
 //!
-//! `scripts/interop-siw` tests all of it against the kernel's siw. File names here are those of Linux 6.1.
+//! `scripts/interop-siw` tests the engine against the kernel's siw. The names of kernel files in this module are
+//! those of Linux 6.1.
 
 use super::alarms::Alarm;
 use super::names::EndpointIndex;
@@ -13,15 +14,15 @@ use std::time::Duration;
 use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
 /// Linux siw, as responder, sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
-/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK does not count.
-/// This happened in a quarter to three quarters of tries in an emulated guest. At that time nothing distinguishes
-/// siw from other peers. So an initiator sends one zero-length Write if no data has answered its first FPDU for
-/// this long. Other peers ignore that message.
+/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK is not enough. This
+/// happened in 25 to 75 % of all tries with an emulated guest. At that time nothing distinguishes siw from other
+/// peers. Therefore an initiator sends one zero-length Write if no data has answered its first FPDU for this long.
+/// Other peers ignore that message.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 
-/// Maximum number of such Writes; each waits twice as long as the one before, a second in all. A guest that is busy
-/// elsewhere may be interrupted between Reply and callback for longer than the first wait: with a single nudge, one
-/// in some hundred connections to an emulated guest hung.
+/// Maximum number of zero-length Writes to one peer. The wait doubles before each further Write; all waits together
+/// take one second. A busy guest may spend more than the first wait between Reply and callback: with only one Write,
+/// about one in a hundred connections to an emulated guest hung.
 const NUDGES: u8 = 9;
 
 // Linux siw, as initiator, drops a connection on which octets follow the MPA Reply before it has sent its first
@@ -29,7 +30,8 @@ const NUDGES: u8 = 9;
 // `urnic_iwarp::Stream` implements this in `may_send`, so no special case is needed here.
 
 impl<D: Data> Core<D> {
-    /// Sends one zero-length Write, between messages, if the peer has not answered. See [`NUDGE_AFTER`].
+    /// Sends one zero-length Write if no data of the peer has arrived and no message is under way. See
+    /// [`NUDGE_AFTER`].
     pub(super) fn nudge(&mut self, index: EndpointIndex) {
         let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =
             self.endpoints.get_mut(index)

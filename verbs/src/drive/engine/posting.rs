@@ -1,9 +1,9 @@
 //! Decides whether a posted request leaves at once or waits for requests that are posted next.
 //!
-//! A single request must leave before the poster returns. A poster of many requests is served best if they share
-//! segments and bursts. The engine cannot know which kind a request is, so it goes by the poster's recent
-//! behaviour. Several posts in a row, each time followed by a poll within [`LONGEST`], make the next posts wait for
-//! the poll. A single post, or a late poll, ends that.
+//! A single request must leave before the poster returns. If a poster posts many requests, they should share segments
+//! and bursts. The engine cannot know whether more requests will follow, so it goes by the poster's recent behaviour.
+//! Several posts in a row, each time followed by a poll within [`LONGEST`], make the next posts wait for the poll.
+//! After a single post or a late poll, posts leave at once again.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::drive::transport::Transport;
 #[cfg(test)]
 mod tests;
 
-/// How long a post may wait for the poll. A poster that takes longer does something else in between.
+/// Longest time from a post to its poll. A poster that polls later does something else in between.
 const LONGEST: Duration = Duration::from_micros(1);
-/// Number of batches in a row after which posts wait.
+/// Number of batches in a row after which posts wait. A batch is several posts and a poll within [`LONGEST`].
 const BATCHES: u8 = 4;
 /// Maximum number of queue pairs with waiting posts: a burst of the link.
 const MOST: u32 = 32;
@@ -27,24 +27,24 @@ const MOST: u32 = 32;
 /// What to do for a queue pair that was posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is the first since the last pass: send.
+    /// Send at once: this is the first post since the last pass.
     First,
-    /// Other queue pairs were posted to since the last pass.
+    /// Send at once if the queue pair has no unacknowledged data: other posts have come since the last pass.
     Further,
-    /// Wait.
+    /// Wait for the next pass.
     Wait,
-    /// Send, and before it everything that waits.
+    /// Send everything that waits, and then this request.
     All,
 }
 
-/// Posts since the last pass, and the behaviour of the poster before.
+/// The posts since the last pass, and the poster's behaviour before.
 #[derive(Default)]
 pub(super) struct Posting {
-    /// Number of queue pairs that were posted to since the last pass, except those that already waited for it.
+    /// Number of posts since the last pass, except posts to queue pairs that already wait for the next pass.
     posts: u32,
     /// Time of the first of these posts.
     since: Time,
-    /// Number of requests that were begun since.
+    /// Number of requests that were begun since then.
     begun: u32,
     /// Number of batches in a row.
     batches: u8,
@@ -53,7 +53,8 @@ pub(super) struct Posting {
 }
 
 impl Posting {
-    /// A queue pair that does not wait for a pass was posted to. Calls `now` if it is the first.
+    /// Notes a post to a queue pair that does not wait for a pass, and decides what to do. Calls `now` if this post
+    /// is the first since the last pass, or makes the waiting posts leave.
     #[inline]
     pub(super) fn posted(&mut self, now: impl Fn() -> Time) -> Verdict {
         self.posts += 1;
@@ -73,7 +74,7 @@ impl Posting {
         }
     }
 
-    /// This many requests were begun.
+    /// Notes that this many requests were begun.
     #[inline]
     pub(super) fn began(&mut self, requests: u32) {
         self.begun = self.begun.wrapping_add(requests);
@@ -85,7 +86,7 @@ impl Posting {
         self.posts > 0
     }
 
-    /// A pass at `now` has served what was posted.
+    /// Judges the poster's behaviour, after a pass at `now` has served the posts.
     #[inline]
     pub(super) fn judge(&mut self, now: Time) {
         let prompt = now <= self.since + LONGEST;
@@ -103,8 +104,8 @@ impl Posting {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// A queue pair that does not wait for a pass was posted to. Sends what may leave at once. Returns false if
-    /// nothing may.
+    /// Handles a post to a queue pair that does not wait for a pass: sends its requests if they may leave at once,
+    /// and returns whether they may.
     #[inline]
     pub(super) fn posted_to(&mut self, qpn: Qpn) -> bool {
         let verdict = self.posting.posted(|| self.clock.now());
@@ -119,7 +120,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(index) = self.idle_endpoint(qpn, verdict) else { return false };
         let now = self.now();
         let more = self.service(index, now);
-        // Requests complete after the flush, so that what was just stored reaches the wire first.
+        // Requests complete after the flush, so that the frames reach the wire first.
         self.transport.flush();
         if self.complete(index) | more {
             self.core.schedule(index);
@@ -127,9 +128,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         true
     }
 
-    /// Returns the endpoint of a queue pair that may send at once: it is connected, nothing of it waits to be sent,
-    /// and no other endpoint waits for its turn. After the first post since a pass, nothing of it may be
-    /// unacknowledged either, because posts that come while data is under way should share segments.
+    /// Returns the endpoint of a queue pair that may send at once: the queue pair is connected, has no unsent data,
+    /// and no other endpoint waits for its turn. Unless this is the first post since the last pass, the queue pair
+    /// must not have unacknowledged data either, because posts that come while data is under way should share
+    /// segments.
     #[inline]
     fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {

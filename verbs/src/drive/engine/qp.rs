@@ -21,14 +21,14 @@ use urnic_tcp::Time;
 #[repr(C, align(64))]
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
-    /// The RDMAP stream; `Some` in RDMA mode, and until the connection is gone.
+    /// The RDMAP stream; `Some` from the beginning of RDMA mode until the connection no longer exists.
     pub(super) stream: Option<Box<Stream<D>>>,
-    /// The endpoint whose connection the queue pair uses; `None`: it has none.
+    /// The endpoint whose connection the queue pair uses; `None`: the queue pair has no connection.
     pub(super) endpoint: Option<EndpointIndex>,
     pub(super) reads: ReadLimits,
     /// The engine that has the queue pair.
     pub(super) engine: EngineNumber,
-    /// Whether it is in the list of queue pairs whose streams may hold frames.
+    /// Whether the queue pair is in the list of queue pairs whose streams may hold frames.
     pub(super) is_holder: bool,
     pub(super) tx: SendSide,
     pub(super) rx: ReceiveSide,
@@ -41,16 +41,16 @@ pub(super) struct QpCore<D: Data> {
 /// Maximum numbers of outstanding Reads, as negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadLimits {
-    /// Of the peer.
+    /// Reads by the peer.
     pub(super) ird: u16,
-    /// Of this side.
+    /// Reads by this side.
     pub(super) ord: u16,
 }
 
 /// An FPDU that has begun to arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
-    /// Its number among the incomplete FPDUs of its stream.
+    /// The FPDU's number among the incomplete FPDUs of its stream.
     pub(super) number: u32,
     pub(super) since: Time,
 }
@@ -63,26 +63,26 @@ pub(super) struct SendSide {
     pub(super) next: WrNumber,
     /// First work request that has not been completed.
     pub(super) done: WrNumber,
-    /// Number of answered Reads and Atomics whose completion waits for its turn.
+    /// Number of Reads and Atomics that are answered, but cannot complete before earlier requests.
     pub(super) reads_answered: u32,
-    /// Whether the Write of the Write with immediate data at `next` has been begun, so that its Immediate Data
-    /// comes now.
+    /// Whether the Write of the request at `next`, a Write with immediate data, has been begun, so that the Immediate
+    /// Data message comes next.
     pub(super) immediate: bool,
-    /// Whether the application has asked for a graceful disconnect: a FIN once the send queue is empty.
+    /// Whether the application has asked for a graceful disconnect, which sends a FIN once the send queue is empty.
     pub(super) closing: bool,
     /// Whether an event must report that the send queue is empty.
     pub(super) tells_drained: bool,
-    /// Whether that FIN has been requested.
+    /// Whether the FIN of a graceful disconnect has been requested.
     finished: bool,
-    /// Whether inbound Reads go before new work requests at the next message boundary.
+    /// Whether answers to the peer's Reads and Atomics go before new work requests at the next message boundary.
     pub(super) responses_turn: bool,
     /// Whether an FPDU has been sent.
     pub(super) spoken: bool,
     /// Whether this side opened the connection.
     pub(super) initiator: bool,
-    /// Whether the first Read is the ready-to-receive indication, which no application has posted.
+    /// Whether the first Read is the ready-to-receive indication, which the application has not posted.
     pub(super) rtr_read: bool,
-    /// Whether a completion found no room in its queue.
+    /// Whether a completion found its completion queue full.
     pub(super) overflowed: bool,
     /// The message that is being cut into FPDUs.
     pub(super) message: Option<Box<Message>>,
@@ -90,21 +90,22 @@ pub(super) struct SendSide {
     pub(super) lent: Lent,
     /// The Terminate to send. Nothing is sent after it (RDMAP-51).
     pub(super) terminate: Option<Box<Terminate>>,
-    /// While closing: the first request that was posted too late to be sent (DDP-60).
+    /// While `closing`: the first request that was posted too late to be sent (DDP-60).
     pub(super) too_late: WrNumber,
-    /// The grace period of the request at `next`, which took back memory and is done when this is over.
+    /// The grace period of the request at `next`, which has taken back memory. The request is done when this period
+    /// is over.
     pub(super) grace: Option<Box<Grace>>,
 }
 
-/// A work request that caused the end of its queue pair.
+/// A work request that made its queue pair fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Culprit {
     pub(super) request: WrNumber,
-    /// The status with which it completes.
+    /// The status with which the request completes.
     pub(super) status: WcStatus,
 }
 
-/// A message under way.
+/// A message that is being sent.
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
     pub(super) origin: Origin,
@@ -156,23 +157,24 @@ pub(super) enum Origin {
     None,
 }
 
-/// A position in a scatter-gather list: an element, and the place of its first octet in the message.
+/// A position in a scatter-gather list: the index of an element, and the offset of its first octet in the message.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cursor {
     pub(super) element: u16,
     pub(super) base: u32,
 }
 
-/// Progress in the receive queue.
+/// Progress in the receive queue. A receive that a message has taken, but not completed, is the receive in hand.
 #[derive(Default)]
 pub(super) struct ReceiveSide {
     /// First receive that no message has taken.
     pub(super) next: WrNumber,
-    /// First receive that has not been completed; at most one before `next`.
+    /// First receive that has not been completed: the one at `next`, or the one before it.
     pub(super) done: WrNumber,
-    /// For a queue pair with a shared queue: the receive in hand, if `next` is beyond `done`.
+    /// For a queue pair with a shared queue, the place of the receive in hand, which exists if `next` is beyond
+    /// `done`; `None` for a queue pair with its own queue.
     held: Option<Box<HeldRecv>>,
-    /// The grace period of an invalidation by the message in hand, which is complete when this is over.
+    /// The grace period of an invalidation by the message in hand. The message is complete when this period is over.
     pub(super) grace: Option<Box<Grace>>,
 }
 
@@ -196,7 +198,7 @@ impl ReceiveSide {
         Some(length)
     }
 
-    /// Returns the receive in hand. If there is none, returns the next one of the queue pair's own queue.
+    /// Returns the receive in hand. If there is none, returns the next receive of the queue pair's own queue.
     #[inline]
     pub(super) fn oldest<'a>(&'a self, receives: &'a Receives) -> Option<RecvView<'a>> {
         match receives {
@@ -233,7 +235,7 @@ fn open_lanes(shared: &QpShared, engine: EngineNumber) {
     shared.recv_cq.open_lane(engine);
 }
 
-/// Returns the scopes that the memory of receives may have.
+/// Returns the scopes within which a receive's memory must be registered.
 #[inline]
 pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
     match &qp.recv {
@@ -243,7 +245,7 @@ pub(super) fn receive_scopes(qp: &QpShared) -> Scopes {
 }
 
 impl<D: Data> QpCore<D> {
-    /// Makes the part of a queue pair that is at `engine`. Called outside of passes.
+    /// Makes the part of a queue pair that belongs to `engine`. Must be called outside of passes.
     pub(super) fn new(shared: Arc<QpShared>, engine: EngineNumber) -> Self {
         open_lanes(&shared, engine);
         let rx = ReceiveSide::new(&shared.recv);
@@ -261,18 +263,18 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Whether it has completed anything.
+    /// Returns whether the queue pair has completed any request.
     pub(super) fn has_completed(&self) -> bool {
         self.tx.done != WrNumber::default() || self.rx.done != WrNumber::default()
     }
 
-    /// The queue pair is at `engine` from now on. Called outside of passes.
+    /// Notes that the queue pair belongs to `engine` from now on. Must be called outside of passes.
     pub(super) fn join(&mut self, engine: EngineNumber) {
         open_lanes(&self.shared, engine);
         self.engine = engine;
     }
 
-    /// Returns its number.
+    /// Returns the queue pair's number.
     #[inline]
     pub(super) fn qpn(&self) -> Qpn {
         Qpn(self.shared.qpn)
@@ -282,17 +284,17 @@ impl<D: Data> QpCore<D> {
         self.shared.state()
     }
 
-    /// Whether anything may be sent: a Responder waits for the Initiator's first FPDU (MPA-70).
+    /// Returns whether anything may be sent. A Responder must wait for the Initiator's first FPDU (MPA-70).
     pub(super) fn may_speak(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.may_send())
     }
 
-    /// Whether every posted work request has been handed to TCP, and every Read has been answered.
+    /// Returns whether every posted work request has been handed to TCP, and every Read has been answered.
     pub(super) fn send_queue_empty(&self) -> bool {
         self.tx.message.is_none() && self.tx.done == self.tx.next && self.nothing_to_begin()
     }
 
-    /// Whether there is no request to begin.
+    /// Returns whether there is no request to begin.
     fn nothing_to_begin(&self) -> bool {
         self.tx.closing && self.tx.next == self.tx.too_late || self.shared.send.peek(self.tx.next).is_none()
     }
@@ -306,21 +308,23 @@ impl<D: Data> QpCore<D> {
         number
     }
 
-    /// Whether requests of either side have not been sent or answered.
+    /// Returns whether requests of this side or of the peer have not been sent or answered.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
-        let under_way = matches!(self.tx.message.as_deref(), Some(Message { origin: Origin::Response(_), .. }));
+        let under_way =
+            matches!(self.tx.message.as_deref(), Some(Message { origin: Origin::Response(_), .. }));
         let own = self.tx.done != self.tx.next || !self.nothing_to_begin();
         !self.tx.finished && (pending || under_way || own)
     }
 
-    /// Whether something has arrived that is incomplete, or waits for a receive.
+    /// Returns whether an incomplete FPDU has arrived, or a Send that waits for a receive.
     pub(super) fn is_cut_short(&self) -> bool {
         let cut = |stream: &Stream<D>| stream.mid_fpdu() || stream.sends_wait();
         self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
     }
 
-    /// Returns true, once, if a disconnect was requested and all that was posted before is done.
+    /// Returns true if a disconnect was requested and all work that was posted before is done. Later calls return
+    /// false.
     pub(super) fn finishes(&mut self) -> bool {
         let finishes =
             self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);
@@ -330,10 +334,12 @@ impl<D: Data> QpCore<D> {
         finishes
     }
 
-    /// Completes requests in order. A copied request is complete once it has been handed to TCP, a request whose
-    /// memory was lent once its data is acknowledged, a Read or Atomic once it is answered (RDMAP-62).
+    /// Completes requests in order. A request whose data is copied is complete once TCP has the data. A request that
+    /// has lent memory is complete once the peer has acknowledged the data. A Read or Atomic is complete once it is
+    /// answered (RDMAP-62).
     pub(super) fn complete_sends(&mut self) {
-        // The message under way, if it is a work request's, is the last one begun.
+        // The first request that TCP does not have completely: the request of the message under way, or else the next
+        // one to begin.
         let handed = match self.tx.message.as_deref() {
             Some(Message { origin: Origin::WorkRequest { number, .. }, .. }) => *number,
             _ => self.tx.next,
@@ -362,15 +368,15 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Whether posted work is flushed, and arriving data is discarded.
+    /// Returns whether the connection is over, so that posted work is flushed and arriving data is discarded.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over()
     }
 
     /// Enters the terminate or the error state and ends all outstanding work. The send request `culprit` completes
-    /// with its status, the receive in hand with `open_receive`, everything else as flushed (verbs draft §6.2.4).
-    /// Later posts end the same way when their doorbell rings.
+    /// with its status, the receive in hand with the status `open_receive`, and everything else as flushed (verbs
+    /// draft §6.2.4). Requests that are posted later are flushed when their doorbell rings.
     pub(super) fn end(&mut self, state: QpState, culprit: Option<Culprit>, open_receive: WcStatus) {
         let was_over = self.is_over();
         self.shared.set_state(state);
@@ -384,8 +390,8 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Makes a queue pair in the error state, without a connection, like a new one (verbs draft §6.2, Error to
-    /// Idle).
+    /// Moves the queue pair, which is in the error state and has no connection, to the idle state of a new queue pair
+    /// (verbs draft §6.2, Error to Idle).
     pub(super) fn reset(&mut self) {
         self.flush(None, WcStatus::Flushed);
         let done = self.tx.done;
@@ -418,7 +424,8 @@ impl<D: Data> QpCore<D> {
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
         while let Some(wr_id) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
-            // An overflow here loses only flushes, and the queue pairs are in error already.
+            // If the completion queue overflows here, only flushed completions are lost, and their queue pairs are
+            // already in the error state.
             let _ = self.shared.recv_cq.push(self.engine, wc);
             status = WcStatus::Flushed;
         }

@@ -1,20 +1,22 @@
 //! RDMA Reads into several pieces of memory. A Read Request names only one sink (RFC 5040 §4.4). For a Read into a
-//! list, the sink is the STag of lists, [`MrTable::list`], with a tagged offset whose upper half is the number of
-//! the work request. The list stays in the send queue until the Read is complete. The peer returns both as it got
-//! them (RDMAP-14), and the stream refuses a response that differs from the oldest outstanding request (RDMAP-39).
+//! list, the sink is the STag of lists, [`MrTable::list`], with a tagged offset whose upper half is the number of the
+//! work request. The list stays in the send queue until the Read is complete. The peer's response carries STag and
+//! offset unchanged (RDMAP-14), and the stream refuses a response that differs from the oldest outstanding request
+//! (RDMAP-39).
 
 use crate::shared::memory::{Access, MrFault, MrTable};
 use crate::shared::queue::WrNumber;
 use crate::shared::scope::Scopes;
 use crate::shared::wr::Sge;
 
-/// Bits of the offset within a list. A message has less than 2^32 octets, so no offset runs into the number.
+/// Bits of the offset within a list. A message has less than 2^32 octets, so no offset within a list reaches the bits
+/// of the number.
 const OFFSET_BITS: u32 = u32::BITS;
 
-/// Returns STag and tagged offset of the sink of Read `number` into the list `sges`.
+/// Returns the STag and the tagged offset of the sink of Read `number` into the list `sges`.
 ///
-/// A list of one element is named by that element. Several elements are checked here, because the peer cannot check
-/// them, and each again when octets are placed there.
+/// If the list has one element, that element is the sink. Several elements are checked here, because the peer cannot
+/// check them. Each element is checked again when octets are placed in it.
 pub(super) fn sink(
     table: &MrTable,
     by: Scopes,
@@ -22,7 +24,7 @@ pub(super) fn sink(
     sges: &[Sge],
 ) -> Result<(u32, u64), MrFault> {
     match sges {
-        // This key would be taken for a list.
+        // This key would be mistaken for the STag of lists.
         [only] if only.lkey == table.list() => Err(MrFault::InvalidStag),
         [only] => Ok((only.lkey, only.addr)),
         several => {
@@ -34,7 +36,7 @@ pub(super) fn sink(
     }
 }
 
-/// Returns the Read that a tagged offset stands for, and the offset in its list.
+/// Returns the number of the Read that a tagged offset encodes, and the offset in the Read's list.
 pub(super) fn place(to: u64) -> (WrNumber, u32) {
     (WrNumber((to >> OFFSET_BITS) as u32), to as u32)
 }

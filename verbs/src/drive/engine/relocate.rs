@@ -1,5 +1,5 @@
-//! Moves between the engines of a device: idle queue pairs, and connections whose request the program has accepted
-//! with a queue pair of another engine.
+//! Moves queue pairs and connections between the engines of a device: a queue pair while it is idle, and a connection
+//! when the program accepts its request with a queue pair of another engine.
 
 use super::endpoint::{Endpoint, Farewell};
 use super::names::{self, QpIndex, Qpn};
@@ -16,12 +16,12 @@ use std::any::Any;
 /// Where a queue pair is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Whereabouts {
-    /// It was never here, or no longer exists.
+    /// The queue pair was never at this engine, or no longer exists.
     #[default]
     Unknown,
     /// In this engine's table.
     Here(QpIndex),
-    /// It moved to that engine. If it has moved on, that engine knows where.
+    /// The queue pair moved from this engine to the named engine, which knows where it went next.
     Away(EngineNumber),
 }
 
@@ -43,7 +43,7 @@ impl<D: Data + Send + 'static> Core<D> {
         self.by_qpn[slot] = Whereabouts::Here(index);
     }
 
-    /// Removes an idle queue pair, which moves to engine `to`.
+    /// Removes an idle queue pair that moves to engine `to`.
     pub(super) fn release_idle_qp(&mut self, qpn: Qpn, to: EngineNumber) -> Result<Parcel, Error> {
         let index = self.idle_qp(qpn)?;
         let mut core = self.qps.remove(index).ok_or(Error::UnknownQp(qpn.0))?;
@@ -52,7 +52,7 @@ impl<D: Data + Send + 'static> Core<D> {
         Ok(core)
     }
 
-    /// Takes in a queue pair and looks at its queues, because doorbells that came before it were lost.
+    /// Takes in a queue pair and looks at its queues, because doorbells that rang here before its arrival were lost.
     pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
         let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
             return Err(Error::Invalid("the queue pair belongs to an engine of another kind"));
@@ -68,8 +68,8 @@ impl<D: Data + Send + 'static> Core<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Rings at the engine that a queue pair has moved to. An unknown queue pair is about to come, or no longer
-    /// exists.
+    /// Rings the doorbell at the engine to which a queue pair has moved. Does nothing for an unknown queue pair,
+    /// which is about to arrive or no longer exists.
     #[cold]
     pub(super) fn forward(&self, qpn: Qpn) {
         if let Some(Whereabouts::Away(to)) = self.by_qpn.get(qpn.0 as usize)
@@ -82,7 +82,8 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Gives up the connection of a request that waits for its answer.
+    /// Removes the connection of a request that the program has not answered, and returns it as a parcel for another
+    /// engine; `None` if the transport cannot part with connections.
     pub(super) fn part_with_request(&mut self, request: RequestId) -> Result<Option<Parcel>, Error> {
         self.now();
         let index = self.core.pending(request)?;
@@ -95,7 +96,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(Some(Box::new(Relocated { endpoint, stream })))
     }
 
-    /// Takes in the connection of a request from another engine.
+    /// Takes in a connection with an unanswered request, which comes from another engine.
     pub(super) fn take_in_request(&mut self, parcel: Parcel) -> Result<RequestId, Error> {
         let now = self.now();
         let Ok(relocated) = parcel.downcast::<Relocated>() else { return Err(Error::RequestGone) };
@@ -113,7 +114,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             endpoint.conn = Some(conn);
         }
         if !listens {
-            // The listener was closed meanwhile, and this engine's requests with it.
+            // The listener was closed meanwhile, and so were all its requests at this engine.
             self.core.end_startup(id.index, Farewell::Reset, None);
             return Err(Error::RequestGone);
         }

@@ -1,6 +1,7 @@
-//! Connections that strangers can create, each kind in a room of its own: those in start-up, requests that the
-//! program has not answered, and those that are over and have not closed. The rooms and the connections of the
-//! program's queue pairs together leave free places in TCP's table, so that no kind keeps newcomers out.
+//! Limits the connections that any host can create. There is a room with a maximum number of seats for each kind of
+//! these: connections in start-up, requests that the program has not answered, and connections that are over but have
+//! not closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
+//! newcomers always get in.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
@@ -23,15 +24,15 @@ pub(super) struct Rooms {
     carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
-    /// Endpoints that end once the burst has been handled. They need not take turns with queue pairs, because each
-    /// of them has cost its peer a frame.
+    /// Endpoints that end once the burst has been handled. They need not wait for a turn among the queue pairs,
+    /// because each has cost its peer at least one frame.
     parting: Vec<EndpointIndex>,
 }
 
 impl Rooms {
-    /// Makes the rooms of a stack that has at most `connections`. Of 524,288 connections, 4,096 may be in start-up,
-    /// 8,192 may wait for the program, and 16,384 that never had a queue pair may be closing. Of those that had
-    /// one, as many as there are queue pairs may be closing.
+    /// Makes the rooms of a TCP stack that has at most `connections`. Of 524,288 connections, 4,096 may be in
+    /// start-up, 8,192 may wait for the program, and 16,384 that never had a queue pair may be closing. Of
+    /// connections that had a queue pair, as many may be closing as a device may have queue pairs.
     pub(super) fn new(connections: u32) -> Self {
         let all = connections as usize;
         Self {
@@ -55,7 +56,7 @@ impl Rooms {
         !self.parting.is_empty()
     }
 
-    /// Takes one of the endpoints that end now; `None` if there is none.
+    /// Takes one of the endpoints that end now; `None` if no endpoint ends.
     pub(super) fn next_parting(&mut self) -> Option<EndpointIndex> {
         self.parting.pop()
     }
@@ -70,8 +71,8 @@ impl Rooms {
 }
 
 impl<D: Data> Core<D> {
-    /// Seats an endpoint until `until`. If the room is full, resets the oldest endpoint of the source that has
-    /// most.
+    /// Seats an endpoint in `room` until `until`. If the room is full, resets the oldest endpoint of the source that
+    /// has most seats there.
     pub(super) fn take_seat(&mut self, index: EndpointIndex, room: Room, until: Time) {
         self.leave_seat(index);
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
@@ -92,7 +93,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// An endpoint is over: it has [`TEARDOWN_WITHIN`] to close, or more if it [`waits`](Self::waits_for_peer).
+    /// Moves an endpoint that is over to [`Phase::Closing`]. Its connection has [`TEARDOWN_WITHIN`] to close, or
+    /// longer if it [waits for its peer](Self::waits_for_peer).
     pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.phase = Phase::Closing;
@@ -103,8 +105,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Ends the connection of an endpoint that is not in RDMA mode, once the burst has been handled. Use a FIN only
-    /// if nothing was sent to the peer.
+    /// Ends the connection of an endpoint that is not in RDMA mode, once the burst has been handled. The caller may
+    /// ask for a FIN only if nothing was sent to the peer.
     pub(super) fn dismiss(&mut self, index: EndpointIndex, farewell: Farewell) {
         match farewell {
             Farewell::Fin => {
@@ -134,7 +136,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Resets overdue connections: those whose MPA Request is not complete (MPA-75, MPA-76), and those whose peer
-    /// does not close, unless `is_slow` explains why.
+    /// does not close and is not slow (`is_slow`).
     pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         for room in [Room::Starting, Room::Closing, Room::Carried] {
             for _ in 0..ENDED_PER_PASS {

@@ -1,15 +1,16 @@
-//! Send buffers: no host has more of them than are free for all others together, and no host keeps buffers that
-//! others need.
+//! Shares the send buffers among hosts, so that no host holds more of them than are free, or keeps buffers that other
+//! hosts need.
 //!
-//! TCP keeps every record until the peer acknowledges it. A peer that does not acknowledge thus holds buffers, and
-//! a few hundred connections of one host could hold all of them, so that no peer could be answered. While less than
-//! half of the buffers are free, a host that holds more than its share gets none, and its connections wait here.
+//! TCP keeps every record until the peer acknowledges it. A peer that does not acknowledge thus holds buffers, and a
+//! few hundred connections of one host could hold all of them, so that no peer could be answered. While less than
+//! half of the buffers are free, a host that already holds as many buffers as are free gets none, and its connections
+//! wait here.
 //!
-//! Many hosts together can still hold all buffers. When few are free, and a host that holds fewer than others wants
-//! some, the records of the hosts that hold most are put aside: in ordinary memory, where they wait for their
-//! acknowledgement as before. No peer loses anything by that, and no peer has to be judged. That memory is bounded.
-//! When it is used up, the source that has most octets outstanding loses those connections whose peers have
-//! acknowledged nothing for long.
+//! Many hosts together can still hold all buffers. When few buffers are free, and a host wants buffers although other
+//! hosts hold more than it does, records of the hosts with most buffers are put aside: they are copied to ordinary
+//! memory, where they wait for their acknowledgement as before. No peer loses data by this, so the engine need not
+//! decide which peer misbehaves. The memory for records that are put aside is limited. When it is used up, the engine
+//! ends connections whose peers have acknowledged nothing for long, at the source that has most octets outstanding.
 
 use super::endpoint::{Farewell, Phase};
 use super::names::{EndpointId, EndpointIndex};
@@ -22,16 +23,16 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_tcp::{ConnId, Time};
 
-/// Maximum octets that are put aside: full-size records from thirty times as many buffers as a port on a network
-/// has.
+/// Maximum octets that may be put aside. This is enough for thirty times as many full-size records as a port on a
+/// network has buffers.
 pub(crate) const ASIDE_MAX: usize = 128 << 20;
-/// While more than one of this many parts is free, every host gets buffers.
+/// While at least 1/`PLENTY_PART` of the buffers is free, every host gets buffers.
 const PLENTY_PART: usize = 2;
-/// While less than one of this many parts is free, records are put aside ...
+/// When less than 1/`FEW_PART` of the buffers is free, records are put aside.
 const FEW_PART: usize = 8;
-/// ... until one of this many parts is free.
+/// Records are put aside until 1/`ENOUGH_PART` of the buffers is free.
 const ENOUGH_PART: usize = 4;
-/// This many buffers are reserved for frames of headers alone: acknowledgements and resets.
+/// Number of buffers that are reserved for frames without payload: acknowledgements and resets.
 const RESERVE: usize = 64;
 /// How long a count of what the hosts hold remains valid.
 const COUNT_EVERY: Duration = Duration::from_millis(4);
@@ -39,7 +40,8 @@ const COUNT_EVERY: Duration = Duration::from_millis(4);
 const TRY_EVERY: Duration = Duration::from_millis(1);
 /// A connection is displaced when its peer has acknowledged nothing for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of the memory for what is put aside, one of this many parts is freed at a time.
+/// Each time, connections are displaced until they have freed 1/`FREED_PART` of the memory for records that are put
+/// aside.
 const FREED_PART: usize = 16;
 
 /// The hosts that hold buffers, and the endpoints that wait for some.
@@ -51,14 +53,14 @@ pub(super) struct Shares {
     /// Number of unacknowledged records of each host: those at `counted_at`, plus those sent since.
     held: HashMap<Source, usize>,
     counted_at: Option<Time>,
-    /// Time of the next search for records to put aside, after one that found none.
+    /// Time before which the engine does not search for records to put aside, because the last search found none.
     look_at: Time,
-    /// Number of connections that were ended to free memory.
+    /// Number of connections that were ended to free memory for records that are put aside.
     pub(super) displaced: u64,
 }
 
 impl Shares {
-    /// Returns when connections that wait must be tried again; `None` if there are none.
+    /// Returns when waiting connections must be tried again; `None` if no connection waits.
     pub(super) fn next(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.try_at)
     }
@@ -73,28 +75,28 @@ impl Shares {
 #[derive(Default)]
 struct Holder {
     buffers: usize,
-    /// Its connections, and since when each has acknowledged nothing.
+    /// Connections to the host, each with the time since which the host has acknowledged nothing on it.
     connections: Vec<(Time, ConnId)>,
 }
 
 /// A connection whose peer has not acknowledged all data.
 struct Outstanding {
-    /// Since when the peer has acknowledged nothing.
+    /// Time since which the peer has acknowledged nothing.
     since: Time,
     endpoint: EndpointIndex,
-    /// Octets that it has not acknowledged.
+    /// Number of octets that the peer has not acknowledged.
     octets: u64,
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Whether enough buffers are free that no counting is needed.
+    /// Returns whether so many buffers are free that each host's buffers need not be counted.
     #[inline]
     pub(super) fn has_plenty(&self) -> bool {
         self.transport.send_buffers() >= self.transport.all_send_buffers() / PLENTY_PART
     }
 
-    /// Returns how many buffers the endpoint at `index` may take while they are scarce. If none, it waits for its
-    /// turn.
+    /// Returns how many buffers the endpoint at `index` may take while buffers are scarce. If the result is 0, the
+    /// endpoint now waits for buffers.
     #[cold]
     pub(super) fn share(&mut self, index: EndpointIndex, now: Time) -> usize {
         let Some(endpoint) = self.core.endpoints.get(index) else { return 0 };
@@ -113,7 +115,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
         let Some(id) = self.core.endpoints.id(index) else { return 0 };
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return 0 };
-        // An acknowledgement is a reason to try again at once.
+        // With this flag, an acknowledgement makes the endpoint try again at once.
         endpoint.starved = true;
         if !std::mem::replace(&mut endpoint.bufferless, true) {
             if self.core.shares.waiting.is_empty() {
@@ -122,7 +124,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.core.shares.waiting.push_back(id);
             self.core.tend_at = self.core.tend_at.min(self.core.shares.try_at);
         }
-        // A reset frees all its buffers.
+        // An endpoint that is about to be reset gets its turn, because the reset frees all its buffers.
         usize::from(endpoint.farewell == Some(Farewell::Reset))
     }
 
@@ -138,8 +140,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         shares.counted_at = Some(now);
     }
 
-    /// Puts records aside, first those of the hosts that have most buffers, as long as these have more than `held`.
-    /// Of a host's connections, those come first that have acknowledged nothing for longest.
+    /// Puts records aside until enough buffers are free: only records of hosts that have more than `held` buffers,
+    /// hosts with most buffers first. Within a host, the connection comes first on which nothing was acknowledged for
+    /// longest.
     #[cold]
     fn put_aside(&mut self, held: usize, now: Time) {
         let mut holders = HashMap::<Source, Holder>::new();
@@ -174,8 +177,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Nothing more can be put aside: the source that has most octets outstanding loses connections that have
-    /// acknowledged nothing for [`PATIENCE`], the longest first.
+    /// Ends connections, because no more records can be put aside: connections of the source that has most octets
+    /// outstanding, on which nothing was acknowledged for at least [`PATIENCE`]; the longest silence first.
     #[cold]
     fn displace(&mut self, now: Time) {
         self.core.shares.look_at = now + TRY_EVERY;
@@ -216,12 +219,13 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             Some(Phase::Awaiting { .. } | Phase::Pending { .. } | Phase::Dismissed | Phase::Closing) => {
                 core.dismiss(index, Farewell::Reset);
             }
-            // A start-up that the program wants. Its time is limited anyway.
+            // A start-up that the program has asked for continues, because it has a time limit anyway.
             Some(Phase::Connecting { .. } | Phase::Requesting { .. } | Phase::Expecting { .. }) | None => {}
         }
     }
 
-    /// Buffers are scarce: counts those that the endpoint at `index` has taken. It had `before` of them.
+    /// Counts the buffers that the endpoint at `index` has taken while buffers are scarce. Before, it had `before`
+    /// buffers.
     #[cold]
     pub(super) fn took_buffers(&mut self, index: EndpointIndex, before: usize) {
         let Some(endpoint) = self.core.endpoints.get(index) else { return };
@@ -230,7 +234,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         *self.core.shares.held.entry(Source::of(endpoint.peer.ip())).or_default() += taken;
     }
 
-    /// Schedules connections that wait for buffers again, a few at a time.
+    /// Schedules connections that wait for buffers, only a few at a time while buffers are scarce.
     pub(super) fn try_bufferless(&mut self, now: Time) {
         if now < self.core.shares.try_at {
             return;

@@ -18,7 +18,7 @@ impl Stags {
         Self { table, engine: engine.index() }
     }
 
-    /// Returns the table.
+    /// Returns the device's table.
     pub(super) fn shared(&self) -> &Arc<MrTable> {
         &self.table
     }

@@ -1,4 +1,5 @@
-//! How connections end: Terminate, FIN, loss, disconnect, destruction of the queue pair.
+//! How connections end: by a Terminate, a FIN, the loss of the connection, a disconnect, or the queue pair's
+//! destruction.
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Lingers, Phase};
@@ -16,28 +17,29 @@ use std::net::SocketAddr;
 use urnic_iwarp::{Cause, TaggedOp, Terminate};
 use urnic_tcp::{CloseReason, ConnId};
 
-/// Why this side makes a queue pair leave RTS.
+/// The reason why this side makes a queue pair leave the RTS state.
 #[derive(Debug)]
 pub(super) enum Why {
-    /// The peer broke the protocol.
+    /// The stream could not process what the peer sent, because it breaks the protocol or there is no memory for it.
     Fault(Cause),
-    /// A work request is wrong; `None`: an inbound Read lost its memory.
+    /// A work request is invalid; `None`: the memory of an inbound Read or Atomic is no longer available.
     WorkRequest(Option<Culprit>),
-    /// A completion found no room in its queue.
+    /// A completion found its completion queue full.
     CompletionQueueFull,
-    /// The peer's FIN came while there was work left (ERR-46).
+    /// The peer's FIN came while requests were unsent or unanswered (ERR-46).
     WorkLeft,
-    /// The peer's source had most of the memory for incomplete FPDUs, and others needed some of it.
+    /// The peer's source had more memory for incomplete FPDUs than any other source, and memory was needed.
     Displaced,
-    /// The peer acknowledged nothing, its source had most octets outstanding, and others needed the memory.
+    /// The peer acknowledged nothing for long, its source had most octets outstanding, and memory for records that
+    /// are put aside was needed.
     Unacknowledged,
-    /// The application requested it.
+    /// The application requested the end of the connection.
     Requested,
 }
 
 impl<D: Data> Core<D> {
-    /// Ends the connection at the end of its next turn, and at the latest [`TEARDOWN_WITHIN`] from now, unless it
-    /// [`waits`](Self::waits_for_peer) for its peer.
+    /// Ends the connection after the endpoint's next turn. If the connection does not close within
+    /// [`TEARDOWN_WITHIN`], it is reset, unless it [waits for its peer](Self::waits_for_peer).
     pub(super) fn farewell(&mut self, index: EndpointIndex, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.bid(farewell);
@@ -48,8 +50,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A fault on this side of queue pair `qp`: sends the Terminate, if there is one, then a FIN, and ends all
-    /// outstanding work (RDMAP-72, RDMAP-85).
+    /// Handles a fault that this side has found at queue pair `qp`: sends the Terminate, if there is one, then a FIN,
+    /// and ends all outstanding work (RDMAP-72, RDMAP-85).
     pub(super) fn fail(&mut self, qp: QpIndex, terminate: Option<Terminate>, why: Why) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         if core.is_over() {
@@ -59,7 +61,7 @@ impl<D: Data> Core<D> {
             Why::WorkRequest(culprit) => (*culprit, WcStatus::Flushed),
             Why::Fault(Cause::MessageTooLong { .. }) => (None, WcStatus::LocalLength),
             Why::Fault(Cause::ReceiveMemory) => (None, WcStatus::LocalProtection),
-            // The sink is our own: the oldest request that is not complete is the Read that named it.
+            // The faulty sink is on this side. The Read or Atomic that named it is the oldest incomplete request.
             Why::Fault(Cause::Tagged { op: TaggedOp::ReadResponse, .. } | Cause::AtomicSink(_)) => (
                 Some(Culprit { request: core.tx.done, status: WcStatus::LocalProtection }),
                 WcStatus::Flushed,
@@ -68,10 +70,10 @@ impl<D: Data> Core<D> {
             _ => (None, WcStatus::Flushed),
         };
         let peer = core.endpoint.and_then(|index| self.endpoints.get(index)).map(|endpoint| endpoint.peer);
-        // A Responder that has received nothing valid sends nothing (MPA-70, MPA-92).
+        // A Responder that has received no valid FPDU sends nothing (MPA-70, MPA-92).
         let terminate = terminate.filter(|_| core.may_speak());
         let event = fault((core.qpn(), peer), &why, terminate.as_ref(), culprit.is_some(), open_receive);
-        // Before the flush, because a program that sees a flushed request may ask for the reason at once.
+        // This comes before the flush, because a program that sees a flushed request may ask for the reason at once.
         if let Some(t) = &terminate {
             core.shared.set_terminate(info(t, true));
         }
@@ -101,7 +103,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A Terminate has arrived: nothing but a FIN is sent from now on (ERR-47, RDMAP-85).
+    /// Handles the peer's Terminate: ends all outstanding work. From now on, only a FIN is sent (ERR-47, RDMAP-85).
     pub(super) fn terminated(&mut self, qp: QpIndex, terminate: Terminate) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.complete_sends();
@@ -125,8 +127,8 @@ impl<D: Data> Core<D> {
         self.farewell(index, Farewell::Fin);
     }
 
-    /// The peer's FIN has arrived. Remaining work ends as flushed. This side closes, too; if there was remaining
-    /// work, it first sends a Terminate that says so (ERR-46).
+    /// Handles the peer's FIN: flushes the remaining work and closes this side of the connection, too. If there was
+    /// remaining work, this side first sends a Terminate (ERR-46).
     pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
@@ -134,7 +136,7 @@ impl<D: Data> Core<D> {
                     return;
                 }
                 let Some(core) = self.qps.get_mut(qp) else { return };
-                // The FIN has acknowledged what had arrived.
+                // The segment with the FIN has acknowledged data, so requests may be complete.
                 core.complete_sends();
                 let cut_short = core.is_cut_short();
                 if core.has_work_left() && core.may_speak() && !cut_short && !core.is_over() {
@@ -168,7 +170,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// The TCP connection is gone, for any reason.
+    /// Handles the end of the TCP connection, whatever its reason, and removes the endpoint.
     pub(super) fn connection_gone(&mut self, index: EndpointIndex, reason: CloseReason) {
         if let Some((qp, second)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             self.never_came_up(index, qp, second, reason);
@@ -186,7 +188,7 @@ impl<D: Data> Core<D> {
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
                         CloseReason::Aborted if closing => DisconnectReason::Aborted,
-                        // A connection that no side has given up is aborted only if the link is lost.
+                        // If neither side has ended the connection, it was aborted because the link is lost.
                         CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };
@@ -201,15 +203,15 @@ impl<D: Data> Core<D> {
         self.endpoints.remove(index);
     }
 
-    /// The connection of a start-up that the application wants is gone.
+    /// Reports that the TCP connection has ended during a start-up that the application has asked for.
     fn never_came_up(&mut self, index: EndpointIndex, qp: QpIndex, second: bool, reason: CloseReason) {
         let qpn = self.release_qp(qp);
         let reason = match reason {
-            // The reason why the first try failed is more useful.
+            // The peer has refused the second try. The reason why the first try failed, a reset, is more useful.
             CloseReason::Refused if second => ConnectFailure::Reset,
             CloseReason::Refused => ConnectFailure::Refused,
             CloseReason::TimedOut => ConnectFailure::TimedOut,
-            // Aborted because the link is lost.
+            // `Aborted` means here that the link is lost.
             CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
             CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
         };
@@ -229,7 +231,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Disconnects gracefully: sends what is posted, then a FIN (DDP-43). Requests posted from now on end as
+    /// Disconnects gracefully: sends all posted requests, then a FIN (DDP-43). Requests that are posted later are
     /// flushed (DDP-60).
     pub(super) fn disconnect_qp(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
@@ -245,7 +247,7 @@ impl<D: Data> Core<D> {
         self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
     }
 
-    /// Disconnects gracefully, with an event when the send queue is empty.
+    /// Disconnects gracefully, and raises an event when the send queue is empty.
     pub(super) fn drain_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self.known(qpn)?;
         let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
@@ -257,14 +259,14 @@ impl<D: Data> Core<D> {
         Ok(())
     }
 
-    /// Leaves the terminate state for the error state, without waiting for the peer.
+    /// Moves the queue pair to the error state at once, without waiting for the peer.
     pub(super) fn enter_error(&mut self, qp: QpIndex) {
         if let Some(core) = self.qps.get_mut(qp) {
             core.end(QpState::Error, None, WcStatus::Flushed);
         }
     }
 
-    /// Moves a queue pair from Error to Idle. The remains of the old connection end by themselves.
+    /// Moves a queue pair from Error to Idle. Its old connection, if it still exists, ends without the queue pair.
     pub(super) fn reuse_qp(&mut self, qpn: Qpn) -> Result<(), Error> {
         let qp = self.known(qpn)?;
         let core = self.qps.get_mut(qp).ok_or(Error::UnknownQp(qpn.0))?;
@@ -273,7 +275,7 @@ impl<D: Data> Core<D> {
             QpState::Error => {}
             state => return Err(Error::QpState { qpn: qpn.0, state }),
         }
-        // The next peer must not get the last peer's grants.
+        // Access that the last peer was granted must end before the queue pair gets another peer.
         self.table.queue_pair_gone(core.shared.scopes.qp)?;
         let old = core.endpoint.take();
         core.reset();
@@ -284,12 +286,13 @@ impl<D: Data> Core<D> {
         Ok(())
     }
 
-    /// The application destroys queue pair `qp`: no completion follows, but what TCP holds is still delivered.
+    /// Removes queue pair `qp`, which the application destroys. No completions follow, but TCP still delivers the
+    /// data that it holds.
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(mut core) = self.qps.remove(qp) else { return };
         Self::holds_no_more(&mut core, qp, &mut self.stopped);
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
-        // If this fails, the process is ending. No other queue pair has this scope.
+        // This fails only while the process ends, and then has no effect, because no other queue pair has this scope.
         let _ = self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
@@ -303,8 +306,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// A connection loses its queue pair and continues without it until it ends. The application is told now how it
-    /// ends, because later events would find no queue pair.
+    /// Separates a connection from its queue pair. The connection continues alone until it ends. The application gets
+    /// its last event now, because later events would find no queue pair.
     fn lose_queue_pair(&mut self, index: EndpointIndex, qpn: Qpn) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let event = match endpoint.phase {
@@ -323,9 +326,9 @@ impl<D: Data> Core<D> {
         self.close_endpoint(index);
     }
 
-    /// Whether a connection that has not closed in time may continue to wait: a reset would destroy data of
-    /// completed requests that the peer has not taken. Such a peer reads slowly, or not at all for a while. A
-    /// silent peer is not waited for.
+    /// Returns whether a connection that has not closed in time may wait longer. It waits for a slow peer, because a
+    /// reset would destroy data of completed requests that the peer has not taken. It does not wait for a silent
+    /// peer.
     pub(super) fn waits_for_peer(&mut self, index: EndpointIndex, is_slow: &impl Fn(ConnId) -> bool) -> bool {
         let now = self.now;
         let Some(endpoint) = self.endpoints.get_mut(index) else { return false };
@@ -349,7 +352,7 @@ impl<D: Data> Core<D> {
         std::mem::replace(&mut lingers.slow, slow) || slow
     }
 
-    /// The connection did not close in time.
+    /// Resets a connection that has not closed in time.
     pub(super) fn teardown_timed_out(&mut self, index: EndpointIndex) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.farewell = Some(Farewell::Reset);
@@ -358,8 +361,8 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// Returns the event for a failure. `None` if the application requested the failure, or if a completion reports it:
-/// that of the request to blame, or that of the receive in hand, whose status is `open_receive`.
+/// Returns the event for a failure. `None` if the application requested the failure, or if a completion reports it.
+/// That is the completion of the culprit, or of the receive in hand, whose status is `open_receive`.
 fn fault(
     (qpn, peer): (Qpn, Option<SocketAddr>),
     why: &Why,
@@ -380,7 +383,7 @@ fn fault(
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn: qpn.0, peer, cause, detail, terminate: terminate.map(|t| info(t, true)) };
-    // The Terminate tells the kind of error, even if it cannot be sent.
+    // The kind of error follows from the Terminate, even if the Terminate cannot be sent.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
         _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),
         Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),
@@ -389,7 +392,7 @@ fn fault(
     })
 }
 
-/// Returns a Terminate in the form for the application.
+/// Returns a Terminate in the form that the application gets.
 fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     TerminateInfo {
         sent,
@@ -400,8 +403,8 @@ fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     }
 }
 
-/// Returns the status that a received Terminate gives the oldest incomplete work request, which it presumably
-/// concerns.
+/// Returns the status of the oldest incomplete work request after a Terminate was received, because the Terminate
+/// presumably concerns this request.
 fn blame(terminate: &Terminate) -> WcStatus {
     match (terminate.layer, terminate.etype) {
         (0, 1) => WcStatus::RemoteAccess,

@@ -1,10 +1,10 @@
-//! Sends of peers that have found no receive, and wait for one. This is the receiver-not-ready retry of other
-//! transports, without its packets (DDP-50).
+//! Sends of peers that have found no posted receive, and wait until the application posts one. This does what the
+//! receiver-not-ready retry of other transports does, but without any packets (DDP-50).
 //!
-//! The stream copies such Sends aside and serves the other messages. When the stream has no room for more, the
-//! transport keeps the rest and shuts the window. A queue pair with waiting Sends sets a flag in the part that it
-//! shares with the application, which then rings when it posts a receive. Queue pairs that wait for one shared queue
-//! are served in the order in which they began to wait.
+//! The stream copies waiting Sends to memory of its own and serves the other messages. When that memory is full, the
+//! transport keeps the data that follows and shuts the window. A queue pair with waiting Sends sets a flag that the
+//! application's threads see, so that they ring the doorbell when they post a receive. Queue pairs that wait for
+//! receives of the same shared queue are served in the order in which they began to wait.
 
 use super::alarms::Alarm;
 use super::names::{EndpointId, EndpointIndex, QpIndex};
@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use urnic_tcp::Time;
 
-/// How long a Send waits for each retry that the connection allows.
+/// Time that a Send may wait, for each retry of [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// The peer's FIN waits behind its Sends as long as a receive comes at least this often.
+/// Longest time between receives for which the peer's FIN waits behind the peer's Sends.
 const FIN_WAITS: Duration = Duration::from_secs(1);
-/// When a list of waiting endpoints has become this long, endpoints that no longer exist are removed.
+/// Length of a list of waiting endpoints at which those that no longer exist are removed.
 const CLEAR_AT: usize = 64;
-/// How long this engine leaves receives to another engine whose turn it is. The other engine takes its receive within
-/// this time, unless no thread drives it.
+/// How long this engine leaves receives to another engine whose turn it is. The other engine takes a receive within
+/// this time, unless no thread drives that engine.
 const TURN_WITHIN: Duration = Duration::from_millis(1);
 
 /// How a queue pair waits for receives.
@@ -35,15 +35,15 @@ const TURN_WITHIN: Duration = Duration::from_millis(1);
 pub(super) struct Awaits {
     /// Whether Sends of the peer may wait.
     may: bool,
-    /// How long each Send may wait; `None`: without limit.
+    /// Time that each Send may wait; `None`: no limit.
     limit: Option<Duration>,
-    /// Since when the oldest Send has been waiting; `None`: none waits.
+    /// Time at which the oldest waiting Send became the oldest; `None`: no Send waits.
     since: Option<Time>,
-    /// When the peer's FIN arrived behind the waiting Sends; `None`: it has not.
+    /// Time at which the peer's FIN arrived behind the waiting Sends; `None`: no FIN waits.
     finished: Option<Time>,
     /// Whether an alarm is set.
     alarm: bool,
-    /// Whether the stream has stopped as well, because it has no more room.
+    /// Whether the stream has stopped, because it has no room for more waiting Sends or an invalidation is not done.
     pub(super) stopped: bool,
 }
 
@@ -54,7 +54,7 @@ impl Awaits {
         Awaits { may: rnr_retry > 0, limit, ..Self::default() }
     }
 
-    /// Whether a message that begins must leave the receives of a shared queue to those that wait for them.
+    /// Returns whether a message that begins must leave the receives of a shared queue to Sends that already wait.
     #[inline]
     pub(super) fn yields(&self, receives: &Receives) -> bool {
         match receives {
@@ -63,8 +63,8 @@ impl Awaits {
         }
     }
 
-    /// Returns when the connection ends if nothing changes, and why: a Send has waited too long, or the peer's FIN has.
-    /// `None` if the wait has no limit, or if none waits.
+    /// Returns when the wait ends if no receive comes, and what will then have waited too long: a Send or the peer's
+    /// FIN. `None` if no Send waits, or if the wait has no limit.
     fn due(&self) -> Option<(Time, Overdue)> {
         let since = self.since?;
         let send = self.limit.map(|limit| (since + limit, Overdue::Send));
@@ -78,7 +78,7 @@ impl Awaits {
     }
 }
 
-/// The thing that has waited too long.
+/// What has waited too long: a Send, or the peer's FIN behind it.
 #[derive(Clone, Copy)]
 enum Overdue {
     Send,
@@ -90,7 +90,7 @@ enum Overdue {
 pub(super) struct Unready {
     /// Endpoints whose own queue may have a receive now.
     posted: Vec<EndpointId>,
-    /// Endpoints at shared queues, by the number of the queue.
+    /// Endpoints that wait for receives of shared queues, by the number of the queue.
     shared: HashMap<u32, Queue>,
     /// Whether a shared queue may have a receive now.
     shared_posted: bool,
@@ -103,12 +103,12 @@ struct Queue {
     srq: Arc<SrqShared>,
     waiting: VecDeque<EndpointId>,
     clear_at: usize,
-    /// Since when the available receives have been left to other engines.
+    /// Time since which this engine has left the available receives to other engines; `None`: it does not.
     leaves_since: Option<Time>,
 }
 
 impl Unready {
-    /// Whether there may be receives for some of them.
+    /// Returns whether there may be receives for waiting endpoints.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.shared_posted || !self.posted.is_empty()
@@ -124,7 +124,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Makes the queue pair `qp`, where Sends of the peer wait, ask for receives, unless it already does.
+    /// Makes the queue pair `qp`, where Sends of the peer wait, ask for receives, unless it already asks.
     #[cold]
     pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(endpoint) = self.endpoints.id(index) else { return };
@@ -158,7 +158,7 @@ impl<D: Data> Core<D> {
         self.watch_waiting(index, qp);
     }
 
-    /// Sets the alarm for what is due next, unless one is set.
+    /// Sets the alarm for the end of the wait, unless an alarm is set.
     fn watch_waiting(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         if let Some((at, _)) = core.awaits.due()
@@ -168,7 +168,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Returns whether the peer's FIN waits behind Sends, which have been acknowledged to the peer.
+    /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends wait that were
+    /// acknowledged to the peer.
     pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
         let now = self.now;
         let Some(core) = self.qps.get_mut(qp) else { return false };
@@ -180,14 +181,15 @@ impl<D: Data> Core<D> {
         true
     }
 
-    /// Notes that the queue pair's own queue may have a receive, or that its stream may continue without one.
+    /// Notes that a receive may be available in the queue pair's own queue, or that the stream may continue without
+    /// one.
     #[cold]
     pub(super) fn may_go_on(&mut self, index: EndpointIndex) {
         self.unready.posted.extend(self.endpoints.id(index));
     }
 
-    /// Handles the alarm. Ends the stream if a Send has waited as long as it may (ERR-22), or takes the FIN behind the
-    /// Sends if that has waited long enough. Otherwise, sets the alarm anew.
+    /// Handles the alarm: ends the stream if a Send has waited too long (ERR-22), or handles the peer's FIN if the
+    /// FIN has waited too long. If neither has, sets the alarm again.
     pub(super) fn receive_timed_out(&mut self, index: EndpointIndex) {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
@@ -206,7 +208,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Discards the waiting Sends, and from now on those that find no receive, because the application takes no more.
+    /// Discards the waiting Sends, and from now on all Sends that find no receive, because the application has asked
+    /// for a disconnect.
     pub(super) fn discard_unready(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(stream) = &mut core.stream else { return };
@@ -223,7 +226,7 @@ impl<D: Data> Core<D> {
     fn take_up(&mut self, id: EndpointId) -> TakenUp {
         let Some(index) = self.endpoints.find(id) else { return TakenUp::GONE };
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else {
-            // It has lost its queue pair: what arrives is discarded.
+            // The endpoint has lost its queue pair: arriving data is discarded.
             return TakenUp { resumes: Some(index), ..TakenUp::GONE };
         };
         let waits = |core: &&mut Box<QpCore<D>>| core.awaits.is_waiting() || core.awaits.stopped;
@@ -234,7 +237,7 @@ impl<D: Data> Core<D> {
         let waits = !core.is_over() && core.stream.as_ref().is_some_and(|stream| stream.sends_wait());
         let took = core.rx.next != before;
         if took {
-            core.awaits.since = Some(self.now); // from now on, the wait of the next one
+            core.awaits.since = Some(self.now); // the next Send's wait begins now
         }
         let resumes = core.awaits.stopped && (took || !waits);
         if resumes {
@@ -253,11 +256,11 @@ impl<D: Data> Core<D> {
 
 /// Outcome of an attempt to serve waiting Sends.
 struct TakenUp {
-    /// Whether no Send waits there now.
+    /// Whether no Send waits at the endpoint now.
     done: bool,
-    /// Whether it has taken a receive.
+    /// Whether a Send has taken a receive.
     took: bool,
-    /// The endpoint, if its stream has room again and the transport keeps more data.
+    /// The endpoint, if its stream can take more data that the transport keeps.
     resumes: Option<EndpointIndex>,
 }
 
@@ -280,7 +283,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Gives the receives of a shared queue to the endpoints that wait for them, in the order in which they began to
+    /// Gives the receives of the shared queue `number` to waiting endpoints, in the order in which they began to
     /// wait.
     fn serve_shared(&mut self, number: u32, now: Time) {
         let engine = self.core.number;
@@ -293,9 +296,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
         queue.leaves_since = None;
         let srq = queue.srq.clone();
-        // If this engine has waited for the others in vain, it takes all receives.
+        // This engine takes one receive and then leaves the turn to the other waiting engines. If it has waited for
+        // them in vain, it takes all receives that it needs.
         let shares = !others_turn && srq.is_awaited_elsewhere(engine);
-        // One attempt for each endpoint that waits now, because an endpoint whose stream continues may wait again,
+        // Each endpoint that waits now gets one attempt. An endpoint whose stream continues may begin to wait again
         // behind the others.
         for _ in 0..queue.waiting.len() {
             let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };
@@ -305,7 +309,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 srq.has_served(engine);
             }
             if !done {
-                // The endpoint keeps its turn; there are no more receives.
+                // There are no more receives. The endpoint stays first in the queue.
                 self.go_on(resumes, now);
                 break;
             }

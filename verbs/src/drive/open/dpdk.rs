@@ -1,4 +1,4 @@
-//! Makes engines on a DPDK port from a configuration, each with a queue of the port.
+//! Makes engines that use a DPDK port, from a configuration. Each engine has one queue of the port.
 
 use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Clock;
@@ -64,11 +64,13 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         before_cleanup(close_ports);
     }
     let usual = PortOptions::default();
-    // Buffers of memory links are large. On a network, one host may hold at most half of the buffers (`senders`).
+    // The buffers of memory links are large, so fewer suffice. A port on a network gets twice as many, because one
+    // host may hold at most half of them (`engine::senders`).
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
     let wanted = config.engine.count();
     let queues = u16::try_from(wanted).unwrap_or(u16::MAX);
-    // The queues share the buffers of a port with one queue, as far as a connection's window allows.
+    // All queues together get as many buffers as a port with one queue, but each gets enough for a connection's
+    // window.
     let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
     let rx_frames = receive_frames(config);
     let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, node, ..usual };
@@ -118,7 +120,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
         }
         e => failed(&e),
     })?;
-    // Faults are injected into complete frames, and into copies.
+    // With injected faults, nothing is lent, because faults change copies of complete frames.
     let lends = port.caps().lends.filter(|_| fault.is_none() && config.memory.lend == Lend::Auto);
     let mpa = MpaConfig::of(config);
     let attributes = EngineAttr {
@@ -143,7 +145,7 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let capture = capture.map_err(|e| failed(&e))?;
     let mut captures = capture.into_iter().flatten();
     let queue = |(number, port)| {
-        // With equal seeds, all queues would lose their frames in step.
+        // Each queue gets a seed of its own. With equal seeds, all queues would lose frames at the same positions.
         let fault = fault.map(|f| Impairment { seed: f.seed.wrapping_add(number), ..f });
         DpdkPort::new(port, fault.as_ref(), lends, captures.next())
     };
@@ -165,13 +167,14 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     Ok(Opened { first, others, memory: Arc::new(Arena::new(&eal)) })
 }
 
-/// Minimum number of buffers of a queue in each direction, beside those that the driver holds.
+/// Minimum number of buffers of a queue in each direction, besides the buffers that the driver holds.
 const LEAST_FRAMES: u32 = 384;
 
-/// The interface that `urnic run` shows to programs; the kernel does not have it.
+/// Name of the interface that `urnic run` shows to programs. The kernel does not have this interface.
 const SHOWN: &str = "urnic0";
 
-/// Refuses an address that the kernel has on an interface, because both would answer for it.
+/// Refuses an address that the kernel has on an interface, because the kernel and the device would both answer for
+/// it.
 fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     let has = |i: &InterfaceAddress| {
         let address = i.address.as_ref().and_then(|a| match ip {
@@ -189,9 +192,9 @@ fn not_of_the_kernel(ip: IpAddr) -> Result<()> {
     }
 }
 
-/// Returns the number of receive buffers of each queue, beside those of the driver. They suffice for a window of
-/// full segments that all wait for a lost one, of which at most three quarters of the buffers are held. They take
-/// at most a quarter of the memory.
+/// Returns the number of receive buffers of each queue, besides the driver's buffers. A third more than a window of
+/// full segments is enough, because segments that wait for a lost segment may hold at most three quarters of the
+/// buffers. Apart from a minimum number, the buffers occupy at most a quarter of the memory.
 fn receive_frames(config: &Config) -> u32 {
     let mtu = u32::from(config.port.mtu).max(576);
     let window = config.tcp.recv_window.div_ceil(mtu - 60);
@@ -203,7 +206,7 @@ fn receive_frames(config: &Config) -> u32 {
 
 fn tcp(config: &Config) -> TcpConfig {
     let t = &config.tcp;
-    // No other traffic uses such a link.
+    // A limit on the queueing delay makes sense only on a memory link, which no other traffic uses.
     let alone = config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
     TcpConfig {
         queue_delay: t.queue_delay.filter(|_| alone),

@@ -1,4 +1,4 @@
-//! Makes engines on the kernel's sockets from a configuration.
+//! Makes engines that use the kernel's sockets, from a configuration.
 
 use super::{Opened, choose_kernel, secret};
 use crate::drive::clock::Watch;

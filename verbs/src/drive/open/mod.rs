@@ -1,4 +1,4 @@
-//! Makes engines from a configuration.
+//! Makes the engines of a device from its configuration.
 
 #[cfg(feature = "dpdk")]
 mod dpdk;
@@ -16,7 +16,7 @@ use urnic_config::{Choice, Config, CrcKernel, Mac};
 
 /// The parts of a device.
 pub(crate) struct Opened {
-    /// Its engines, in the order of their numbers.
+    /// The engine with number 0. The others follow in the order of their numbers.
     pub(crate) first: Undriven,
     pub(crate) others: Vec<Undriven>,
     /// The source of registered memory.
@@ -34,7 +34,7 @@ pub(crate) fn open(config: &Config) -> Result<Opened> {
 #[cfg(feature = "dpdk")]
 use dpdk::open as open_port;
 
-/// Reports that this build has no ports.
+/// Returns the error that this build does not support ports.
 #[cfg(not(feature = "dpdk"))]
 fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     Err(Error::Open(
@@ -54,7 +54,7 @@ pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     }
 }
 
-/// Returns the index of the host's interface that has an address of the device; `None` if there is none.
+/// Returns the index of the host's interface that has an address of the device; `None` if no interface has it.
 pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     match &config.port.spec {
         None => host::interface(address),
@@ -62,7 +62,7 @@ pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     }
 }
 
-/// Whether the host's kernel has an address.
+/// Returns whether the host's kernel has an address on an interface.
 pub(crate) fn has_address(address: IpAddr) -> bool {
     host::interface(address).is_some()
 }

@@ -1,10 +1,11 @@
-//! Octets that may be sent again, kept in ordinary memory, so that their buffers are free for others.
+//! Payload that has been put aside: it waits for its acknowledgement in ordinary memory, so that its send buffers are
+//! free for other connections.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts the octets of a port that have been put aside.
+/// The number of octets of a port that are put aside at present.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Put(Arc<AtomicUsize>);
 
@@ -15,7 +16,7 @@ impl Put {
     }
 }
 
-/// Octets that have been put aside. They count until they are dropped.
+/// Octets that have been put aside. The port counts them until they are dropped.
 #[derive(Debug)]
 pub(crate) struct Aside {
     octets: Box<[u8]>,

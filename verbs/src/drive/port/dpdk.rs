@@ -1,8 +1,8 @@
-//! A DPDK port under an engine.
+//! A port that sends and receives through DPDK.
 //!
-//! DPDK's buffers are not `Send`, because their pools serve one user at a time. One thread at a time uses an
-//! engine, its port and everything made from the port's pools, under the shard's lock; they move together. All
-//! `Send` implementations here rest on that.
+//! DPDK's buffers are not `Send`, because only one thread at a time may use their pools. Under the shard's lock, one
+//! thread at a time uses an engine, its port and all buffers from the port's pools, and another thread gets all of
+//! them together. All `Send` implementations here rely on this.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -23,12 +23,14 @@ use crate::drive::wakeup::Wakeup;
 
 /// Number of queued frames at which a burst is sent before the end of the pass.
 const EAGER: usize = 32;
-/// Octets of queued payload at which a burst is sent without waiting for the end of the pass, so that the receiver works on
-/// it while we make the next.
+/// Octets of queued payload at which a burst is sent before the end of the pass, so that the receiver can process
+/// this burst while the engine builds the next one.
 const EAGER_OCTETS: usize = 32 << 10;
-/// Size, in octets, from which payload is lent rather than copied. Smaller pieces are not worth two more mbufs.
+/// Size, in octets, from which payload is lent rather than copied. For smaller pieces, two more mbufs cost more than
+/// a copy.
 const LENDS_FROM: usize = 4096;
-/// Maximum number of queued frames to this host itself. Like any link, this one drops what it cannot hold.
+/// Maximum length of the hairpin, the queue of frames to this host itself, and of the queue of strays. Frames that do
+/// not fit are dropped, as on any link.
 const HAIRPIN: usize = 1024;
 
 /// A received frame.
@@ -74,7 +76,7 @@ pub(crate) struct MbufPayload {
     unit: u16,
 }
 
-/// Where the octets of a payload are.
+/// The place of a payload's octets.
 #[derive(Clone)]
 enum Octets {
     Mbufs(TxPayload),
@@ -160,7 +162,7 @@ impl Freeze for MbufDraft {
     }
 }
 
-/// Faults to inject into what the port sends.
+/// A simulated link that injects faults into the frames that the port sends.
 struct Fault {
     link: Link<Vec<u8>>,
     now: Time,
@@ -170,18 +172,18 @@ struct Fault {
 pub(crate) struct DpdkPort {
     port: urnic_dataplane::Port,
     queue: TxQueue,
-    /// Octets of payload that were queued since the last burst.
+    /// Octets of payload in frames that were queued since the last burst.
     queued: usize,
     hairpin: VecDeque<RxFrame>,
     strays: VecDeque<Stray>,
     wires_turn: bool,
     fault: Option<Box<Fault>>,
     capture: Option<Box<Capture>>,
-    /// Number of mbufs left in the receive pool at which it counts as low.
+    /// The receive pool is low if it has fewer free mbufs than this number.
     low: usize,
     /// Number of mbufs in the send pool.
     send_buffers: usize,
-    /// Number of frames that were dropped for want of a buffer or a place in the queue.
+    /// Number of frames that were dropped because there was no buffer or no place in a queue.
     unsent: u64,
     spares_checksum: bool,
     lends: Option<ExternalMemory>,
@@ -192,8 +194,8 @@ pub(crate) struct DpdkPort {
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
-    /// Wraps an open port. `fault` impairs what it sends. Memory of the kind `lends` is sent without a copy.
-    /// `capture` records all frames.
+    /// Wraps an open port. `fault` describes the faults to inject into sent frames. Memory of the kind `lends` may be
+    /// sent without a copy. `capture` records all frames.
     pub(crate) fn new(
         port: urnic_dataplane::Port,
         fault: Option<&Impairment>,
@@ -204,7 +206,8 @@ impl DpdkPort {
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             send_buffers: port.tx_capacity(),
-            // Injected corruption must be noticed, as on a real wire, so the checksums must be real then.
+            // With injected faults, frames need complete checksums, so that the peer notices corruption as on a real
+            // wire.
             spares_checksum: port.caps().tx_checksum != TxChecksum::Software && fault.is_none(),
             lends,
             port,
@@ -230,7 +233,8 @@ impl DpdkPort {
         }
     }
 
-    /// Moves the queued frames to where the engine of the first queue gets them.
+    /// Moves copies of the queued frames to the queue of strays, because the peer does not serve this queue. The
+    /// engine of the port's first queue sends them.
     #[cold]
     fn go_astray(&mut self) {
         let (strays, unsent) = (&mut self.strays, &mut self.unsent);
@@ -309,12 +313,12 @@ impl DpdkPort {
                     self.send_burst();
                 }
             }
-            // This is like a drop on the wire: TCP sends the segment again.
+            // This is like a loss on the wire: TCP retransmits the segment.
             None => self.unsent += 1,
         }
     }
 
-    /// Sends a frame with payload that has been put aside: copies all of its payload into one buffer.
+    /// Sends a frame with payload that has been put aside, by copying all payload of the frame into one buffer.
     #[cold]
     fn emit_copy(&mut self, emit: &Emit<'_, MbufPayload>) {
         let mut octets = Vec::new();
@@ -327,7 +331,7 @@ impl DpdkPort {
             return;
         };
         room.copy_from_slice(&octets);
-        // The buffer has no other payload, so the headers fit in front of it, even those of the longest train.
+        // The buffer contains only payload of this frame, so the headers fit in front of it, even if it is a train.
         if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
             self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
         }
@@ -352,7 +356,7 @@ impl Port for DpdkPort {
         if let Some(fault) = &mut self.fault {
             fault.now = now;
         }
-        // The wire and the hairpin take turns while both have frames.
+        // While the hairpin has frames, every second call receives from the hairpin instead of the wire.
         self.wires_turn = self.hairpin.is_empty() || !self.wires_turn;
         if self.wires_turn {
             self.port.rx_burst(into);
@@ -432,7 +436,7 @@ impl Port for DpdkPort {
     }
 
     fn gso_max(&self) -> usize {
-        // Faults must hit single segments, as on a real wire.
+        // With injected faults, frames carry single segments, so that a fault hits one segment as on a real wire.
         if self.fault.is_some() { 0 } else { self.port.gso_max() }
     }
 
@@ -451,7 +455,7 @@ impl Port for DpdkPort {
             return false;
         }
         let Some(at) = NonNull::new(at.cast_mut()) else { return false };
-        // SAFETY: the caller keeps this function's contract, and the port can send this memory.
+        // SAFETY: the caller fulfils this function's contract, and the port can send this memory.
         unsafe { draft.0.lend(self.port.tx_pool(), at, len) }
     }
 

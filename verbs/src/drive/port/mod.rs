@@ -1,4 +1,4 @@
-//! What TCP over a port needs from a network port, and the ports that exist.
+//! The interface of a network port to the TCP stack above it, and the kinds of ports.
 //!
 //! TCP is generic over [`Port`], so that the same code drives a DPDK port in production (`dpdk`) and a simulated
 //! wire in virtual time ([`sim`]).
@@ -20,19 +20,20 @@ use super::wakeup::Wakeup;
 /// Maximum number of frames taken from a port in one burst.
 pub const BURST: usize = 32;
 
-/// How a port chooses one of its queues for a frame that arrives.
+/// How a port chooses the queue at which a frame arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// In an unknown way.
+    /// The way is not known.
     Unknown,
-    /// The frame arrives at the queue that has the number of the queue from which the peer sends it.
+    /// The frame arrives at the queue with the same number as the queue from which the peer has sent it.
     Paired,
-    /// By the hash of a NIC, in the form that [`Steering::like_nic`](urnic_tcp::Steering::like_nic) expects.
+    /// A NIC chooses the queue by a hash of the frame's addresses and ports, which
+    /// [`Steering::like_nic`](urnic_tcp::Steering::like_nic) computes from these values.
     #[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // no other port has a NIC
     Nic {
-        /// The 16 bits that the NIC's key repeats.
+        /// The 16 bits whose repetition is the NIC's hash key.
         key: u16,
-        /// Number of entries of the NIC's table.
+        /// Number of entries of the NIC's table of queues.
         entries: u32,
     },
 }
@@ -41,19 +42,19 @@ pub enum Spread {
 pub trait Port: Send {
     /// A received frame.
     type Frame: Frame + Send + 'static;
-    /// Finished payload, shared by reference count between TCP's retransmission queue and the frames under way.
+    /// Finished payload. TCP's retransmission queue and queued frames share it by reference count.
     type Payload: Payload + Send;
     /// Payload under construction.
     type Draft: Freeze<Payload = Self::Payload> + Send;
 
-    /// Takes frames that have arrived by `now`, at most [`BURST`]. Begins a pass.
+    /// Takes frames that have arrived by `now`, at most [`BURST`].
     fn receive(&mut self, now: Time, into: &mut ArrayVec<Self::Frame, BURST>);
 
-    /// Returns a frame with these octets, as if it had been received; `None` while there is no buffer for it. With
-    /// `trusted`, its checksums need no check.
+    /// Makes a frame with these octets, as if the port had received it; `None` while there is no buffer for it. With
+    /// `trusted`, the TCP stack need not check the frame's checksums.
     fn adopt(&mut self, octets: &[u8], trusted: bool) -> Option<Self::Frame>;
 
-    /// Prefetches all of a frame that will be read soon.
+    /// Prefetches a whole frame that will be read soon.
     fn prefetch(frame: &Self::Frame);
 
     /// Returns a fresh buffer for payload; `None` while the pool is empty.
@@ -65,16 +66,16 @@ pub trait Port: Send {
     /// Returns the number of all send buffers.
     fn all_send_buffers(&self) -> usize;
 
-    /// Returns the number of frames that [`Port::emit`] can take now.
+    /// Returns how many frames [`Port::emit`] can queue now.
     fn room(&self) -> usize;
 
     /// Builds a frame from headers and payload pieces, and queues it for sending.
     fn emit(&mut self, emit: Emit<'_, Self::Payload>);
 
-    /// Hands queued frames to the wire. Ends a pass.
+    /// Hands queued frames to the wire.
     fn flush(&mut self);
 
-    /// Returns when the port itself wants another pass, whatever happens; `None`: never.
+    /// Returns when the port wants another pass, even if no frame arrives; `None`: it wants none.
     fn next_deadline(&self) -> Option<Time>;
 
     /// Returns the size of all receive buffers, in octets.
@@ -87,70 +88,72 @@ pub trait Port: Send {
     /// dropped.
     fn receive_pool_short(&self) -> bool;
 
-    /// Returns the payload octets that one frame may carry to the other end of the link as several segments; 0 if
-    /// it cannot carry several. May change while the link comes up, and with every peer.
+    /// Returns how many octets of payload one frame may carry as several segments to the other end of the link; 0 if
+    /// a frame can carry only one segment. The value may change when the link comes up or the peer changes.
     fn gso_max(&self) -> usize;
 
-    /// Returns the size, in octets, from which a contiguous piece should be lent rather than copied; `usize::MAX`
-    /// if the port cannot lend.
+    /// Returns the size, in octets, from which a contiguous piece of payload should be lent rather than copied;
+    /// `usize::MAX` if the port cannot send lent memory.
     fn lends_from(&self) -> usize {
         usize::MAX
     }
 
-    /// Appends `len` octets at `at` to a draft without copying them. With `ours`, they are in memory of the
-    /// device's own allocator. Returns false, and changes nothing, if the port cannot send them in place.
+    /// Appends `len` octets at `at` to a draft without copying them. `ours` tells whether they are in memory of the
+    /// device's own allocator. Returns false, and changes nothing, if the port cannot send them from where they are.
     ///
     /// # Safety
-    /// The octets must stay readable until nothing refers to them: neither the payload that the draft becomes,
-    /// unless [`Port::make_own`] has copied it, nor queued frames of it, which [`Port::forget`] drops.
+    /// The octets must stay readable as long as anything refers to them. The payload that the draft becomes refers to
+    /// them until it is dropped or [`Port::make_own`] has copied them. Queued frames of the payload refer to them
+    /// until they are sent or [`Port::forget`] has dropped them.
     unsafe fn lend(&mut self, _draft: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
         false
     }
 
-    /// Copies the parts of `payload` that were lent from within `range` (addresses). Returns false if they cannot
-    /// be copied.
+    /// Copies the parts of `payload` that are lent memory within `range` (addresses). Returns false if they cannot be
+    /// copied.
     fn make_own(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
         true
     }
 
-    /// Copies a payload to ordinary memory, so that its buffers are free again once no frame refers to them. Each
-    /// transmission copies it once more.
+    /// Puts a payload aside: copies it to ordinary memory, so that its buffers are free once no queued frame refers
+    /// to them. Each later transmission copies the payload into a buffer again.
     fn put_aside(&mut self, payload: &mut Self::Payload);
 
     /// Returns whether a payload has been put aside.
     fn is_aside(payload: &Self::Payload) -> bool;
 
-    /// Returns the octets of all payloads that have been put aside and still exist.
+    /// Returns the total size, in octets, of all payloads that are put aside at present.
     fn aside(&self) -> usize;
 
     /// Drops queued frames that refer to lent memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}
 
-    /// Returns whether the link's metadata replaces the Internet checksum of outgoing frames.
+    /// Returns whether outgoing frames need no complete TCP checksum, because the link's metadata or hardware takes
+    /// care of it.
     fn spares_checksum(&self) -> bool;
 
-    /// Returns whether the link has a carrier. May cost a system call: call it every few milliseconds, not every
-    /// pass.
+    /// Returns whether the link has a carrier. Should be called every few milliseconds, not in every pass, because it
+    /// may make a system call.
     fn check_link(&mut self) -> bool;
 
-    /// Returns whether the loss of the carrier means that the peer, and with it every connection, is gone for good.
+    /// Returns whether the loss of the carrier means that the peer has ended, and every connection with it.
     fn carrier_is_peer(&self) -> bool;
 
-    /// Returns how a queue is chosen for a frame that arrives, if the port has several.
+    /// Returns how the port chooses the queue at which a frame arrives, if it has several queues.
     fn spread(&self) -> Spread {
         Spread::Unknown
     }
 
-    /// Takes a frame that this queue cannot send, because the peer has fewer queues. It must leave by the first
-    /// queue. `None`: there is none.
+    /// Takes a frame that this queue cannot send, because the peer has fewer queues; `None` if there is no such
+    /// frame. The first queue must send the frame.
     fn stray(&mut self) -> Option<Stray> {
         None
     }
 
-    /// Sends a frame that another queue of the port could not.
+    /// Sends a frame that another queue of the port could not send.
     fn send_stray(&mut self, _stray: &Stray) {}
 
-    /// Completes what the port writes besides frames, because the process is about to end.
+    /// Completes output that is not finished, such as packet captures, because the process is about to end.
     fn finish(&mut self) {}
 
     /// Arms the port to signal the next frame; `None` if it cannot signal. See `urnic_dataplane::Port::arm`.
@@ -162,22 +165,22 @@ pub trait Port: Send {
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
-/// A copy of a frame that another queue must send than the one it was built for.
+/// A copy of a frame that was built for one queue, but that another queue must send.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports do not read all of it
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // simulated ports do not read all fields
 pub struct Stray {
     /// The whole frame.
     pub octets: Arc<[u8]>,
-    /// Whether the port must compute its TCP checksum.
+    /// Whether the port must compute the frame's TCP checksum.
     pub leaves_checksum: bool,
 }
 
-/// A draft that becomes payload.
+/// A draft that can become payload.
 pub trait Freeze: Draft {
-    /// The payload that it becomes.
+    /// The payload that the draft becomes.
     type Payload;
 
-    /// Finishes the payload. `sum` is the one's-complement sum of the content, if known; `unit` is
-    /// [`Payload::unit`].
+    /// Turns the draft into payload. `sum` is the one's-complement sum of the content, if known; `unit` is the value
+    /// of [`Payload::unit`].
     fn freeze(self, sum: Option<u16>, unit: u16) -> Self::Payload;
 }

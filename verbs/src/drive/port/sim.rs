@@ -1,5 +1,5 @@
-//! A simulated wire: frames are vectors, and the holder of the other end, the [`SimWire`], carries them in virtual
-//! time.
+//! A simulated port, whose frames are vectors. Tests carry the frames in virtual time at the other end, the
+//! [`SimWire`].
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,8 +13,7 @@ use super::aside::{Aside, Put};
 use super::{BURST, Freeze, Port, Spread, Stray};
 use crate::drive::draft::Draft;
 
-/// Size of the receive buffers that a simulated port reports, in octets. (Its frames are vectors, without any
-/// limit.)
+/// Size of the receive buffers that a simulated port reports, in octets. Its frames do not use such buffers.
 const SIMULATED_MEMORY: usize = 16 << 20;
 
 /// A received frame.
@@ -30,7 +29,7 @@ impl Frame for SimFrame {
     }
 }
 
-/// A sequence of octets, some of which may be lent, and a token that counts the buffer that they take.
+/// A sequence of octets, some of which may be lent, and a token that represents the send buffer that they occupy.
 #[derive(Default)]
 struct Pieces(Vec<Piece>, Option<Arc<()>>);
 
@@ -40,7 +39,7 @@ enum Piece {
     Aside(Aside),
 }
 
-// SAFETY: any thread may read what is lent, as the lender promises.
+// SAFETY: the lender guarantees that any thread may read the lent memory.
 unsafe impl Send for Pieces {}
 // SAFETY: as above.
 unsafe impl Sync for Pieces {}
@@ -65,7 +64,8 @@ impl Pieces {
                 Piece::Own(ref bytes) => all.extend_from_slice(bytes),
                 Piece::Aside(ref bytes) => all.extend_from_slice(bytes),
                 Piece::Lent(at, len) => all.extend((0..len).map(|i| {
-                    // SAFETY: lent memory is readable until it has been taken back. It may change meanwhile.
+                    // SAFETY: lent memory is readable until it has been taken back. Its content may change during the
+                    // read.
                     unsafe { at.add(i).read_volatile() }
                 })),
             }
@@ -137,7 +137,7 @@ impl Draft for SimDraft {
                     *n -= cut;
                     cut
                 }
-                Piece::Aside(_) => break, // a draft has no pieces that are aside
+                Piece::Aside(_) => break, // a draft has no pieces that have been put aside
             };
             self.room += cut;
             if matches!(last, Piece::Lent(_, 0)) || matches!(last, Piece::Own(bytes) if bytes.is_empty()) {
@@ -155,14 +155,14 @@ impl Freeze for SimDraft {
     }
 }
 
-/// The other end of a [`SimPort`]: the frames it has sent, and those that it will receive.
+/// The other end of one or more [`SimPort`]s: the frames that they have sent, and the frames that they will receive.
 #[derive(Clone)]
 pub struct SimWire(Arc<Mutex<Queues>>);
 
 struct Queues {
-    /// The received frames of each port on the wire.
+    /// The frames that each port on the wire will receive.
     to_port: Box<[VecDeque<Vec<u8>>]>,
-    /// The sent frames, each with the number of the port that sent it.
+    /// The sent frames, each with the number of the port that has sent it.
     from_port: VecDeque<(usize, Vec<u8>)>,
     steer: Steer,
     link_down: bool,
@@ -171,9 +171,10 @@ struct Queues {
 /// How a wire with several ports, which are the queues of one device, chooses a port for a frame.
 #[derive(Clone, Debug)]
 pub enum Steer {
-    /// At random.
+    /// A random port.
     Random(Rng),
-    /// As a NIC does that knows the device's hash. Frames that are not TCP segments go to a random port.
+    /// The port whose engine has the connection, as a NIC chooses that computes the device's hash. Frames that are
+    /// not TCP segments go to a random port.
     ByOwner(Steering, Rng),
 }
 
@@ -237,18 +238,18 @@ impl SimWire {
 /// A port on a [`SimWire`].
 pub struct SimPort {
     wire: SimWire,
-    /// Number of the port among those on the wire.
+    /// Number of the port among the ports on the wire.
     queue: usize,
     draft_size: usize,
     gso_max: usize,
     lends_from: usize,
     lends_any: bool,
     send_buffers: usize,
-    /// A token with as many clones as buffers are in use, plus one; `None` while the number of buffers is
-    /// unlimited.
+    /// A token of which each send buffer in use has a clone; `None`: the number of send buffers is unlimited.
     used: Option<Arc<()>>,
     aside: Put,
-    /// Number of queues of the peer, each paired with the queue of the same number; `None` if the wire chooses.
+    /// Number of queues of the peer, each of which is paired with the queue of the same number; `None`: there is no
+    /// pairing.
     peer_queues: Option<usize>,
     spread: Spread,
     strays: VecDeque<Stray>,
@@ -278,14 +279,14 @@ impl SimPort {
         }
     }
 
-    /// Gives the port a peer with this number of queues. Frames from a queue of the peer arrive at the queue with
-    /// its number.
+    /// Gives the port a peer with this number of queues. Frames from a queue of the peer arrive at the queue with the
+    /// same number.
     #[cfg(test)]
     pub(crate) fn pair_with(&mut self, peer_queues: usize) {
         self.peer_queues = Some(peer_queues);
     }
 
-    /// Makes the port report this way of choosing queues.
+    /// Makes [`Port::spread`] return `spread`.
     #[cfg(test)]
     pub(crate) fn says(&mut self, spread: Spread) {
         self.spread = spread;
@@ -297,17 +298,17 @@ impl SimPort {
         self.used = Some(Arc::default());
     }
 
-    /// Makes the port lend payload of at least `octets` instead of copying it.
+    /// Makes the port ask for payload of at least `octets` to be lent instead of copied.
     pub fn set_lends_from(&mut self, octets: usize) {
         self.lends_from = octets;
     }
 
-    /// Makes the port lend only memory of the device's allocator.
+    /// Makes the port accept only lent memory of the device's own allocator.
     pub fn set_lends_own_only(&mut self) {
         self.lends_any = false;
     }
 
-    /// Allows frames with up to `octets` of payload, as several segments.
+    /// Lets frames carry up to `octets` of payload as several segments.
     pub fn set_gso_max(&mut self, octets: usize) {
         self.gso_max = octets;
         self.draft_size = self.draft_size.max(octets);
@@ -352,7 +353,7 @@ impl Port for SimPort {
     }
 
     fn emit(&mut self, emit: Emit<'_, SimPayload>) {
-        // A frame without payload needs a buffer, too.
+        // A frame without payload also needs a buffer.
         if self.send_buffers() == 0 {
             return;
         }

@@ -16,63 +16,66 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
 use crate::shared::eventfd::EventFd;
 
-/// A nap shortly after there was work.
+/// Length of a nap shortly after there was work.
 pub(super) const SHORTEST_NAP: Duration = Duration::from_micros(50);
-/// A nap when nothing has happened for long, on a port that does not signal frames. It trades the longest delay
-/// that the peer of a sleeping application sees for the processor time of an idle process (15 to 30 us for each
-/// nap).
+/// Length of a nap when nothing has happened for long, on a port that does not signal frames. Longer naps would save
+/// processor time of an idle process (15 to 30 us for each nap), but would delay the answers to peers of a sleeping
+/// application.
 pub(super) const LONGEST_NAP: Duration = Duration::from_micros(1500);
-/// A nap while the port signals frames. It bounds the delay in case a signal is missing, as when a peer has just
-/// come back.
+/// Maximum nap while the port signals frames. It limits the delay if the port misses a signal, for example when a
+/// peer has just restarted.
 const ARMED_NAP: Duration = Duration::from_millis(if cfg!(test) { 3_600_000 } else { 10 });
-/// A nap while the transport signals everything that arrives. It bounds the time until the end of all the program's
-/// threads is noticed.
+/// Maximum nap while the transport signals everything that arrives. It limits the time until the engine's thread
+/// notices that all threads of the program have ended.
 const CERTAIN_NAP: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 1 });
-/// A nap while another thread polls. It bounds the time until the end of the polling is noticed.
+/// Maximum nap while another thread polls. It limits the time until the engine's thread notices that the polling has
+/// ended.
 const WATCHING_NAP: Duration = LONGEST_NAP;
-/// How long the thread keeps passing after the last work before it naps.
+/// How long the thread continues to run passes after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// Number of engines' threads that run in this process.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Ends all naps when the process is about to end.
+/// Event that ends all naps when the process is about to end.
 static GOODBYE: OnceLock<EventFd> = OnceLock::new();
 
-/// Wakes the threads whose transports signal everything, because the process is about to end. Async-signal-safe.
+/// Wakes the engines' threads that wait for events of their transports, because the process is about to end.
+/// Async-signal-safe.
 pub(super) fn wake_all() {
     if let Some(goodbye) = GOODBYE.get() {
         goodbye.signal();
     }
 }
 
-/// Whether any engine has a thread.
+/// Returns whether any engine has a thread.
 pub(super) fn has_threads() -> bool {
     THREADS.load(Ordering::SeqCst) > 0
 }
 
-/// Whether the thread sleeps, and why.
+/// Whether the engine's thread sleeps, and why.
 mod sleep {
     pub(super) const NO: u8 = 0;
-    /// Another thread polls.
+    /// It sleeps while another thread polls.
     pub(super) const WATCHING: u8 = 1;
-    /// Nothing happens.
+    /// It sleeps because nothing happens.
     pub(super) const IDLE: u8 = 2;
-    /// Nothing happens, and the port signals frames.
+    /// It sleeps because nothing happens, and the port signals most frames.
     pub(super) const ARMED: u8 = 3;
-    /// Nothing happens, and the transport signals everything that arrives.
+    /// It sleeps because nothing happens, and the transport signals everything that arrives.
     pub(super) const CERTAIN: u8 = 4;
 }
 
 /// Hand-over between callers and the engine's thread.
 pub(super) struct Driver {
     progress: Progress,
-    /// Counts wake-ups. The thread sleeps on this word (futex).
+    /// Number of wake-ups. The thread sleeps on this word (futex).
     wakes: AtomicU32,
     sleeping: AtomicU8,
-    /// Ends the naps that the port may end, too.
+    /// Event by which callers end a nap that the port's event may also end.
     bell: EventFd,
-    /// A caller is about to sleep: the thread must take over, even if another thread polled a moment ago.
+    /// Whether the thread must take over although another thread polled a moment ago, because a caller is about to
+    /// sleep.
     handed_over: AtomicBool,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -81,7 +84,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(progress: Progress) -> Result<Self> {
         if GOODBYE.get().is_none() {
-            // If two threads set this at once, one event is dropped.
+            // If two threads do this at the same time, one of the two events is dropped unused.
             let _ = GOODBYE.set(EventFd::new()?);
         }
         Ok(Self {
@@ -104,8 +107,8 @@ impl Driver {
         self.progress != Progress::Inline && !self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Starts the thread. All signals are blocked in it, because they belong to the application. It runs on `core`,
-    /// or if that is `None` on any core, preferably of NUMA node `node`.
+    /// Starts the thread. All signals are blocked in it, because they belong to the application. The thread runs on
+    /// `core`. If `core` is `None`, it runs on any core, preferably of NUMA node `node`.
     pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>, node: Option<u32>) -> Result<()> {
         let driver = &shard.driver;
         let run = match driver.progress {
@@ -130,7 +133,7 @@ impl Driver {
         Ok(())
     }
 
-    /// There is work: wakes the thread if it sleeps and no other thread polls.
+    /// Wakes the thread for new work, if it sleeps and no other thread polls.
     #[inline]
     pub(super) fn nudge(&self) {
         if self.sleeping.load(Ordering::Relaxed) >= sleep::IDLE {
@@ -138,8 +141,8 @@ impl Driver {
         }
     }
 
-    /// There is work that no doorbell announces. The wake-up is counted first, so that a thread that is about to
-    /// sleep, and has already looked for work, does not fall asleep.
+    /// Wakes the thread, as [`nudge`](Self::nudge) does, for work that no doorbell announces. The wake-up is counted
+    /// first, so that a thread that has already looked for work, and is about to sleep, stays awake.
     pub(super) fn alert(&self) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         if self.sleeping.load(Ordering::SeqCst) >= sleep::IDLE {
@@ -147,9 +150,9 @@ impl Driver {
         }
     }
 
-    /// Something was sent, and a thread must receive the answer: wakes the engine's thread, unless the transport
-    /// does. The thread that sends usually polls next, and two threads that want the engine would wait for each
-    /// other.
+    /// Wakes the engine's thread to receive the answer to something that was sent, unless the transport wakes the
+    /// thread anyway. The thread is woken only if necessary, because the sender usually polls next, and then both
+    /// threads would compete for the engine.
     #[inline]
     pub(super) fn expect(&self) {
         if matches!(self.sleeping.load(Ordering::Relaxed), sleep::IDLE | sleep::ARMED) {
@@ -157,7 +160,7 @@ impl Driver {
         }
     }
 
-    /// The caller is about to sleep: makes the thread take over.
+    /// Makes the thread take over, because the caller is about to sleep.
     pub(super) fn hand_over(&self) {
         if self.progress == Progress::Adaptive {
             self.handed_over.store(true, Ordering::Release);
@@ -171,7 +174,7 @@ impl Driver {
         match self.sleeping.swap(sleep::NO, Ordering::SeqCst) {
             sleep::NO => {}
             sleep::ARMED | sleep::CERTAIN => self.bell.signal(),
-            // SAFETY: the word lives as long as `self`.
+            // SAFETY: the word exists as long as `self`.
             _ => unsafe {
                 libc::syscall(
                     libc::SYS_futex,
@@ -183,7 +186,8 @@ impl Driver {
         }
     }
 
-    /// Called by the thread: sleeps until `time` has passed, or until a wake-up after the one counted as `seen`.
+    /// Sleeps until `time` has passed, or until the number of wake-ups is no longer `seen`. Only the engine's thread
+    /// calls this.
     fn nap(&self, seen: u32, why: u8, time: Duration, doorbells: &Doorbells) {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: time.min(LONGEST_NAP).subsec_nanos().into() };
         self.sleeping.store(why, Ordering::SeqCst);
@@ -191,7 +195,7 @@ impl Driver {
             self.sleeping.store(sleep::NO, Ordering::SeqCst);
             return;
         }
-        // SAFETY: the word lives as long as `self`, the time through the call.
+        // SAFETY: the word exists as long as `self`, and the time until the call returns.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -204,14 +208,15 @@ impl Driver {
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
     }
 
-    /// Sleeps as [`nap`](Self::nap) does; `event`, a frame that arrives, ends the nap, too.
+    /// Sleeps as [`nap`](Self::nap) does, but an arriving frame, which `event` signals, also ends the nap.
     fn nap_armed(&self, seen: u32, event: &dyn Wakeup, time: Duration, doorbells: &Doorbells) {
         let why = if event.is_certain() { sleep::CERTAIN } else { sleep::ARMED };
         self.sleeping.store(why, Ordering::SeqCst);
-        // A waking caller first counts, a ringing one first enters its number. Each looks only then whether the
-        // thread sleeps.
+        // No wake-up is lost: a caller first counts its wake-up or enters its doorbell, and only then checks whether
+        // the thread sleeps.
         if self.wakes.load(Ordering::SeqCst) == seen && doorbells.is_empty() {
-            // Once the end has begun, the event stays readable. It is not polled then, and naps are short.
+            // Once the end of the process has begun, `GOODBYE` stays readable. From then on it is not polled, and
+            // naps are short.
             let goodbye = GOODBYE.get().filter(|_| !linger::has_begun()).unwrap_or(&self.bell).as_fd();
             let ends =
                 |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -220,7 +225,7 @@ impl Driver {
                 tv_sec: time.as_secs() as libc::time_t,
                 tv_nsec: time.subsec_nanos().into(),
             };
-            // SAFETY: the descriptors are open, and the array and the time live through the call.
+            // SAFETY: the descriptors are open, and the array and the time exist until the call returns.
             unsafe { libc::ppoll(ends.as_mut_ptr(), ends.len() as _, &raw const limit, std::ptr::null()) };
         }
         self.sleeping.store(sleep::NO, Ordering::SeqCst);
@@ -238,7 +243,7 @@ impl Driver {
     }
 }
 
-/// Runs pass after pass, without naps.
+/// Runs passes without naps, until the thread must stop.
 fn dedicated(shard: &Shard) {
     let mut watch = Watch::new();
     while !shard.driver.stopping.load(Ordering::Relaxed) {
@@ -257,7 +262,7 @@ fn dedicated(shard: &Shard) {
     }
 }
 
-/// Watches while other threads poll, and drives the engine when none does.
+/// Drives the engine while no other thread polls, and naps otherwise.
 fn adaptive(shard: &Shard) {
     let driver = &shard.driver;
     let mut polls = shard.hot.polls.load(Ordering::Relaxed);
@@ -303,9 +308,9 @@ struct Drive {
     worked: bool,
     /// Whether much memory has become free.
     freed: bool,
-    /// Time until the engine wants the next pass; `None`: it does not need one.
+    /// Time until the engine wants the next pass; `None`: the engine wants a pass only if something happens.
     deadline: Option<Duration>,
-    /// What signals the next frame; `None` if the port does not signal frames.
+    /// The event that signals the next frame; `None` if the port does not signal frames.
     event: Option<Arc<dyn Wakeup>>,
 }
 
@@ -324,7 +329,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
         if found {
             (end, done.event) = (None, None);
         }
-        // Only a thread that has just worked spins. An idle one would waste its core.
+        // Only a thread that has just found work spins, because an idle thread would waste its core.
         let spins = found
             || done.worked && {
                 let now = Instant::now();
@@ -335,7 +340,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
             || shard.hot.polls.load(Ordering::Relaxed) != polls;
         if !spins && !stops && done.event.is_none() {
             done.event = engine.arm();
-            // Frames that came before `arm` are not signalled: one more pass looks for them.
+            // The port does not signal frames that arrived before `arm`, so one more pass receives them.
             if done.event.is_some() {
                 continue;
             }
@@ -356,7 +361,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
 #[cold]
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call concerns free memory only, and is allowed at any time.
+    // SAFETY: the call concerns only free memory, and is allowed at any time.
     unsafe {
         libc::malloc_trim(0)
     };
@@ -364,14 +369,15 @@ fn give_memory_back() {
 
 /// Lets waiting control verbs have the lock first.
 fn step_aside(shard: &Shard) {
-    // A signal may have interrupted a waiting verb for good, hence the other conditions.
+    // The other conditions end the wait if a signal handler has interrupted the waiting verb and never returns.
     while shard.is_wanted() && !shard.driver.stopping.load(Ordering::Relaxed) && !linger::is_wanted() {
         thread::yield_now();
     }
 }
 
-/// Pins the thread to `core`. If that is `None`, keeps it off the core of the thread that opened the device, if
-/// that is pinned: it would take half the time of a polling thread. Also makes the naps of this thread precise.
+/// Pins the thread to `core`. If `core` is `None`, keeps the thread off the core to which the device's opener is
+/// pinned, because it would take half of that core's time from a polling opener. Also makes the naps of this thread
+/// precise.
 fn settle(core: Option<usize>, node: Option<u32>) {
     match core {
         Some(core) => {
@@ -404,9 +410,9 @@ struct SchedAttr {
 /// Time slice of the thread on a core that other threads want, too.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// Asks for shorter time slices than other threads have. Linux 6.12 and later then runs this thread sooner: a
-/// program that spins on memory does not keep it off a shared core for milliseconds. Its part of the core does not
-/// grow by this.
+/// Asks for shorter time slices than other threads have. Linux 6.12 and later then runs this thread sooner, so that a
+/// program that spins on memory does not keep the thread off a shared core for milliseconds. The thread's share of
+/// the core stays the same.
 fn ask_for_short_slices() {
     let mut attr = SchedAttr::default();
     let size = size_of::<SchedAttr>() as u32;
@@ -421,7 +427,8 @@ fn ask_for_short_slices() {
     }
 }
 
-/// Starts a thread that inherits a mask of blocked signals, because signals belong to the application.
+/// Calls `start` with all signals blocked. A thread that `start` starts inherits this, because signals belong to the
+/// application.
 pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = block_signals();
     let started = start();
@@ -430,7 +437,7 @@ pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are ours, and valid through the calls.
+    // SAFETY: both sets are ours, and valid until the calls return.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();

@@ -1,17 +1,17 @@
-//! The end of a program whose threads have all ended (by `pthread_exit`, also of `main`). The C library ends the
-//! process with its last thread, but the device's own threads would keep it alive.
+//! Ends the process of a program whose threads, including `main`, have all ended by `pthread_exit`. The C library
+//! ends a process with its last thread, but the device's own threads would keep this process alive.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often an engine's thread looks for the program's threads.
+/// How often an engine's thread checks whether threads of the program remain.
 const EVERY: Duration = Duration::from_secs(1);
-/// Number of passes between two looks at the clock.
+/// Number of passes between two readings of the clock.
 const PASSES: u32 = 1 << 16;
 
-/// An engine's thread's watch on the program's threads.
+/// The state of an engine's thread that checks whether threads of the program remain.
 pub(super) struct Watch {
     next: Instant,
     passes: u32,
@@ -22,7 +22,7 @@ impl Watch {
         Self { next: Instant::now() + EVERY, passes: 0 }
     }
 
-    /// Called before each further pass.
+    /// Counts a pass, and calls [`look`](Self::look) once in [`PASSES`] calls. Must be called before each pass.
     #[inline]
     pub(super) fn count(&mut self) {
         self.passes = self.passes.wrapping_add(1);
@@ -31,7 +31,8 @@ impl Watch {
         }
     }
 
-    /// Ends the process, as the C library would, if the program has no thread left.
+    /// Ends the process, as the C library would, if the program has no threads left. Checks this at most once in
+    /// [`EVERY`].
     #[inline]
     pub(super) fn look(&mut self) {
         let now = Instant::now();
@@ -44,27 +45,27 @@ impl Watch {
     }
 }
 
-/// Whether the first thread has ended, and all others are the device's.
+/// Returns whether the first thread of the process has ended, and all other threads belong to the device.
 #[cold]
 fn is_abandoned() -> bool {
     let first = std::process::id();
-    // For most processes, this is all that is read.
+    // In most processes, the first thread lives, so nothing else need be read.
     if !Task::read(first).is_some_and(|task| task.ended) {
         return false;
     }
     let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
     tasks.map_while(Result::ok).filter_map(|task| task.file_name().to_str()?.parse().ok()).all(|id: u32| {
-        // A thread that no longer exists is not the program's either.
+        // A thread that no longer exists does not belong to the program either.
         id == first || Task::read(id).is_none_or(|task| task.ended || task.is_ours())
     })
 }
 
-/// A thread, as the kernel shows it.
+/// The state of a thread, as the kernel reports it.
 #[derive(Debug, Default)]
 struct Task {
     name: String,
     ended: bool,
-    /// The signals that it blocks, one bit each.
+    /// The signals that the thread blocks, one bit for each.
     blocked: u64,
 }
 
@@ -86,8 +87,9 @@ impl Task {
         task
     }
 
-    /// Whether it is a thread of this device, or one that DPDK has started from such a thread. All of them block
-    /// every signal that can be blocked. Their names are their own, or that of the thread that started them.
+    /// Returns whether this is a thread of the device, or a thread that DPDK has started from a thread of the device.
+    /// All these threads block every signal that can be blocked. Each has a name of its own, or the name of the
+    /// thread that has started it.
     fn is_ours(&self) -> bool {
         /// SIGKILL and SIGSTOP, and the two signals that the C library reserves for itself.
         const UNBLOCKABLE: u64 = 1 << 8 | 1 << 18 | 1 << 31 | 1 << 32;
@@ -97,7 +99,8 @@ impl Task {
     }
 }
 
-/// Runs the exit handlers, once, in a thread such as the program might have had.
+/// Ends the process, which runs the exit handlers. A new thread does this, without blocked signals, as a thread of
+/// the program would.
 #[cold]
 fn end() {
     static ENDING: AtomicBool = AtomicBool::new(false);
@@ -105,7 +108,7 @@ fn end() {
         return;
     }
     let exit = || {
-        // SAFETY: the set is ours; the status is what the C library uses after the last thread.
+        // SAFETY: the set is ours. The status is the one with which the C library exits after the last thread.
         unsafe {
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut none);
@@ -113,7 +116,7 @@ fn end() {
             libc::exit(0)
         }
     };
-    // If no thread can be started, the next look comes in a second.
+    // If no thread can be started, the next check, in a second, tries again.
     if thread::Builder::new().spawn(exit).is_err() {
         ENDING.store(false, Ordering::SeqCst);
     }
@@ -136,7 +139,8 @@ mod tests {
         assert!(!task("main", "S (sleeping)", "0000000000000000").ended);
     }
 
-    /// The thread of this test is one of the program's, and its first thread lives.
+    /// The process of this test is not abandoned: its first thread lives, and the test's own thread belongs to the
+    /// program.
     #[test]
     fn a_program_that_runs_is_not_abandoned() {
         assert!(!is_abandoned());

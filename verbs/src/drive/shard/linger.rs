@@ -1,8 +1,9 @@
-//! The ends of a process: exit, `_exit`, `quick_exit`, and fork.
+//! What happens to connections at the end of a process (`exit`, `_exit`, `quick_exit`), and in a forked child.
 //!
-//! All ends work the same way. The exiting thread requests the goodbye and waits for a bounded time, and an engine's
-//! thread carries it out. The exiting thread leaves this to another, because it may run a signal handler, which may
-//! have interrupted anything.
+//! All ends of a process work the same way. The exiting thread requests the goodbye, that is, the graceful end of all
+//! connections. An engine's thread carries out the goodbye, and the exiting thread waits for a limited time. The
+//! exiting thread does not do this itself, because it may run a signal handler, which may have interrupted any code,
+//! even a pass.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -16,23 +17,24 @@ use crate::shared::sync::this_thread;
 
 /// Time limit of a graceful end (exit, drop of the device).
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a thread may hold an engine while the process ends. Such a thread may have been stopped for good.
+/// How long a thread may hold an engine while the process ends. After that, the thread is presumed to have been
+/// stopped for good.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// How long an engine's thread may take to begin the goodbye.
 const BEGIN: Duration = Duration::from_secs(2);
-/// How long the program receives no events or completions after the goodbye. If the process still exists then, it is
-/// waiting for something.
+/// How long the program receives no events or completions after the goodbye. If the process still exists after this
+/// time, it may be waiting for them.
 const HUSH: Duration = Duration::from_secs(1);
 
 static SHARDS: Mutex<Vec<Weak<Shard>>> = Mutex::new(Vec::new());
 /// The request of the exiting thread to the engines' threads, and its progress.
 static WISH: AtomicU8 = AtomicU8::new(wish::NONE);
-/// The process that has the devices. A child that shares the memory of that process (vfork) does not have them.
+/// Id of the process that has the devices. A child that shares this process's memory (`vfork`) has no devices.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The thread that waits for the goodbye, or 0. An engine that this thread holds cannot be had, because the thread was
-/// interrupted.
+/// Id of the thread that waits for the goodbye, or 0. If this thread holds an engine, no other thread can get the
+/// engine, because a signal handler has interrupted the thread in a pass.
 static EXITING: AtomicUsize = AtomicUsize::new(0);
-/// Whether some engine could not be had.
+/// Whether the goodbye could not get an engine, because another thread holds the engine.
 static LOST: AtomicBool = AtomicBool::new(false);
 /// When the goodbye ended, in nanoseconds since [`epoch`].
 static OVER: AtomicU64 = AtomicU64::new(0);
@@ -40,9 +42,9 @@ static OVER: AtomicU64 = AtomicU64::new(0);
 mod wish {
     pub(super) const NONE: u8 = 0;
     pub(super) const WANTED: u8 = 1;
-    /// A thread is carrying it out.
+    /// A thread is carrying out the request.
     pub(super) const TAKEN: u8 = 2;
-    /// The engines that can be had are known.
+    /// That thread has found out which engines are available.
     pub(super) const BEGUN: u8 = 3;
     pub(super) const DONE: u8 = 4;
     /// The program receives events and completions again.
@@ -50,7 +52,7 @@ mod wish {
 }
 
 unsafe extern "C" {
-    /// A function of the C library that crate `libc` does not declare.
+    /// Registers a function for `quick_exit`. Crate `libc` does not declare this function of the C library.
     fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
 }
 
@@ -68,8 +70,8 @@ pub(super) fn watch_forks() {
     });
 }
 
-/// Registers the shard for the exit of the process: its engine is then driven until all is acknowledged and closed,
-/// so that a completed Send arrives.
+/// Registers the shard for the exit of the process. At the exit, its engine is driven until all data is acknowledged
+/// and all connections are closed, so that the data of completed Sends arrives.
 pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -86,8 +88,8 @@ pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     shards.push(Arc::downgrade(shard));
 }
 
-/// Ends the connections of all ports as at a normal exit, and closes the ports, because the program is about to
-/// clean up their EAL.
+/// Ends the connections of all DPDK ports as at a normal exit, and closes the ports, because the program is about to
+/// clean up DPDK's EAL.
 #[cfg(feature = "dpdk")]
 pub(crate) fn close_ports() {
     let mut shards = SHARDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,17 +109,17 @@ extern "C" fn at_exit() {
     goodbye(true);
 }
 
-/// Ends all connections of this process gracefully, as a normal exit does, and waits a few seconds at most until their
-/// data is acknowledged. Call this in a program that ends otherwise, by `_exit`. It does nothing if no engine of the
-/// process has a thread.
+/// Ends all connections of this process gracefully, as a normal exit does, and waits at most a few seconds until
+/// their data is acknowledged. A program that ends by `_exit` should call this before. Does nothing if no engine of
+/// the process has a thread.
 ///
 /// Async-signal-safe: it allocates nothing and takes no lock.
 pub fn before_exit() {
     goodbye(false);
 }
 
-/// Requests a goodbye and waits for it. If no engine has a thread, starts one if `may_start_thread`, and otherwise does
-/// nothing.
+/// Requests a goodbye and waits for it. If no engine has a thread, starts a thread for the goodbye if
+/// `may_start_thread` is true, and does nothing if it is false.
 fn goodbye(may_start_thread: bool) {
     if forked() || OWNER.load(Ordering::Relaxed) != std::process::id() {
         return;
@@ -126,12 +128,13 @@ fn goodbye(may_start_thread: bool) {
     if !fulfilled && !may_start_thread {
         return;
     }
-    // Another thread may have made the request first.
+    // If another thread has made the request before, this thread only waits.
     if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         EXITING.store(this_thread(), Ordering::SeqCst);
         quiet::hush();
         driver::wake_all();
-        // A new thread, because this one has lost its thread-local variables by now, and logging uses some.
+        // A new thread is needed because logging uses thread-local variables, which the exiting thread may have lost
+        // by now.
         if !fulfilled && thread::Builder::new().spawn(grant).is_err() {
             grant();
         }
@@ -146,7 +149,7 @@ fn goodbye(may_start_thread: bool) {
         if start.elapsed() >= patience || fulfilled && !driver::has_threads() {
             break false;
         }
-        // The engines' threads take only short naps now.
+        // This thread must not wait longer at a time, because nothing wakes it.
         thread::sleep(driver::SHORTEST_NAP);
     };
     let _ = EXITING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
@@ -158,31 +161,30 @@ fn goodbye(may_start_thread: bool) {
     }
 }
 
-/// Writes to standard error. Async-signal-safe.
+/// Writes `words` to standard error. Async-signal-safe.
 fn say(words: &str) {
     // SAFETY: the buffer has the stated length.
     unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
 }
 
-/// Whether the holder of an engine will not release it, because the process ends and the holder is the exiting
-/// thread.
+/// Returns whether `owner`, which holds an engine, is the exiting thread and so will not release the engine.
 pub(super) fn is_stuck(owner: usize) -> bool {
     owner != 0 && owner == EXITING.load(Ordering::SeqCst)
 }
 
-/// Whether the end of the process has begun.
+/// Returns whether the end of the process has begun.
 pub(super) fn has_begun() -> bool {
     WISH.load(Ordering::SeqCst) != wish::NONE
 }
 
-/// Whether an engine's thread must [`grant`].
+/// Returns whether an engine's thread must call [`grant`].
 #[inline]
 pub(super) fn is_wanted() -> bool {
     matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)
 }
 
-/// Carries out what [`goodbye`] waits for. The caller is an engine's thread that does not hold its engine, or a
-/// thread that was started for this.
+/// Carries out the goodbye, if one is requested. The caller must be an engine's thread that does not hold its engine,
+/// or a thread that was started for the goodbye.
 #[cold]
 pub(super) fn grant() {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -191,7 +193,7 @@ pub(super) fn grant() {
     if WISH.compare_exchange(wish::WANTED, wish::TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         return;
     }
-    // The exiting thread may hold this lock.
+    // This does not wait for the lock, because the exiting thread may hold it.
     let listed = SHARDS.try_lock().map(|shards| shards.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
     let unknown = listed.is_err();
     let shards = listed.unwrap_or_default();
@@ -204,8 +206,8 @@ pub(super) fn grant() {
             engine.finish();
         }
     }
-    // Dropping a device here would wait for this very thread, and the process ends anyway. Leak checkers find it in
-    // a static.
+    // The shards are kept, because dropping the last handle of a device would wait for this thread to end. They are
+    // kept in a static, so that leak checkers find them.
     static LAST: OnceLock<Vec<Arc<Shard>>> = OnceLock::new();
     if let Err(shards) = LAST.set(shards) {
         std::mem::forget(shards);
@@ -214,8 +216,8 @@ pub(super) fn grant() {
     WISH.store(wish::DONE, Ordering::SeqCst);
 }
 
-/// Passes to the program what was held back, if the process still exists long after the goodbye, because an exit
-/// handler may be waiting for it.
+/// Lets the program receive events and completions again if the process still exists [`HUSH`] after the goodbye,
+/// because an exit handler may be waiting for them.
 fn break_silence() {
     let over = Duration::from_nanos(OVER.load(Ordering::SeqCst));
     if epoch().elapsed() >= over + HUSH
@@ -225,7 +227,8 @@ fn break_silence() {
     }
 }
 
-/// Called by a poller that found that the program must not be told anything new. Returns whether that is still so.
+/// Returns whether the program must still receive no events and completions. Called by a poller to which this applied
+/// before.
 #[cold]
 pub(crate) fn still_quiet() -> bool {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -234,13 +237,13 @@ pub(crate) fn still_quiet() -> bool {
     quiet::is_quiet()
 }
 
-/// Ends all connections of `shards` gracefully, and drives their engines until all data is acknowledged or
-/// [`LINGER`] has passed. Does so for all shards at once, because they may be each other's peers.
+/// Ends all connections of `shards` gracefully, and drives their engines until all data is acknowledged or [`LINGER`]
+/// has passed. Treats all shards together, because a connection may lead from one of them to another.
 pub(super) fn linger(shards: &[&Shard]) {
     if forked() {
         return;
     }
-    // An engine can be unavailable only while the process ends, and then nothing more can be done.
+    // An engine is unavailable only while the process ends, and then nothing can be done about it.
     if let Err(error) = see_out(shards) {
         tracing::debug!("delivery at the end of the process stops early: {error}");
     }
@@ -260,7 +263,7 @@ fn see_out(shards: &[&Shard]) -> Result<()> {
             drained &= engine.drained();
         }
         if drained {
-            // This pass acknowledges what the last one received, for example the peer's FIN.
+            // This pass acknowledges what the last pass received, for example a peer's FIN.
             for shard in shards {
                 shard.lock()?.pass();
             }

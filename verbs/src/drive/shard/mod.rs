@@ -1,5 +1,6 @@
-//! The engine lock, and which thread drives the engine. Pollers try the lock, and the winner runs a pass. Control
-//! verbs take the lock in turn. The engine's own thread steps in when no thread polls.
+//! A shard: an engine with a lock that decides which thread drives the engine. A thread drives the engine when it
+//! holds the lock and runs a pass. Threads that poll (pollers) try the lock, and the one that gets it runs a pass.
+//! Control verbs wait for the lock. The engine's own thread drives the engine when no thread polls.
 
 mod driver;
 mod last;
@@ -50,14 +51,15 @@ pub(crate) enum Polled {
     Skipped,
 }
 
-/// The words that pollers touch.
+/// The words that each poll uses, on one cache line.
 #[derive(Default)]
 struct Hot {
-    /// Holds the id of the thread that has the engine ([`this_thread`]).
+    /// The engine's lock, which contains the id ([`this_thread`]) of the thread that holds it.
     lock: PassLock,
-    /// Passes run by pollers; written under the lock. A change shows the engine's thread that another thread polls.
+    /// Number of passes that pollers have run; written under the lock. A change tells the engine's thread that
+    /// another thread polls.
     polls: AtomicU32,
-    /// Passes that found work; written under the lock.
+    /// Number of passes that found work; written under the lock.
     busy: AtomicU64,
 }
 
@@ -67,16 +69,16 @@ pub(crate) struct Shard {
     /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
     /// give way to them.
     want: Line<AtomicU32>,
-    /// The lock's count of holders when the last visitor left.
+    /// The lock's count of holders at the end of the last [`visit`](Shard::visit).
     visited: Line<AtomicU32>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
-    /// The core that the engine's thread is pinned to; `None` if it is not pinned, or there is no thread.
+    /// The core to which the engine's thread is pinned; `None`: the thread is not pinned, or does not exist.
     core: Option<usize>,
 }
 
-// SAFETY: the engine is Send and only accessed by the holder of the lock; everything else is Sync.
+// SAFETY: the engine is Send, and only the holder of the lock accesses it. Everything else is Sync.
 unsafe impl Sync for Shard {}
 
 impl Shard {
@@ -106,16 +108,17 @@ impl Shard {
         self.attempt(false)
     }
 
-    /// Runs a pass as [`try_pass`](Self::try_pass) does, for a thread that will poll again soon: the engine's
+    /// Runs a pass as [`try_pass`](Self::try_pass) does, for a thread that will poll again soon, so that the engine's
     /// thread may sleep.
     #[inline]
     pub(crate) fn poll_pass(&self) -> Polled {
         self.attempt(true)
     }
 
-    /// Runs a pass for a thread that mainly drives another engine: as [`try_pass`](Self::try_pass), or with `stays`
-    /// as [`poll_pass`](Self::poll_pass). Returns `None`, without a pass, if other threads have driven this engine
-    /// since the last visit. They are trusted to continue; if they do not, the next visitor runs a pass.
+    /// Visits the engine: runs a pass for a thread that mainly drives another engine. With `stays`, runs the pass as
+    /// [`poll_pass`](Self::poll_pass) does, and without it as [`try_pass`](Self::try_pass) does. Returns `None`,
+    /// without a pass, if other threads have driven this engine since the last visit, because they presumably
+    /// continue. If they do not continue, the next visit runs a pass.
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
         let driven = self.hot.lock.count() as u32;
         if self.visited.load(Ordering::Relaxed) != driven {
@@ -134,24 +137,25 @@ impl Shard {
         }
         let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
         if stays {
-            // Written under the lock, so no read-modify-write is needed.
+            // No read-modify-write is needed, because only the holder of the lock writes this word.
             let polls = self.hot.polls.load(Ordering::Relaxed);
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
         if engine.pass() { Polled::Worked } else { Polled::Idle }
     }
 
-    /// Runs a pass, ahead of all pollers. Returns whether it found work, and the time until the engine wants the
-    /// next pass; `None`: it does not need one.
+    /// Runs a pass, ahead of all pollers. Returns whether the pass found work, and the time until the engine wants
+    /// the next pass; `None`: the engine wants a pass only if something happens.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
         self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
     }
 
-    /// Waits for the end of the pass that is under way, if there is one, without the lock. Later passes see what
-    /// the caller has stored before.
+    /// Waits for the end of the pass that is under way, if there is one, without taking the lock. Later passes see
+    /// everything that the caller has stored before this call.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if that pass cannot end before the caller returns; [`Error::Forked`].
+    /// [`Error::Interrupted`] if the pass cannot end before the caller returns, for example because the caller is a
+    /// signal handler that has interrupted the pass. [`Error::Forked`] in a forked child.
     pub(crate) fn await_pass(&self) -> Result<()> {
         if forked() {
             return Err(Error::Forked);
@@ -176,7 +180,7 @@ impl Shard {
         ended
     }
 
-    /// Runs `verb` between passes, then a pass.
+    /// Runs `verb` while no pass is under way, and then a pass.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);
@@ -190,7 +194,7 @@ impl Shard {
         answer
     }
 
-    /// Returns the load of the engine, which is number `number` of its device.
+    /// Returns the figures of the engine's load. `number` is the engine's number in its device.
     ///
     /// # Errors
     /// As for [`control`](Self::control).
@@ -208,7 +212,7 @@ impl Shard {
         })
     }
 
-    /// Runs `verb` between passes, without a pass afterwards: for a verb that gives the engine no work.
+    /// Runs `verb` while no pass is under way, but no pass afterwards. For verbs that give the engine no work.
     pub(crate) fn arrange<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);
@@ -216,8 +220,8 @@ impl Shard {
         verb(&mut **self.lock()?)
     }
 
-    /// Sends what was posted to a queue pair, without a pass, unless another thread drives the engine or the engine
-    /// has other data to send. Returns false if it did not: the caller must ring.
+    /// Sends what was posted to a queue pair, without a pass. Returns false without sending if another thread drives
+    /// the engine or the engine has other data to send. The caller must then ring the doorbell.
     #[inline]
     pub(crate) fn kick(&self, qpn: u32) -> bool {
         if self.driver.is_dedicated() || self.is_wanted() || quiet::stands_back() {
@@ -230,8 +234,8 @@ impl Shard {
         kicked
     }
 
-    /// Enters the doorbell of a queue pair that has work, and wakes the engine's thread if that sleeps and no
-    /// thread polls.
+    /// Rings the doorbell of a queue pair that has work, and wakes the engine's thread if the thread sleeps and no
+    /// other thread polls.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
         self.doorbells.ring(qpn);
@@ -244,12 +248,12 @@ impl Shard {
         self.driver.nudge();
     }
 
-    /// The caller is about to sleep: makes the engine's thread take over now.
+    /// Makes the engine's thread take over now, because the caller is about to sleep.
     pub(crate) fn hand_over(&self) {
         self.driver.hand_over();
     }
 
-    /// Stops the engine's thread. From then on only callers drive the engine.
+    /// Stops the engine's thread. After that, only callers drive the engine.
     pub(crate) fn stop(&self) {
         // A forked child does not have the thread.
         if !forked() {
@@ -257,29 +261,31 @@ impl Shard {
         }
     }
 
-    /// Closes the engine and its port, even if handles to the device remain, because the process is about to lose
-    /// what the port needs.
+    /// Closes the engine and its port, even if handles to the device remain, because the program is about to clean up
+    /// DPDK's EAL.
     #[cfg(feature = "dpdk")]
     fn close(&self) {
         if let Ok(guard) = self.lock() {
             std::mem::forget(guard);
             self.hot.lock.close();
-            // SAFETY: this thread has the lock, and the lock is closed, so no thread gets it again; nor does the
-            // shard drop the engine again.
+            // SAFETY: this thread has the lock. The lock is closed, so no other thread can get it, and the shard does
+            // not drop the engine again.
             unsafe { ManuallyDrop::drop(&mut *self.engine.get()) };
         }
     }
 
     #[inline]
     fn try_lock(&self) -> Option<EngineGuard<'_>> {
-        // Not `then_some`: dropping a guard made in vain would release the winner's lock.
+        // `then_some` would be wrong: it makes a guard even if another thread holds the lock, and dropping that guard
+        // would release the lock.
         self.hot.lock.try_take(this_thread()).then(|| EngineGuard { shard: self })
     }
 
     /// Takes the lock, ahead of all pollers.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the lock cannot be had: its holder cannot continue, or the engine is closed.
+    /// [`Error::Interrupted`] if the lock is not available, because its holder cannot continue or the engine is
+    /// closed.
     fn lock(&self) -> Result<EngineGuard<'_>> {
         self.want.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
@@ -301,9 +307,9 @@ impl Shard {
         guard
     }
 
-    /// Whether waiting for the holder of the lock is in vain. Either the holder is this thread, which a signal
-    /// handler has interrupted; or the process ends, and the holder has been stopped, or interrupted likewise.
-    /// `since` is the time of the first such suspicion.
+    /// Returns whether the holder of the lock will never release it. This is so if the holder is this thread,
+    /// interrupted by a signal handler, or if the engine is closed. It is also so if the process ends and the holder
+    /// is the exiting thread or has presumably been stopped. `since` is the time at which this was first suspected.
     #[cold]
     fn is_stuck(&self, since: &mut Option<Instant>) -> bool {
         let owner = self.hot.lock.owner();
@@ -313,7 +319,7 @@ impl Shard {
             || is_quiet() && since.get_or_insert_with(Instant::now).elapsed() >= linger::PATIENCE
     }
 
-    /// Whether a control verb waits.
+    /// Returns whether a control verb waits.
     #[inline]
     fn is_wanted(&self) -> bool {
         self.want.load(Ordering::Relaxed) > 0
@@ -357,7 +363,7 @@ impl Drop for Shard {
     }
 }
 
-/// The lock: the right to use the engine.
+/// The right to use the engine, held until this guard is dropped.
 struct EngineGuard<'a> {
     shard: &'a Shard,
 }
@@ -369,7 +375,7 @@ impl EngineGuard<'_> {
         let found = (**self).pass();
         if found {
             let busy = &self.shard.hot.busy;
-            // Written under the lock, so no read-modify-write is needed.
+            // No read-modify-write is needed, because only the holder of the lock writes this word.
             busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         found

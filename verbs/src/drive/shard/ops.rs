@@ -1,4 +1,4 @@
-//! What the shard and the control verbs need from an engine.
+//! The interface of an engine to its shard and to the control verbs.
 
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
@@ -24,22 +24,22 @@ use crate::shared::waiting::Waiting;
 /// The two ends of a connection to be opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// The reserved address that it comes from; `None`: any address and port.
+    /// The reserved local address; `None`: any address and port.
     pub(crate) from: Option<BindId>,
     pub(crate) to: SocketAddr,
 }
 
-/// A function to be called once.
+/// A function that is called once, at a later time.
 pub(crate) type Deed = Box<dyn FnOnce() + Send>;
 
-/// What one engine of a device gives to another. Only the engines know its type.
+/// A queue pair or connection on its way from one engine of a device to another. Only the engines know its type.
 pub(crate) type Parcel = Box<dyn Any + Send>;
 
-/// What a device and its engines share, beside the objects.
+/// Parts that a device and its engines share, besides queue pairs and completion queues.
 #[derive(Clone)]
 pub(crate) struct Ties {
     pub(crate) commons: Arc<Commons>,
-    /// Memory regions and windows.
+    /// The table of memory regions and windows.
     pub(crate) table: Arc<MrTable>,
     pub(crate) clock: DeviceClock,
 }
@@ -57,8 +57,8 @@ pub(crate) struct EngineAttr {
     pub(crate) link_up: bool,
     /// Port capabilities; `None` for a simulated port.
     pub(crate) capabilities: Option<Capabilities>,
-    /// Payload octets that one frame to the present peer may carry as several segments; 0 if it cannot carry
-    /// several.
+    /// Maximum payload octets of a frame that carries several segments to the present peer; 0 if frames cannot carry
+    /// several segments.
     pub(crate) gso_max: usize,
     /// Maximum number of Reads of a queue pair: inbound (`ird`) and outbound (`ord`).
     pub(crate) ird: u16,
@@ -74,51 +74,51 @@ impl EngineAttr {
     }
 }
 
-/// Numbers of the objects that an engine has now.
+/// How many objects an engine has at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Population {
     pub(crate) queue_pairs: usize,
-    /// Includes connections that begin or end.
+    /// Number of connections, including those in start-up or teardown.
     pub(crate) connections: usize,
 }
 
-/// An engine, used by the holder of its shard's lock.
+/// An engine. Only the holder of its shard's lock uses it.
 pub(crate) trait EngineOps: Send {
     /// Runs one bounded pass.
     ///
     /// Returns true if something was received, sent or completed, or if there is more to do now.
     fn pass(&mut self) -> bool;
-    /// Sends at once what was posted to a queue pair, if its connection has nothing under way and no other one
-    /// waits. Otherwise returns false and does nothing: the posted work then goes together with other work, when
-    /// its doorbell is answered.
+    /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the queue
+    /// pair's connection has data under way or another connection waits. The posted work is then sent together with
+    /// other work, when the queue pair's doorbell is answered.
     fn kick(&mut self, qpn: u32) -> bool;
-    /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not. For callers
-    /// that may wait.
+    /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not want one. For
+    /// callers that may sleep.
     fn next_deadline(&mut self) -> Option<Duration>;
-    /// Arms the port, if it can signal: what arrives from now on ends a nap. The caller runs a pass before the nap.
-    /// `None`: the port cannot signal.
+    /// Arms the port, so that it signals frames that arrive from now on, and returns the event that ends a nap then;
+    /// `None`: the port cannot signal. The caller must run one more pass before it sleeps.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>>;
-    /// Returns whether much memory has become free since this last returned true. The caller returns that memory to
-    /// the system after it has released the engine.
+    /// Returns whether much memory has become free since this function last returned true. The caller returns the
+    /// memory to the system after it has released the engine.
     fn has_freed_much(&mut self) -> bool {
         false
     }
-    /// Calls `deed` once, after `time`; never if the device ends before. `deed` is quick and does not use the
-    /// engine.
+    /// Calls `deed` once when `time` has passed, unless the device ends before. `deed` must be quick and must not use
+    /// the engine.
     fn after(&mut self, time: Duration, deed: Deed);
-    /// Returns what the device and this engine share.
+    /// Returns the parts that the device and this engine share.
     fn ties(&self) -> Ties;
-    /// Makes all work under way stop reading memory within `range` (addresses). The caller has revoked the range's
-    /// STags before.
+    /// Makes all work under way stop reading memory within `range` (addresses). The caller must have revoked the
+    /// range's STags before.
     fn take_back(&mut self, range: &Range<usize>);
 
-    /// Takes in a new queue pair, which is idle.
+    /// Takes in a new, idle queue pair.
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<()>;
-    /// Whether a queue pair has completed anything, at any engine.
+    /// Returns whether a queue pair has completed any request, at this engine or before it moved here.
     fn has_completed(&self, _qpn: u32) -> bool {
         true
     }
-    /// Gives up an idle queue pair, which moves to engine `to`. Doorbells that ring here are forwarded to that
+    /// Removes an idle queue pair that moves to engine `to`. Doorbells that ring here later are forwarded to that
     /// engine.
     fn release_qp(&mut self, qpn: u32, _to: EngineNumber) -> Result<Parcel> {
         Err(Error::UnknownQp(qpn))
@@ -127,31 +127,32 @@ pub(crate) trait EngineOps: Send {
     fn admit_qp(&mut self, _parcel: Parcel) -> Result<()> {
         Ok(())
     }
-    /// Destroys a queue pair: ends its connection, if any. No completions of it follow.
+    /// Destroys a queue pair, and ends its connection, if any. The queue pair produces no further completions.
     fn detach_qp(&mut self, qpn: u32);
     /// Resets the connection of a queue pair, if any, and flushes its work.
     fn modify_to_error(&mut self, qpn: u32);
-    /// Makes a queue pair in the error state like a new one.
+    /// Moves a queue pair from the error state to the idle state of a new queue pair.
     fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;
-    /// Closes gracefully. An event reports when the send queue is empty.
+    /// Closes the connection of a queue pair gracefully. An event reports when the send queue is empty.
     fn drain(&mut self, qpn: u32) -> Result<()>;
-    /// Returns the connection of a queue pair in RDMA mode; `None` if there is none.
+    /// Returns the connection of a queue pair; `None` if the queue pair has no connection in RDMA mode.
     fn connection(&mut self, qpn: u32) -> Result<Option<QpConnection>>;
 
     /// Reserves a TCP port of a local address.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound>;
-    /// Enters a reservation that another engine of the device has made. It has the same id here.
+    /// Enters a reservation that another engine of the device has made, with the id that it has there.
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted("engines of this transport"))
     }
     /// Returns the engine of the device that must open a connection from a reserved address to `to`; `None` if any
-    /// may.
+    /// engine may open it.
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
         None
     }
-    /// Ends a reservation. If it has a listener, listening stops, and requests without an answer are rejected.
+    /// Ends a reservation. If the address has a listener, listening stops, and unanswered requests are rejected.
     fn unbind(&mut self, id: BindId);
-    /// Starts to listen on a reserved address. `places` limits the requests that the application has not answered.
+    /// Starts to listen on a reserved address. `places` limits the number of requests that the application has not
+    /// answered.
     fn listen(
         &mut self,
         at: BindId,
@@ -171,39 +172,40 @@ pub(crate) trait EngineOps: Send {
     ) -> Result<()> {
         Err(Error::NoConversion)
     }
-    /// Gives up the connection of a request, for another engine of the device; `None` if its transport cannot.
+    /// Removes the connection of a request, and returns it for another engine of the device; `None` if the transport
+    /// cannot part with connections.
     fn part_with(&mut self, _request: RequestId) -> Result<Option<Parcel>> {
         Ok(None)
     }
-    /// Takes in a connection that another engine has given up. Returns the new id of its request.
+    /// Takes in the connection of a request, which another engine has removed. Returns the new id of the request.
     fn take_in(&mut self, _parcel: Parcel) -> Result<RequestId> {
         Err(Error::RequestGone)
     }
     /// Accepts a request with an idle queue pair. An event follows when the connection is established.
     fn accept(&mut self, request: RequestId, qpn: u32, param: &ConnParam) -> Result<()>;
-    /// Returns the local address and port that a request came to.
+    /// Returns the local address and port at which a request came in.
     fn local(&mut self, request: RequestId) -> Result<SocketAddr>;
     /// Rejects a request.
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
     /// Closes a connection gracefully. An event follows when it is closed.
     fn disconnect(&mut self, qpn: u32) -> Result<()>;
 
-    /// Sets when the silent peer of a queue pair counts as dead; `None`: as configured.
+    /// Sets when TCP gives up on the silent peer of a queue pair; `None`: as configured.
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
-    /// Whether everything that was sent is acknowledged, and every connection is closed.
+    /// Returns whether everything that was sent is acknowledged, and every connection is closed.
     fn drained(&self) -> bool;
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);
 
-    /// Completes what the engine writes besides frames, because the process is about to end.
+    /// Completes output that is not finished, such as packet captures, because the process is about to end.
     fn finish(&mut self) {}
 
-    /// Returns the local address that a connection to `to` would come from; `None` if no route leads to `to`.
+    /// Returns the local address from which a connection to `to` would come; `None` if no route leads to `to`.
     fn source_for(&mut self, to: SocketAddr) -> Result<Option<IpAddr>>;
-    /// Returns the attributes to show.
+    /// Returns the engine's present attributes.
     fn attributes(&self) -> EngineAttr;
-    /// Returns the numbers of the objects that the engine has.
+    /// Returns how many objects the engine has at present.
     fn population(&self) -> Population {
         Population::default()
     }

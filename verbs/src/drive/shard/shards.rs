@@ -15,18 +15,18 @@ use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
 use crate::shared::grace::Fellow;
 
-/// Number of polls of a completion queue after which one engine is driven that may complete to no polled queue.
+/// Number of polls of a completion queue after which the poller also visits an engine that may not be the queue's.
 const LOOKS_AFTER_EVERY: u32 = 64;
 
-/// An engine that no thread drives yet, and the list of its doorbells.
+/// An engine that has no shard yet, and the list of its doorbells.
 pub(crate) struct Undriven {
     pub(crate) engine: Box<dyn EngineOps>,
     pub(crate) doorbells: Arc<Doorbells>,
-    /// NUMA node of the port, near which the engine's thread runs; `None`: on any node.
+    /// NUMA node of the port, on which the engine's thread preferably runs; `None`: any node.
     pub(crate) node: Option<u32>,
 }
 
-/// The shards of a device, by the numbers of their engines. There is at least one.
+/// The shards of a device, in the order of their engines' numbers; at least one.
 #[derive(Clone)]
 pub(crate) struct Shards {
     first: Arc<Shard>,
@@ -34,8 +34,8 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Makes a shard of each engine, and starts its thread if `progress` asks for threads. The thread is pinned to
-    /// the core that has the engine's place in `cores`; threads beyond the list are not pinned.
+    /// Makes a shard of each engine, and starts the engines' threads if `progress` asks for threads. The thread of
+    /// engine n is pinned to the n-th core of `cores`. If `cores` is shorter, the remaining threads are not pinned.
     ///
     /// # Errors
     /// As for [`Shard::new`].
@@ -54,7 +54,7 @@ impl Shards {
             match drive(engine) {
                 Ok(shard) => made.push(shard),
                 Err(error) => {
-                    // The shards live as long as their threads, so the threads must stop.
+                    // Each thread keeps its shard alive, so the threads must stop.
                     iter::once(&first).chain(&made).for_each(|shard| shard.stop());
                     return Err(error);
                 }
@@ -68,7 +68,7 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Returns the first shard, whose engine does what concerns the device as a whole.
+    /// Returns the first shard, whose engine does the work that concerns the device as a whole.
     #[inline]
     pub(crate) fn first(&self) -> &Arc<Shard> {
         &self.first
@@ -94,7 +94,7 @@ impl Shards {
         1 + self.others.len()
     }
 
-    /// Returns all of them, in the order of their engines' numbers.
+    /// Returns all shards, in the order of their engines' numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Shard>> {
         iter::once(&self.first).chain(self.others.iter())
     }
@@ -104,11 +104,11 @@ impl Shards {
         (0..self.count()).filter_map(EngineNumber::new)
     }
 
-    /// Runs `verb` between passes of each engine in turn, then a pass of that engine, and stops at the first error.
-    /// No two engines are locked at once.
+    /// Runs `verb` and then a pass at each engine in turn, as [`Shard::control`] does, and stops at the first error.
+    /// Never locks two engines at the same time.
     ///
     /// # Errors
-    /// Those of `verb`, and as for [`Shard::control`].
+    /// Errors of `verb`, and errors as for [`Shard::control`].
     pub(crate) fn control_each(
         &self,
         mut verb: impl FnMut(EngineNumber, &mut dyn EngineOps) -> Result<()>,
@@ -138,16 +138,16 @@ impl Shards {
         Ok(all)
     }
 
-    /// Runs a pass of each engine that no other thread drives, for a thread that will come again soon.
+    /// Runs a pass of each engine that no other thread drives, for a thread that will poll again soon.
     pub(crate) fn poll_passes(&self) {
         self.iter().for_each(|shard| {
             shard.poll_pass();
         });
     }
 
-    /// If the engines have no threads, runs a pass of one of them once in [`LOOKS_AFTER_EVERY`] calls, each engine
-    /// in turn. An engine that completes to no polled queue may still have a frame for another engine, an answer
-    /// for a neighbour, or a deed that is due. `turn` counts the polls of the caller.
+    /// If the engines have no threads, visits one of the engines once in [`LOOKS_AFTER_EVERY`] calls, each engine in
+    /// turn. A program may poll no completion queue of some engine, but this engine may still have a frame for
+    /// another engine, an answer for a neighbour, or a deed that is due. `turn` is the number of polls of the caller.
     #[inline(never)]
     pub(crate) fn look_after(&self, turn: u32) {
         let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
@@ -156,14 +156,14 @@ impl Shards {
         }
     }
 
-    /// The caller is about to sleep: makes the engines' threads take over now.
+    /// Makes the engines' threads take over now, because the caller is about to sleep.
     pub(crate) fn hand_over(&self) {
         self.iter().for_each(|shard| shard.hand_over());
     }
 
-    /// Waits until `take` returns something, which `fd` signals, and returns it; `None` once `timeout` has passed.
-    /// A `timeout` of `None` waits without limit. If the engines have no threads, this drives the engines
-    /// meanwhile.
+    /// Waits until `take` returns a value, which `fd` signals, and returns this value; `None` when `timeout` has
+    /// passed. A `timeout` of `None` means no limit. If the engines have no threads, the caller drives the engines
+    /// while it waits.
     pub(crate) fn wait<R>(
         &self,
         fd: &EventFd,
@@ -194,12 +194,12 @@ impl Shards {
             if left.is_some_and(|l| l.is_zero()) {
                 return None;
             }
-            // If a signal interrupts the wait, the loop just looks again.
+            // If a signal interrupts the wait, the loop calls `take` again.
             let _ = fd.wait(limit);
         }
     }
 
-    /// Stops the engines' threads. From then on only callers drive the engines.
+    /// Stops the engines' threads. After that, only callers drive the engines.
     pub(crate) fn stop(&self) {
         self.iter().for_each(|shard| shard.stop());
     }

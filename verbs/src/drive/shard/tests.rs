@@ -17,7 +17,7 @@ use crate::shared::wr::{SendFlags, SendOp, SendWr};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
 
-/// Waits for something that must happen. The limit only ends a hopeless test.
+/// Waits until `happened` returns true. Panics after a long time, so that a failed test ends.
 fn until(what: &str, happened: impl Fn() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !happened() {
@@ -30,13 +30,13 @@ fn passes(knobs: &Knobs) -> u64 {
     knobs.passes.load(Ordering::SeqCst)
 }
 
-/// Naps grow while nothing happens, so that the thread uses next to no processor time.
+/// Naps grow while nothing happens, so that the thread uses almost no processor time.
 #[test]
 fn an_idle_adaptive_thread_naps() {
     let (_device, knobs) = fake::device(Progress::Adaptive);
     let (start, before) = (Instant::now(), passes(&knobs));
     until("200 passes", || passes(&knobs) >= before + 200);
-    // 200 naps that grow from 50 us to 1.5 ms last at least 290 ms. A busy machine only makes them longer.
+    // 200 naps that grow from 50 us to 1.5 ms last at least 290 ms. On a busy machine they take longer.
     assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
 }
 
@@ -72,7 +72,7 @@ fn passes_that_find_work_are_counted_beside_all() {
     }
     let after = figures();
     assert_eq!(after.busy_passes, before.busy_passes + 2);
-    // Asking for the figures drives the engine, too.
+    // The call that returns the figures also runs a pass.
     assert_eq!(after.passes, before.passes + 6);
 }
 
@@ -89,7 +89,8 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
     assert_eq!(passes(&knobs), before + 3);
 }
 
-/// The thread that runs a pass may lose its core between a completion and the freeing of its slot.
+/// A post waits, because the thread that runs a pass may lose its core after it has reported a completion, but before
+/// it has freed the completed request's slot.
 #[test]
 fn a_post_that_finds_the_queue_full_waits_for_the_pass_under_way() {
     let (device, _) = fake::device(Progress::Inline);
@@ -135,7 +136,8 @@ fn a_busy_thread_stops() {
     }
 }
 
-/// While a thread polls, the engine's thread makes no passes. When the polling stops, it does.
+/// While another thread polls, the engine's thread runs no passes. When the polling stops, the engine's thread runs
+/// passes again.
 #[test]
 fn adaptive_watches_pollers_and_takes_over() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -148,7 +150,7 @@ fn adaptive_watches_pollers_and_takes_over() {
         }
         (own, passes(&knobs) - before)
     };
-    // The engine's thread may be in a round of its own at first.
+    // At first, the engine's thread may still run passes that it began before.
     let mut quiet = false;
     let limit = Instant::now() + Duration::from_secs(60);
     while !quiet && Instant::now() < limit {
@@ -160,7 +162,8 @@ fn adaptive_watches_pollers_and_takes_over() {
     until("taking over", || passes(&knobs) > before);
 }
 
-/// Pollers, control verbs and the engine's thread at once: one at a time has the engine, and all get their turns.
+/// Pollers, control verbs and the engine's thread compete for the engine. Only one of them has the engine at a time,
+/// and all control verbs get it.
 #[test]
 fn one_driver_at_a_time() {
     for progress in ALL {
@@ -204,8 +207,8 @@ fn control_is_not_starved_by_busy_pollers() {
     });
 }
 
-/// A doorbell wakes a thread that naps because nothing happens. A thread that was told to take over does so even if
-/// another thread has just polled.
+/// A doorbell wakes an engine's thread that naps because nothing happens. An engine's thread that must take over does
+/// so even if another thread has just polled.
 #[test]
 fn hand_over_and_doorbells_wake() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -223,7 +226,7 @@ fn hand_over_and_doorbells_wake() {
 }
 
 /// If the port signals frames, a nap lasts until a frame comes, a doorbell rings, or a caller is about to sleep. In
-/// tests it has no other end.
+/// tests, the nap's time limit is an hour.
 #[test]
 fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     let (device, knobs) = fake::device(Progress::Adaptive);
@@ -237,7 +240,7 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
                 knobs.arrivals.store(1, Ordering::SeqCst);
                 frames.signal();
             }
-            // The signals are not taken: the next one must be noticed nevertheless.
+            // Nothing receives these frames. The thread must nevertheless notice the next signal.
             1 => frames.signal(),
             2 => device.shared.shards.first().ring(1),
             _ => device.shared.shards.first().hand_over(),
@@ -246,8 +249,8 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
     }
 }
 
-/// A verb in a signal handler that has interrupted a pass of its own thread is refused, because it would wait for
-/// itself. The thread then continues.
+/// A verb is refused in a signal handler that has interrupted a pass of the same thread, because the thread would
+/// wait for itself. After the handler, the thread continues.
 #[test]
 fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
     for progress in ALL {
@@ -257,9 +260,9 @@ fn a_verb_in_the_middle_of_ones_own_pass_is_refused() {
         let pass = device.shared.shards.first().lock().unwrap();
         assert!(matches!(device.attributes(), Err(crate::Error::Interrupted)));
         assert_eq!(device.shared.shards.first().poll_pass(), Polled::Skipped);
-        // The pass may still write there, so the memory stays.
+        // The interrupted pass may still write to the memory, so the memory stays valid.
         drop(region);
-        // SAFETY: the memory stays, as tested here.
+        // SAFETY: this test checks that the memory stays valid.
         unsafe { address.write_volatile(1) };
         drop(pass);
         device.attributes().unwrap();
@@ -283,8 +286,8 @@ fn forgetting_a_doorbell_keeps_the_others() {
     assert_eq!(left, (0..10).chain(20..64).collect::<Vec<_>>());
 }
 
-/// A forked child of a process with a device is told that it cannot use the device. It can drop what it inherited
-/// without touching the device.
+/// A forked child of a process with a device gets an error when it uses the device. It can drop the handles that it
+/// has inherited without an effect on the parent's device.
 #[test]
 fn a_forked_child_leaves_the_device_alone() {
     for progress in ALL {

@@ -1,11 +1,11 @@
-//! What an engine needs from a transport: reliable byte streams between addresses, like TCP's.
+//! The interface of an engine to its transport, which provides reliable byte streams between addresses, like TCP's.
 //!
-//! The engine is generic over [`Transport`]. It therefore knows nothing of frames, neighbours, checksums and pools,
-//! and the path of a message has no dynamic calls. `over_port` is urnic's own TCP on a port, `over_kernel` the
-//! kernel's TCP sockets. [`Device::over`](crate::Device::over) makes a device on any other transport.
+//! The engine is generic over [`Transport`]. So the engine knows nothing of frames, neighbours, checksums and pools,
+//! and no message passes through a dynamic call. `over_port` uses urnic's own TCP on a port, and `over_kernel` uses
+//! the kernel's TCP sockets. [`Device::over`](crate::Device::over) makes a device on any other transport.
 //!
 //! # A whole transport
-//! This one carries streams from a device to itself, without windows, timers and resets:
+//! The following transport carries streams from a device to itself, without windows, timers and resets:
 //!
 //! ```
 //! use std::collections::VecDeque;
@@ -29,10 +29,10 @@
 //!     to: Option<SocketAddr>,
 //!     queued: Vec<u8>,
 //!     unacked: u64,
-//!     /// Octets that have arrived and were not taken.
+//!     /// Octets that have arrived, but that the engine has not taken.
 //!     waiting: VecDeque<Octets>,
 //!     stopped: bool,
-//!     /// This half will close; the other half has ended.
+//!     /// Whether this half will close (`closes`), and whether the other half has ended (`ended`).
 //!     closes: bool,
 //!     ended: bool,
 //! }
@@ -131,7 +131,7 @@
 //!         let Some(news) = self.news.pop_front() else { return false };
 //!         match news {
 //!             News::Incoming(index) => {
-//!                 let peer = self.half(index ^ 1).to.expect("who connects says where to");
+//!                 let peer = self.half(index ^ 1).to.expect("a connecting half names its peer");
 //!                 let Some((listener, _)) = self.listener else { return true };
 //!                 self.half(index).tag = events.incoming(listener, name(index), peer);
 //!             }
@@ -270,39 +270,39 @@ pub use urnic_tcp::{
     Scope, Time,
 };
 
-/// The streams of one engine. A [`ConnId`] names a connection. Every function must ignore ids of connections that
-/// no longer exist. Each event of a connection carries the connection's tag, a number chosen by the engine.
+/// The streams of one engine. A [`ConnId`] names a connection. Every function must ignore the ids of connections that
+/// no longer exist. Each event of a connection carries the connection's tag, a number that the engine has chosen.
 ///
 /// A pass of the engine calls, in this order: [`check`](Self::check) if it is due, the sending functions for
-/// connections that have data to send, [`flush`](Self::flush) if any had, [`advance`](Self::advance),
-/// [`flush`](Self::flush), [`receive`](Self::receive). None of these functions may wait.
+/// connections that have data to send, [`flush`](Self::flush) if there were such connections,
+/// [`advance`](Self::advance), [`flush`](Self::flush), [`receive`](Self::receive). None of these functions may block.
 pub trait Transport: Send {
-    /// Stream data that has arrived. It stays in place for as long as it is held.
+    /// Stream data that has arrived. Its octets must not move in memory while the value exists.
     type Data: Data + Send + 'static;
     /// A record under construction.
     type Draft: Draft + Send;
 
     // ---- connections ----
 
-    /// Reserves a port (0: any free one) of a local address. An unspecified address stands for all addresses of its
-    /// family, and `::` for those of both families unless `v6only` ([`Scope::of`]).
+    /// Reserves a TCP port of a local address; port 0 means any free port. An unspecified address means all addresses
+    /// of its family. Unless `v6only` is true, `::` means all addresses of both families ([`Scope::of`]).
     ///
     /// # Errors
-    /// [`BindError`] if the address is not the transport's, the port is taken, or none is free.
+    /// [`BindError`] if the address does not belong to the transport, the port is taken, or no port is free.
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError>;
 
-    /// Enters a reservation that the transport of another engine of the device has made, with the same id.
-    /// Reservations are made, listened on and ended in the same order at all engines of a device: one engine
-    /// reserves, the others enter.
+    /// Enters a reservation that the transport of another engine of the device has made, with the id that it has
+    /// there. One engine reserves an address, and then all other engines enter the reservation. All engines of a
+    /// device make, use and end their reservations in the same order.
     ///
     /// # Errors
-    /// [`BindError::OutOfStep`] if the order was not the same, or the transport supports only one engine.
+    /// [`BindError::OutOfStep`] if the orders differ, or if the transport supports only one engine.
     fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<(), BindError> {
         Err(BindError::OutOfStep)
     }
 
     /// Returns the number of the engine of the device that must open a connection from a reserved address to `to`;
-    /// `None` if any engine may, or none can.
+    /// `None` if any engine may open it, or no engine can.
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<usize> {
         None
     }
@@ -313,7 +313,7 @@ pub trait Transport: Send {
     /// Admits connections to a reserved address. At most `backlog` of them may be half open.
     ///
     /// # Errors
-    /// [`ListenError`] if the address is not reserved, another listener has it, or it has a listener already.
+    /// [`ListenError`] if the address is not reserved, or already has a listener, here or elsewhere on the host.
     fn listen(&mut self, at: BindId, backlog: usize) -> Result<(), ListenError>;
 
     /// Opens a connection, from a reserved address or from any port (`None`). [`Events::connected`] or
@@ -329,13 +329,13 @@ pub trait Transport: Send {
         tag: u64,
     ) -> Result<ConnId, ConnectError>;
 
-    /// Takes over a connected socket of the program. `already_read` is the beginning of the peer's data. It waits,
-    /// like all data that follows, until the engine calls [`resume`](Self::resume). There is no
-    /// [`Events::connected`].
+    /// Takes over a connected socket of the program. `already_read` is what the program has read from the socket
+    /// beyond its own protocol: the beginning of the peer's MPA octets. This data and all later data wait until the
+    /// engine calls [`resume`](Self::resume). The transport does not report [`Events::connected`].
     ///
     /// # Errors
-    /// [`ConvertError`] with the unchanged socket: the transport has no sockets
-    /// ([`Error::NoConversion`](crate::Error::NoConversion)), or cannot take this one.
+    /// [`ConvertError`], which contains the unchanged socket, if the transport has no sockets
+    /// ([`Error::NoConversion`](crate::Error::NoConversion)) or cannot take this socket.
     fn adopt(
         &mut self,
         _now: Time,
@@ -351,34 +351,35 @@ pub trait Transport: Send {
         false
     }
 
-    /// Gives up a connection on which nothing was sent, for [`take_in`](Self::take_in) at another engine; `None` if
-    /// the connection no longer exists.
+    /// Removes a connection on which nothing was sent, and returns it for [`take_in`](Self::take_in) at another
+    /// engine; `None` if the connection no longer exists.
     fn part_with(&mut self, _conn: ConnId) -> Option<Box<dyn Any + Send>> {
         None
     }
 
-    /// Takes in a connection that another engine has given up. Its events carry `tag` from now on.
+    /// Takes in a connection that the transport of another engine has removed. The connection's events carry `tag`
+    /// from now on.
     ///
     /// # Errors
-    /// The connection is lost if this transport has no room for it.
+    /// If this transport has no room for the connection, the connection is lost.
     fn take_in(&mut self, _now: Time, _stream: Box<dyn Any + Send>, _tag: u64) -> Result<ConnId> {
         Err(Error::RequestGone)
     }
 
-    /// The program accepts this incoming connection. Until now its peer was allowed to send little more than an MPA
-    /// Request.
+    /// Notes that the program accepts this incoming connection. Before this call, the transport may limit the peer to
+    /// little more data than an MPA Request.
     fn welcome(&mut self, _now: Time, _conn: ConnId) {}
 
-    /// Sets time limits for a silent peer of a connection; `None`: those of the configuration.
+    /// Sets the time limits for a silent peer of a connection; `None`: the limits of the configuration.
     fn set_patience(&mut self, _conn: ConnId, _patience: Option<Patience>) {}
 
-    /// Ends a connection after its queued data has been sent. Data that the peer still sends arrives.
+    /// Ends this side of a connection after its queued data has been sent. Data of the peer continues to arrive.
     fn close(&mut self, now: Time, conn: ConnId);
 
     /// Ends a connection at once. The peer sees a reset.
     fn abort(&mut self, now: Time, conn: ConnId);
 
-    /// Returns whether the peer has acknowledged all data of a closed connection, and its end.
+    /// Returns whether the peer has acknowledged all data of a closed connection and the end of this side.
     fn has_ended(&self, conn: ConnId) -> bool;
 
     /// Returns the maximum number of connections.
@@ -388,45 +389,49 @@ pub trait Transport: Send {
 
     // ---- a pass ----
 
-    /// Checks what changes rarely. Returns when to call this again.
+    /// Checks things that change rarely, like the state of the link. Returns the time at which the engine must call
+    /// this again.
     fn check(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) -> Time {
         Time::MAX
     }
 
-    /// Takes a bounded amount of what has arrived. Returns false if nothing has.
+    /// Takes in a limited amount of data and events that have arrived, and reports them. Returns false if nothing has
+    /// arrived.
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool;
 
-    /// Fires due timers, reports connections that have ended, and sends acknowledgements that no data carried.
+    /// Fires due timers, reports connections that have ended, and sends acknowledgements that no data has carried.
     fn advance(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) {}
 
-    /// Hands to the wire what was sent.
+    /// Hands everything that was sent to the wire.
     fn flush(&mut self) {}
 
-    /// Returns when [`advance`](Self::advance) must be called even if nothing happens; `None`: never.
+    /// Returns when the engine must call [`advance`](Self::advance) even if nothing happens; `None`: it need not.
     fn next_deadline(&self) -> Option<Time>;
 
-    /// Sends what waits to share a frame, because the engine may not be driven for long.
+    /// Sends data that waits for more data to share a frame with, because no thread may drive the engine for a while.
     fn flush_late(&mut self, now: Time) {
         let _ = now;
     }
 
-    /// Arms the transport, if it can signal: what arrives from now on ends a nap. `None`: it cannot signal.
+    /// Arms the transport, so that it signals everything that arrives from now on, and returns the event that ends a
+    /// nap then; `None`: the transport cannot signal.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }
 
-    /// Returns the number of segments sent so far, or an approximation. A pass ends after a certain number.
+    /// Returns the number of segments sent so far, at least approximately. A pass ends after a certain number of
+    /// segments.
     fn sent(&self) -> u64 {
         0
     }
 
-    /// Returns how many octets of its memory held data may pin. Data beyond that is copied. [`Events::pinnable`]
-    /// reports changes.
+    /// Returns how many octets of the transport's memory the engine may pin by holding data. The engine copies data
+    /// beyond that. [`Events::pinnable`] reports changes of this value.
     fn pinnable(&self) -> usize {
         0
     }
 
-    /// Calls [`Events::data`] with the data that waits because the engine could not take it.
+    /// Calls [`Events::data`] again with data that waits because the engine could not take it.
     fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Self::Data>);
 
     // ---- sending ----
@@ -436,56 +441,57 @@ pub trait Transport: Send {
         true
     }
 
-    /// Returns a fresh record; `None` while there is no buffer for it.
+    /// Returns an empty record; `None` while no buffer is free.
     fn draft(&mut self) -> Option<Self::Draft>;
 
     /// Returns the number of data octets in a segment of the connection; 0 if the connection no longer exists. An
     /// FPDU fits into one segment (MPA-43).
     fn segment(&self, conn: ConnId) -> usize;
 
-    /// Recommended maximum record size, in octets: what leaves at once.
+    /// Returns the recommended maximum record size, in octets: as much as the transport sends as one piece.
     fn record_max(&self, conn: ConnId) -> usize {
         self.segment(conn)
     }
 
-    /// Returns how many octets are worth sending now. 0: wait for [`Events::acked`].
+    /// Returns how many octets the engine should send now. 0: the engine must wait for [`Events::acked`].
     fn room(&self, conn: ConnId) -> usize;
 
-    /// Queues a record. `sum` is the one's-complement sum of its octets, if known. If the record does not leave as
-    /// a whole, it should be cut at multiples of `unit` octets; 0: anywhere. A connection that no longer exists
-    /// takes nothing; [`Events::closed`] has told the engine, or will.
+    /// Queues a record. `sum` is the one's-complement sum of its octets, if known. If the transport does not send the
+    /// record as one piece, it should cut it at multiples of `unit` octets; 0: anywhere. If the connection no longer
+    /// exists, the record is dropped, and [`Events::closed`] has told the engine or will do so.
     fn send(&mut self, conn: ConnId, record: Self::Draft, sum: Option<u16>, unit: u16);
 
     /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
 
-    /// Returns the number of octets that were sent and that the peer has not acknowledged.
+    /// Returns the number of octets that the engine has sent and the peer has not acknowledged.
     fn unacked(&self, conn: ConnId) -> u64;
 
-    /// Returns the number of octets that were sent on a connection and have not left this host, as far as the
-    /// transport knows.
+    /// Returns the number of octets that the engine has sent on a connection and that have not left this host, as far
+    /// as the transport knows.
     fn unsent(&self, conn: ConnId) -> u64 {
         self.unacked(conn)
     }
 
-    /// Returns since when the peer has acknowledged nothing of what is outstanding; `None` if nothing is.
+    /// Returns the time since which the peer has acknowledged no octet although some are outstanding; `None` if no
+    /// octets are outstanding.
     fn stalled_since(&self, _conn: ConnId) -> Option<Time> {
         None
     }
 
-    /// Returns whether data waits because the peer keeps its window shut. The transport must find out whether such
-    /// a peer is dead, by probes, and then end the connection: after the program is done with a connection, the
-    /// engine waits for such a peer.
+    /// Returns whether data waits because the peer keeps its window shut. The transport must probe whether the peer
+    /// is still alive, and end the connection if it is dead, because the engine waits for a peer with a shut window
+    /// even after the program is done with the connection.
     fn is_held_up(&self, _conn: ConnId) -> bool {
         false
     }
 
-    /// Returns whether records need the sum of their octets.
+    /// Returns whether the engine must compute the sum of each record's octets.
     fn wants_sum(&self) -> bool {
         false
     }
 
-    // ---- buffers for what is sent ----
+    // ---- send buffers ----
 
     /// Returns the number of free send buffers; `usize::MAX` if they are not a limited resource.
     fn send_buffers(&self) -> usize {
@@ -502,16 +508,16 @@ pub trait Transport: Send {
         0
     }
 
-    /// Returns how many of the newest of these records occupy the transport's buffers.
+    /// Returns how many of these records, counted from the newest, occupy send buffers of the transport.
     fn buffers(&self, _conn: ConnId) -> usize {
         0
     }
 
-    /// Copies a connection's records to ordinary memory, as long as less than `most` octets are there, so that
-    /// other connections get their buffers.
+    /// Puts a connection's records aside: copies them to ordinary memory, so that other connections get their
+    /// buffers. Stops when the records that are put aside have `most` octets in total.
     fn put_aside(&mut self, _conn: ConnId, _most: usize) {}
 
-    /// Returns the number of octets in that memory.
+    /// Returns the total number of octets of records that are put aside.
     fn aside(&self) -> usize {
         0
     }
@@ -524,18 +530,18 @@ pub trait Transport: Send {
         usize::MAX
     }
 
-    /// Appends `len` octets at `at` to a record without copying them. With `ours`, they are in memory of the
-    /// device's own allocator. Returns false, and changes nothing, if the transport cannot do that.
+    /// Appends `len` octets at `at` to a record without copying them. `ours` tells whether they are in memory of the
+    /// device's own allocator. Returns false, and changes nothing, if the transport cannot lend this memory.
     ///
     /// # Safety
-    /// The octets must stay readable until they are acknowledged, or until [`take_back`](Self::take_back) has
-    /// copied them and [`forget`](Self::forget) has dropped what waits.
+    /// The octets must stay readable until the peer has acknowledged them, or until [`take_back`](Self::take_back)
+    /// has copied them and [`forget`](Self::forget) has dropped the queued frames that refer to them.
     unsafe fn lend(&mut self, _record: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
         false
     }
 
-    /// Copies what a connection still refers to within `range` (addresses). If it cannot be copied, ends the
-    /// connection.
+    /// Copies the lent octets within `range` (addresses) to which a connection still refers. If they cannot be
+    /// copied, ends the connection.
     fn take_back(&mut self, _now: Time, _conn: ConnId, _range: &Range<usize>) {}
 
     /// Drops queued retransmissions that refer to memory within `range` (addresses).
@@ -543,17 +549,18 @@ pub trait Transport: Send {
 
     // ---- the end ----
 
-    /// Returns whether the only possible peer is gone.
+    /// Returns whether the only possible peer has ended.
     fn is_deserted(&self) -> bool {
         false
     }
 
-    /// Returns whether the peers' kernels or processes notice by themselves when this process ends.
+    /// Returns whether the peers notice the end of this process by themselves.
     fn is_missed(&self) -> bool {
         false
     }
 
-    /// Completes what the transport writes besides frames, because the process is about to end.
+    /// Completes output that is not finished, such as packet captures or data that the kernel has not taken, because
+    /// the process is about to end.
     fn finish(&mut self) {}
 
     // ---- facts ----
@@ -561,9 +568,10 @@ pub trait Transport: Send {
     /// Returns the local address of a connection; `None` if the connection no longer exists.
     fn local(&self, conn: ConnId) -> Option<SocketAddr>;
 
-    /// Returns the address that a connection to `to` must use. A loopback address means this host, and
-    /// [`bind`](Self::bind) takes it for any address of its family. By default, a loopback address becomes the
-    /// first of the [`facts`](Self::facts)' addresses of its family, unless one of these is a loopback address.
+    /// Returns the address that a connection to `to` must use. A loopback address means this host. By default, it is
+    /// replaced by the first address of its family in [`facts`](Self::facts), unless these addresses include a
+    /// loopback address. A transport that replaces loopback addresses should reserve all addresses of the family if
+    /// [`bind`](Self::bind) gets a loopback address.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         let ip = to.ip().to_canonical();
         if !ip.is_loopback() {
@@ -575,23 +583,24 @@ pub trait Transport: Send {
         home.map_or(to, |home| SocketAddr::new(home.ip, to.port()))
     }
 
-    /// Returns the local address that a connection to `to` would come from; `None` if no route leads to `to`. By
-    /// default, the address of [`facts`](Self::facts) whose network contains `to`.
+    /// Returns the local address from which a connection to `to` would come; `None` if no route leads to `to`. By
+    /// default, this is the address in [`facts`](Self::facts) whose network contains `to`.
     ///
     /// # Errors
-    /// The transport's, if the address cannot be found now.
+    /// An error of the transport, if it cannot find the address now.
     fn source_for(&self, _now: Time, to: SocketAddr) -> Result<Option<IpAddr>> {
         let (own, to) = (self.facts().addresses, to.ip());
         let has = |own: &Address| Cidr { address: own.ip, prefix: own.prefix_len }.contains(to);
         Ok(own.iter().find(|own| own.ip == to).or_else(|| own.iter().find(|own| has(own))).map(|own| own.ip))
     }
 
-    /// Returns what the user should check if no route leads to an address. It follows a colon in the message.
+    /// Returns text that tells the user what to check if no route leads to an address. In the message, this text
+    /// follows a colon.
     fn without_route(&self) -> &'static str {
         "the device's transport does not reach it"
     }
 
-    /// Returns the facts to show.
+    /// Returns the present facts about the transport.
     fn facts(&self) -> Facts {
         Facts { link_up: true, ..Facts::default() }
     }
@@ -610,7 +619,7 @@ pub struct Octets {
 }
 
 impl Octets {
-    /// Makes an object of all of `octets`.
+    /// Makes a value that contains all of `octets`.
     pub fn new(octets: Vec<u8>) -> Self {
         let range = 0..octets.len();
         Self { all: octets.into(), range }
@@ -641,40 +650,42 @@ pub trait Data: Chunk {
     fn skip(&mut self, n: usize);
 }
 
-/// The engine, as a transport reports events to it from inside its functions. The engine cannot call the transport
-/// from there; it notes what to do, and does it afterwards.
+/// The engine, as the receiver of events. The transport reports events from inside its own functions. The engine
+/// cannot call the transport meanwhile, so it notes what it must do, and does it afterwards.
 pub trait Events<D> {
-    /// A connection has come in. Returns its tag.
+    /// Reports that a connection has come in. Returns the connection's tag.
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
-    /// A connection that the engine has opened is established.
+    /// Reports that a connection is established that the engine has opened.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// The next octets of a stream, each once and in order. The engine returns the octets that it cannot take (a
-    /// non-empty suffix). These, and what follows, wait and shut the window until [`Transport::resume`].
+    /// Reports the next octets of a stream. Each octet is reported once, and all in order. Returns the octets that
+    /// the engine cannot take (a non-empty suffix); `None`: the engine has taken all. The transport must keep the
+    /// returned octets and all later ones, and so shut the window, until the engine calls [`Transport::resume`].
     fn data(&mut self, conn: ConnId, tag: u64, data: D) -> Option<D>;
 
-    /// `octets` more of what was sent are acknowledged, so that the engine may reuse their memory. Also called with
-    /// 0 if there may be room for another reason.
+    /// Reports that the peer has acknowledged `octets` more, so that the engine may reuse their memory. Also called
+    /// with 0 if there may be room to send for another reason.
     fn acked(&mut self, conn: ConnId, tag: u64, octets: u64);
 
-    /// The peer will send no more, and all its data has been reported.
+    /// Reports that the peer will send no more data, after all its data has been reported.
     fn finished(&mut self, conn: ConnId, tag: u64);
 
-    /// The connection has ended.
+    /// Reports that the connection has ended.
     fn closed(&mut self, conn: ConnId, tag: u64, reason: CloseReason);
 
-    /// Held data may pin this many octets of the transport's memory from now on. 0: held data must be copied.
+    /// Reports that the engine may pin this many octets of the transport's memory from now on. 0: the engine must
+    /// copy all data that it holds.
     fn pinnable(&mut self, octets: usize);
 
-    /// The link has come up, or gone down.
+    /// Reports that the link has come up or gone down.
     fn link(&mut self, up: bool);
 }
 
 /// A connection that was a socket of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// Its id.
+    /// Id of the connection.
     pub conn: ConnId,
     /// Address of the peer.
     pub peer: SocketAddr,
@@ -685,10 +696,11 @@ pub struct Adopted {
 pub struct Facts {
     /// Whether the link is up.
     pub link_up: bool,
-    /// Payload octets that one frame to the present peer may carry as several segments; 0 if it cannot carry
-    /// several.
+    /// Maximum payload octets of a frame that carries several segments to the present peer; 0 if frames cannot carry
+    /// several segments.
     pub gso_max: usize,
-    /// Addresses that can be used now, the main one first. Empty: those of the configuration.
+    /// Local addresses that connections can use now, the main address first. Empty: the addresses of the
+    /// configuration.
     pub addresses: Vec<Address>,
     /// Counters: names and values, in display order.
     pub counters: Vec<(&'static str, u64)>,
@@ -697,7 +709,7 @@ pub struct Facts {
 /// Facts about a connection.
 #[derive(Clone, Debug)]
 pub struct StreamFacts {
-    /// Its id.
+    /// Id of the connection.
     pub conn: ConnId,
     /// Local address.
     pub local: SocketAddr,

@@ -48,12 +48,7 @@ impl RecvQueue {
     pub(crate) fn new(entries: u32, max_sge: u8) -> Self {
         let ring = Ring::new(entries);
         let sges = elements(ring.capacity(), max_sge);
-        Self {
-            ring,
-            sges,
-            max_sge,
-            tail: Line(SpinLock::new(0)),
-        }
+        Self { ring, sges, max_sge, tail: Line(SpinLock::new(0)) }
     }
 
     pub(crate) fn capacity(&self) -> u32 {

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use crate::shared::sync::atomic::{AtomicU32, Ordering};
 use crate::shared::sync::Cell;
+use crate::shared::sync::atomic::{AtomicU32, Ordering};
 
 /// A bounded ring of `T` with wrapping 32-bit entry numbers.
 ///

@@ -6,8 +6,8 @@ fn host(n: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0a00_0000 + n).into()
 }
 
-/// The same room in plain code: all members, oldest first, and the sources in the order in which they reached their
-/// count.
+/// A simple model of the room: all members, oldest first, and the sources in the order in which they reached their
+/// present number of members.
 #[derive(Default)]
 struct Model {
     members: VecDeque<(u32, Source, Seat)>,
@@ -40,7 +40,7 @@ impl Model {
     }
 }
 
-/// Random arrivals and departures give the same result as in the model.
+/// With random arrivals and departures, the crowd behaves as the model does.
 #[test]
 fn as_the_model() {
     for seed in 1..=40u64 {
@@ -77,7 +77,7 @@ fn as_the_model() {
             let most = model.sources.iter().map(|s| model.count(*s)).max().unwrap_or(0);
             assert_eq!(crowd.most, most, "seed {seed}, {who}");
         }
-        // Its allocations are bounded by the size of the room, whatever sources came.
+        // The size of the room bounds the crowd's allocations, however many sources have come.
         assert!(
             crowd.members.len() <= limit && crowd.families.len() <= limit && crowd.ranks.len() <= limit + 1
         );
@@ -95,8 +95,8 @@ fn a_source_displaces_its_own() {
     assert_eq!(crowd.due(Time(0)), Some(0), "the one of the other source");
 }
 
-/// Hosts of one IPv6 network are one source; hosts of different networks are different sources, and so are IPv4
-/// addresses.
+/// All hosts of one IPv6 network count as one source. Hosts of different IPv6 networks, and different IPv4 addresses,
+/// count as different sources.
 #[test]
 fn sources() {
     let v6 = |network: u128, host: u128| IpAddr::V6(Ipv6Addr::from_bits(network << 64 | host));

@@ -4,7 +4,8 @@ fn at(micros: u64) -> Time {
     Time::from_micros(micros)
 }
 
-/// Posts to `posts` queue pairs one request each, which is begun at once or in the pass that comes after `wait`.
+/// Posts one request to each of `posts` queue pairs, and runs a pass when `wait` has passed. Each request is begun at
+/// once or in that pass.
 fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Verdict> {
     let verdicts = (0..posts).map(|_| p.posted(|| *now)).collect();
     p.began(posts);
@@ -15,7 +16,7 @@ fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Ver
 
 const PROMPT: Duration = Duration::from_nanos(300);
 
-/// Makes a posting that has seen enough batches.
+/// Makes a `Posting` that has seen enough batches in a row, so that further posts wait.
 fn accustomed(now: &mut Time) -> Posting {
     let mut p = Posting::default();
     for _ in 0..BATCHES {
@@ -47,7 +48,7 @@ fn a_post_that_waited_in_vain_is_the_last() {
     let mut p = accustomed(&mut now);
     assert_eq!(batch(&mut p, &mut now, 1, PROMPT), [Verdict::Wait]);
     assert_eq!(batch(&mut p, &mut now, 1, PROMPT), [Verdict::First]);
-    // It takes as many batches as before.
+    // Posts wait again only after as many batches as the first time.
     for _ in 0..BATCHES {
         assert_eq!(batch(&mut p, &mut now, 2, PROMPT)[0], Verdict::First);
     }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 const BY: Scopes = Scopes { pd: Scope(1), qp: Scope(10) };
 
-/// Number and offset survive the encoding, also at their limits. No octet of a list has a tagged offset of another
-/// Read.
+/// Number and offset survive the encoding, even at their limits. Lists of different Reads share no tagged offset.
 #[test]
 fn tagged_offsets_name_the_read_and_the_octet() {
     let table = MrTable::new(1, Arc::default());

@@ -2,7 +2,7 @@ use super::*;
 use crate::shared::numbers::MAX_QPS;
 use urnic_tcp::TcpConfig;
 
-/// The rooms that strangers can fill leave every queue pair a connection, and newcomers a place.
+/// Even when all rooms are full, every queue pair can have a connection, and TCP's table has free places.
 #[test]
 fn the_rooms_leave_room() {
     let tcp = TcpConfig::default();
@@ -12,6 +12,6 @@ fn the_rooms_leave_room() {
     assert_eq!(strangers, 4096 + 8192 + 16_384);
     assert!(strangers + programs < tcp.max_connections as usize);
     assert!(strangers < tcp.max_neighbours as usize);
-    // A program may give up all its queue pairs at once, and their last data is still sent.
+    // A program may destroy all its queue pairs at once: their connections have seats until their last data is sent.
     assert!(rooms.carried.limit() >= MAX_QPS as usize);
 }

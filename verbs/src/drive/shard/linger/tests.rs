@@ -17,10 +17,10 @@ const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedi
 const DRAINED: i32 = 42;
 /// Exit status if not all is acknowledged.
 const UNDRAINED: i32 = 1;
-/// Exit status if the program was told something that it must not hear, or was not told what it waited for.
+/// Exit status if the program received events that it must not receive, or did not receive those that it waited for.
 const TOLD: i32 = 43;
 const PROGRESS: &str = "URNIC_TEST_EXIT";
-/// Selects how the child process ends: a word of [`exit_child`].
+/// Name of the environment variable that selects how the child process ends: a word that [`exit_child`] knows.
 const HOW: &str = "URNIC_TEST_EXIT_HOW";
 
 fn child(progress: Progress, how: &str) -> Command {
@@ -36,7 +36,7 @@ fn exit_of(progress: Progress, how: &str) -> Option<i32> {
 }
 
 fn bounded(mut child: Child, what: &str) -> Option<i32> {
-    // It may wait 15 s in all, and the machine may be busy.
+    // The child may wait 15 s in total, and the machine may be busy.
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -60,7 +60,7 @@ fn exit_waits_until_all_is_acknowledged() {
     }
 }
 
-/// A process whose device has ended before exits without delay or complaint.
+/// A process whose device has ended before exits without delay and without a message.
 #[test]
 fn exit_after_the_device_is_silent() {
     for progress in ALL {
@@ -74,7 +74,7 @@ fn exit_after_the_device_is_silent() {
     }
 }
 
-/// A process that is about to end without exit handlers waits, too, if the engine has a thread.
+/// `before_exit` makes a process that ends without exit handlers wait, too, if the engine has a thread.
 #[test]
 fn before_exit_waits_until_all_is_acknowledged() {
     for progress in [Progress::Dedicated, Progress::Adaptive] {
@@ -83,7 +83,7 @@ fn before_exit_waits_until_all_is_acknowledged() {
     assert_eq!(exit_of(Progress::Inline, "_exit"), Some(UNDRAINED));
 }
 
-/// The exit comes within a pass, as from a signal handler: the engine is at work and cannot be had.
+/// A process ends even if its thread exits within a pass, as from a signal handler, and so keeps the engine's lock.
 #[test]
 fn an_exit_in_the_middle_of_a_pass_ends() {
     for progress in ALL {
@@ -93,7 +93,8 @@ fn an_exit_in_the_middle_of_a_pass_ends() {
     }
 }
 
-/// The exit comes while the thread waits for its turn: the engines' threads do not wait for that thread.
+/// A thread exits while it waits for the end of a pass. The engines' threads do not wait for that thread, and all
+/// data is acknowledged.
 #[test]
 fn an_exit_in_the_wait_for_a_pass_drains() {
     for progress in ALL {
@@ -102,7 +103,7 @@ fn an_exit_in_the_wait_for_a_pass_drains() {
     assert_eq!(exit_of(Progress::Adaptive, "_exit in a wait"), Some(DRAINED));
 }
 
-/// Another thread has been stopped in the middle of a pass.
+/// A process ends even if another of its threads has been stopped in the middle of a pass.
 #[test]
 fn an_exit_beside_a_stopped_pass_ends() {
     for progress in [Progress::Inline, Progress::Adaptive] {
@@ -110,8 +111,9 @@ fn an_exit_beside_a_stopped_pass_ends() {
     }
 }
 
-/// Connections end, requests are flushed, the link goes down: the threads of the program, which still run, are told
-/// nothing. If the process stays, something in it waits for the news, and is then told.
+/// During the goodbye, connections end, requests are flushed and the link goes down, but the program's threads, which
+/// still run, receive no events and completions. If the process still exists long after the goodbye, they receive
+/// them.
 #[test]
 fn the_goodbye_tells_the_program_nothing() {
     for progress in ALL {
@@ -120,7 +122,7 @@ fn the_goodbye_tells_the_program_nothing() {
     assert_eq!(exit_of(Progress::Adaptive, "_exit with ears"), Some(DRAINED));
 }
 
-/// The sources of news of a program.
+/// The objects from which the child's program receives events and completions: its news.
 struct Ears {
     events: EventChannel,
     asynchronous: AsyncEvents,
@@ -149,7 +151,7 @@ impl Ears {
         Self { events, asynchronous: device.async_events(), channel, cq, _qps: qps }
     }
 
-    /// Returns how many of the four kinds of news have come.
+    /// Returns how many of the four kinds of news have arrived.
     fn hear(&self) -> usize {
         let mut wc = [Wc::default()];
         let event = self.events.poll();
@@ -162,7 +164,7 @@ impl Ears {
     }
 }
 
-/// The child process of the tests above. By itself it does nothing.
+/// Runs in the child processes of the tests above. Does nothing in any other process.
 #[test]
 #[ignore = "run by exit_waits_until_all_is_acknowledged"]
 fn exit_child() {
@@ -175,8 +177,8 @@ fn exit_child() {
         let mut code = if drained { DRAINED } else { UNDRAINED };
         if let Some(ears) = EARS.get() {
             let early = (0..100).map(|_| ears.hear()).sum::<usize>();
-            // All the news come in the end: the end of the connection, the port's event, the flushed receive, and
-            // its event.
+            // All four kinds of news must arrive in the end: the connection's end, the port's event, the flushed
+            // receive, and its completion event.
             let limit = Instant::now() + Duration::from_secs(30);
             let mut late = 0;
             while late < 4 && Instant::now() < limit {
@@ -195,7 +197,7 @@ fn exit_child() {
     }
     let (Ok(progress), Ok(how)) = (std::env::var(PROGRESS), std::env::var(HOW)) else { return };
     let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
-    // Registered first, so that it runs last.
+    // This function is registered first, so that it runs last.
     // SAFETY: the function exists as long as the program.
     unsafe {
         libc::atexit(judge);

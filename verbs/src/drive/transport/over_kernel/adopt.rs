@@ -1,4 +1,5 @@
-//! Sockets that the program has connected, and on which it has spoken its own protocol (RFC 5044 §7.1).
+//! Takes over sockets that the program has connected, and on which it has already exchanged data of its own protocol
+//! (RFC 5044 §7.1).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,8 +16,8 @@ use crate::shared::convert::NotConvertible;
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Makes a connection of a connected socket, by a second descriptor. The program's own descriptor is left
-    /// alone, so that the socket is unchanged if anything fails.
+    /// Makes a connection from a connected socket, with a second descriptor of that socket. The socket is changed
+    /// only if nothing can fail any longer, and the program's own descriptor remains as it is.
     pub(super) fn take_over(
         &mut self,
         now: Time,
@@ -36,7 +37,7 @@ impl OverKernel {
         if let Some(stream) = self.stream_mut(conn) {
             stream.tag = tag;
             stream.progress = (info.bytes_acked, now);
-            // All data of the peer waits for the engine, as if the engine had had no room for it.
+            // All data of the peer waits until the engine resumes the connection.
             stream.stopped = true;
             stream.waiting = (!already_read.is_empty()).then(|| Received::of(already_read));
             stream.socket.make_ours();

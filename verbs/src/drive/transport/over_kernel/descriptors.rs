@@ -1,4 +1,4 @@
-//! Descriptors of sockets: their numbers, their limit, and their end in a forked child.
+//! Descriptors of sockets: chooses their numbers, raises their limit, and closes them in forked children.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Lowest number of our descriptors. Programs use `select` for descriptors below this, and may rely on getting the
-/// lowest free number.
+/// Lowest number of our descriptors, where possible. Lower numbers are left to the program, because `select` works
+/// only with these, and a program may expect to get the lowest free numbers.
 const LOWEST: libc::c_int = 1024;
-/// Number of descriptors that can be noted. Higher ones stay open in forked children.
+/// Descriptors below this number can be noted. Descriptors with higher numbers stay open in forked children.
 const NOTED: usize = 1 << 20;
 
-/// The open descriptors, one bit each.
+/// The open descriptors, one bit for each.
 static OPEN: [AtomicU64; NOTED / 64] = [const { AtomicU64::new(0) }; NOTED / 64];
 
-/// The limit that the program was started with, once it has been raised; 0 before.
+/// The limit with which the program was started; 0 until [`raise_limit`] has raised the limit.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
 /// Raises this process's limit of descriptors to the maximum. Forked children get the original limit back, because
@@ -34,24 +34,26 @@ pub(super) fn raise_limit() -> Option<u64> {
 fn watch_forks() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
-        // SAFETY: the function exists as long as the program, takes nothing, and does only what a forked child may
-        // do.
+        // SAFETY: the function exists as long as the program, takes no arguments, and does only what a forked child
+        // may do.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-/// A descriptor that a forked child closes, so that the peer sees the end of the connection when the parent ends
+/// A descriptor that forked children close, so that the peer sees the end of the connection when the parent closes
 /// it.
 pub(super) struct Descriptor(OwnedFd);
 
 impl Descriptor {
-    /// Moves a descriptor to a number that programs do not use, if one is free, and notes it.
+    /// Moves a descriptor to a number that is not left to the program, if such a number is free, and notes the
+    /// descriptor.
     pub(super) fn new(fd: OwnedFd) -> Self {
         let high = copy(fd.as_fd(), LOWEST).unwrap_or(fd);
         Self::note(high)
     }
 
-    /// Makes a second descriptor, with a number that programs do not use if one is free, and notes it.
+    /// Makes a second descriptor, with a number that is not left to the program if such a number is free, and notes
+    /// the descriptor.
     pub(super) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
         copy(fd, LOWEST).or_else(|_| copy(fd, 0)).map(Self::note)
     }
@@ -75,7 +77,7 @@ impl Drop for Descriptor {
     }
 }
 
-/// Makes a second descriptor, with a number of at least `lowest`, that `exec` closes.
+/// Makes a second descriptor with a number of at least `lowest`. `exec` closes it.
 fn copy(fd: BorrowedFd<'_>, lowest: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed; the new descriptor is ours.
     let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest) };
@@ -99,12 +101,13 @@ fn mark(fd: libc::c_int, open: bool) {
     }
 }
 
-/// Does only what is allowed between `fork` and `exec` of a program with threads.
+/// Restores the limit and closes the noted descriptors in a forked child. Does only what a program with threads may
+/// do between `fork` and `exec`.
 extern "C" fn in_child() {
     let given = GIVEN.load(Ordering::Relaxed);
     if given > 0 {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the structure is ours, and lives through both calls.
+        // SAFETY: the structure is ours, and exists until both calls have returned.
         unsafe {
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
                 limit.rlim_cur = given.min(limit.rlim_max);

@@ -1,4 +1,4 @@
-//! Reserved addresses, which the engines of a device share: each engine accepts connections at the same socket.
+//! Doors: reserved addresses, which the engines of a device share. All engines accept connections at the same socket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,17 +8,19 @@ use urnic_tcp::{BindId, Scope};
 
 use super::socket::Socket;
 
-/// A reserved address, and the socket that keeps it.
+/// A reserved address, and the socket that reserves it.
 pub(super) struct Door {
     pub(super) socket: Socket,
-    /// The address as asked for.
+    /// The address that the program asked for.
     pub(super) address: SocketAddr,
-    /// The address with "any" replaced by the address that it stands for.
+    /// The address to which the socket is bound: if the device may use only one address, that address instead of an
+    /// unspecified or loopback address.
     pub(super) real: SocketAddr,
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Only verbs that reserve, end reservations, and connect use them; no pass does.
+/// The reservations of a device. Only control verbs use them (to reserve, to end a reservation, and to connect);
+/// passes do not.
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,
@@ -26,7 +28,7 @@ pub(super) struct Doors {
     taken: Mutex<HashMap<SocketAddr, usize>>,
 }
 
-/// Shows, as long as it lives, that a connection comes from a reserved address.
+/// While this value exists, its address counts as taken by a connection from a reserved address.
 pub(super) struct Claim {
     doors: Arc<Doors>,
     address: SocketAddr,
@@ -46,18 +48,18 @@ impl Doors {
         self.open().insert(id, door);
     }
 
-    /// Returns a reservation; `None` if there is none with this id.
+    /// Returns a reservation; `None` if no reservation has this id.
     pub(super) fn find(&self, id: BindId) -> Option<Arc<Door>> {
         self.open().get(&id).cloned()
     }
 
-    /// Forgets a reservation. Its socket is closed when no engine has it any longer.
+    /// Forgets a reservation. Its socket is closed when no engine has the reservation any longer.
     pub(super) fn leave(&self, id: BindId) {
         self.open().remove(&id);
     }
 
-    /// Returns whether a reservation, or a connection from one, uses a port of an address in `scope`. The kernel
-    /// would allow two sockets that do not listen to use it.
+    /// Returns whether a reservation, or a connection from a reserved address, uses a port of an address in `scope`.
+    /// The kernel does not check this, because it lets two sockets use the same port if neither listens.
     pub(super) fn have(&self, scope: Scope, port: u16) -> bool {
         let overlaps = |door: &Arc<Door>| {
             door.real.port() == port && Scope::of(door.real.ip(), door.v6only).overlaps(scope)
@@ -74,7 +76,7 @@ impl Doors {
 }
 
 impl Door {
-    /// Returns whether connections to all IPv4 addresses come in, too.
+    /// Returns whether this is an IPv6 address at which connections to all IPv4 addresses also come in.
     pub(super) fn is_for_both(&self) -> bool {
         matches!(self.real.ip(), IpAddr::V6(ip) if ip.is_unspecified()) && !self.v6only
     }

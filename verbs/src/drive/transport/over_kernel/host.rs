@@ -1,4 +1,4 @@
-//! The host's addresses.
+//! Reads the host's addresses and routes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -10,16 +10,16 @@ use urnic_tcp::Address;
 
 use crate::shared::error::{Error, Result};
 
-/// Returns the wanted addresses of interfaces that are up. Addresses of networks come first, IPv4 before IPv6, then
-/// link-local ones, then those of the loopback; in each group in the kernel's order.
+/// Returns the wanted addresses of interfaces that are up, in four groups: IPv4 addresses, IPv6 addresses, link-local
+/// addresses, loopback addresses. Within each group, the addresses have the kernel's order.
 ///
 /// # Errors
-/// [`Error::NoDescriptor`], because the kernel is asked by a socket.
+/// [`Error::NoDescriptor`] if no descriptor is left for the socket with which the kernel is asked.
 pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
     let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("reading the addresses", errno.into()))?;
     let up = all.filter(is_up);
     let mut found: Vec<Address> = up.filter(|i| is_wanted(i, wanted)).filter_map(|i| address(&i)).collect();
-    // All of 127.0.0.0/8 belongs to the host, though only one address of it is listed.
+    // All addresses of 127.0.0.0/8 belong to the host, although the kernel lists only one.
     if let (KernelAddresses::One(ip @ IpAddr::V4(v4)), true) = (wanted, found.is_empty())
         && v4.is_loopback()
     {
@@ -30,17 +30,17 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
     Ok(found)
 }
 
-/// Returns the name of the interface that has an address; `None` if none has.
+/// Returns the name of the interface that has an address; `None` if no interface has it.
 fn name(ip: IpAddr) -> Option<String> {
     interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name)
 }
 
-/// Returns the index of the interface that has an address; `None` if none has.
+/// Returns the index of the interface that has an address; `None` if no interface has it.
 pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
     nix::net::if_::if_nametoindex(name(ip)?.as_str()).ok()
 }
 
-/// Returns the MTU of the interface that has an address; 0 if none has.
+/// Returns the MTU, in octets, of the interface that has an address; 0 if no interface has it.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
     let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
@@ -89,7 +89,8 @@ fn rank(ip: IpAddr) -> u8 {
     }
 }
 
-/// Returns the address that the host's routes choose for packets to `to`. Sends nothing.
+/// Returns the local address that the host's routes choose for packets to `to`; `None` if no route leads to `to`.
+/// Sends nothing.
 pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<IpAddr>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = match home {
@@ -103,7 +104,7 @@ pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<
             Err(Error::NoDescriptor) => return Err(Error::NoDescriptor),
             Err(_) => return Ok(None),
         };
-    // The route does not depend on the port, but there must be one.
+    // The route does not depend on the port, but the kernel requires a port other than 0.
     let to = if to.port() == 0 { with_port(to, 9) } else { to };
     match socket.connect(to) {
         Ok(()) => Ok(socket.local_addr().ok().map(|own| own.ip())),
@@ -116,7 +117,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
-/// Whether an address that a socket was refused is a broadcast address.
+/// Returns whether `to`, to which the kernel refused to connect `socket`, is a broadcast address.
 fn is_broadcast(socket: &UdpSocket, to: SocketAddr) -> bool {
     socket.set_broadcast(true).is_ok() && socket.connect(to).is_ok()
 }
@@ -126,14 +127,15 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Returns an Ethernet address for the host: that of an interface, or else one derived from the machine's id.
+/// Returns an Ethernet address for the host: the address of an interface, or an address derived from the machine's id
+/// if no interface has one.
 pub(crate) fn mac() -> [u8; 6] {
     let link = |i: &InterfaceAddress| i.address.as_ref()?.as_link_addr()?.addr();
     let real = interfaces().filter_map(|i| link(&i)).find(|mac| *mac != [0; 6]);
     real.unwrap_or_else(|| {
         let id = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
         let id = id.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default();
-        // FNV-1a.
+        // The FNV-1a hash.
         let hash = id.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
             (hash ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
         });

@@ -1,4 +1,4 @@
-//! TCP's figures from the kernel.
+//! Reads the kernel's figures of a TCP connection.
 
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,8 @@ use urnic_tcp::{ConnInfo, Rate, RecoveryState, State};
 
 use crate::shared::convert::NotConvertible;
 
-/// `struct tcp_info` of linux/tcp.h, as of Linux 6.2. An older kernel leaves its end zero.
+/// `struct tcp_info` of linux/tcp.h, as of Linux 6.2. An older kernel does not fill the last members, which then
+/// remain 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TcpInfo {
@@ -18,9 +19,9 @@ pub(super) struct TcpInfo {
     pub(super) probes: u8,
     backoff: u8,
     options: u8,
-    /// Four bits each: the scale of what is sent, then of what is received.
+    /// Window scales: the low four bits contain that of the peer's window, the high four bits that of ours.
     wscale: u8,
-    /// Bit 0: the program limited the delivery rate.
+    /// Bit 0: the delivery rate is low because the program sent little.
     limits: u8,
     rto: u32,
     ato: u32,
@@ -34,7 +35,7 @@ pub(super) struct TcpInfo {
     last_data_sent: u32,
     last_ack_sent: u32,
     last_data_recv: u32,
-    /// Milliseconds since the last ACK came.
+    /// Time since the last ACK arrived, in milliseconds.
     pub(super) last_ack_recv: u32,
     pmtu: u32,
     rcv_ssthresh: u32,
@@ -68,10 +69,10 @@ pub(super) struct TcpInfo {
     dsack_dups: u32,
     reord_seen: u32,
     rcv_ooopack: u32,
-    /// The peer's window, in octets after scaling. Also zero before Linux 5.4.
+    /// The peer's window, in octets after scaling. Always 0 before Linux 5.4.
     pub(super) snd_wnd: u32,
-    /// Our window as the peer knows it, in octets after scaling. Before Linux 6.2, the room that the kernel means
-    /// to offer.
+    /// Our window as the peer knows it, in octets after scaling. Before Linux 6.2, the receive space that the kernel
+    /// aims for.
     rcv_wnd: u32,
     rehash: u32,
 }
@@ -90,20 +91,20 @@ mod state {
     pub(super) const CLOSING: u8 = 11;
 }
 
-/// Options that were negotiated (linux/tcp.h).
+/// The bits of the negotiated options (linux/tcp.h).
 mod option {
     pub(super) const TIMESTAMPS: u8 = 1;
     pub(super) const SACK: u8 = 2;
     pub(super) const ECN: u8 = 8;
 }
 
-/// Value of a minimum round-trip time that was never measured.
+/// Value of `min_rtt` before the first measurement.
 const NO_MIN_RTT: u32 = u32::MAX;
-/// Value of an unlimited rate.
+/// Value of `pacing_rate` without a limit.
 const NO_PACING: u64 = u64::MAX;
 
 impl TcpInfo {
-    /// Returns what the kernel reports about a TCP socket; `None` on failure.
+    /// Reads the figures of a TCP socket; `None` on failure.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
         let mut info = Self::default();
         let mut len = size_of::<Self>() as libc::socklen_t;
@@ -120,20 +121,20 @@ impl TcpInfo {
         if status != 0 {
             return None;
         }
-        // Linux 6.2 added both members. Before it, padding may look like the window.
+        // Linux 6.2 added `rcv_wnd` and `rehash`. Older kernels may write padding to the place of `rcv_wnd`.
         if (len as usize) < offset_of!(Self, rehash) + size_of::<u32>() {
             info.rcv_wnd = info.rcv_space;
         }
         Some(info)
     }
 
-    /// Whether the peer has acknowledged our FIN, and with it all data.
+    /// Returns whether the peer has acknowledged our FIN and so all data.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
     }
 
-    /// Returns why a connection in this state cannot be taken over; `None` if it can. It can if the peer has ended
-    /// its half already, because the start-up will report that.
+    /// Returns why a connection in this state cannot be taken over; `None` if it can be taken over. This is possible
+    /// even if the peer has already ended its half, because the start-up reports that end.
     pub(super) fn unfit(&self) -> Option<NotConvertible> {
         match self.state {
             state::ESTABLISHED | state::SYN_RECV | state::CLOSE_WAIT => None,
@@ -143,7 +144,7 @@ impl TcpInfo {
         }
     }
 
-    /// Returns the figures in the form of urnic's own TCP.
+    /// Converts the figures to the form of urnic's own TCP.
     pub(super) fn convert(&self) -> ConnInfo {
         let micros = |n: u32| Duration::from_micros(n.into());
         let octets = |segments: u32| segments.saturating_mul(self.snd_mss);

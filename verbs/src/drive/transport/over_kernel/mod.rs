@@ -1,8 +1,9 @@
-//! TCP of the kernel: sockets, none of whose calls waits.
+//! The transport that uses TCP sockets of the kernel. No call to a socket waits.
 //!
-//! Queued data is handed to the kernel in one call per turn of a queue pair. Arrived data is read into one large
-//! buffer and placed from there. The connections with the latest data are read without asking whether there is any,
-//! so that a poller finds out at once. For all others, epoll reports data.
+//! A turn of a queue pair hands its queued data to the kernel in one call. Arrived data is read into one large
+//! buffer, and placed from there. The connections on which data has arrived last are hot: each pass tries to read
+//! from them at once, so that a poller gets their data with little delay. For all other connections, epoll reports
+//! whether there is data to read.
 
 mod adopt;
 mod descriptors;
@@ -48,23 +49,23 @@ use watch::WATCH;
 
 /// Maximum octets of one read.
 const READ: usize = 256 << 10;
-/// Maximum octets of one read while other connections wait for their turn: connections with much data share
-/// equally.
+/// Maximum octets of one read while other connections wait for their turn, so that connections with much data get
+/// equal shares.
 const SHARE: usize = 64 << 10;
-/// Number of connections that are read without asking: those that were read last, if they had less than `BULK`
-/// octets. A connection that has more waits for its turn like all others.
+/// Maximum number of hot connections: those that were read last, and had less than `BULK` octets. A connection that
+/// has more octets waits for its turn like all others.
 const HOT: usize = 2;
 const BULK: usize = 16 << 10;
-/// While there are hot connections, epoll is asked once in this many passes, provided that it reports nothing and
-/// passes are short. It is also asked after each [`SHARE`] of octets.
+/// While there are hot connections, epoll is asked only once in this many passes, unless it reported something last
+/// time, or [`SHARE`] octets have been read and written since.
 const LOOK_EVERY: u32 = 16;
-/// Maximum number of connections and listeners that have their turn in one pass.
+/// Maximum number of connections and listeners that get their turn in one pass.
 const TURNS: usize = 32;
 /// Maximum number of connections that are accepted from a listener in one turn.
 const ACCEPTS: usize = 16;
-/// How long a listener rests when there is no descriptor for a connection that has come in.
+/// How long a listener rests when there is no descriptor for an incoming connection.
 const REST: Duration = Duration::from_millis(100);
-/// Size, in octets, from which the kernel reads payload in place instead of from a copy.
+/// Size, in octets, from which payload is lent: the kernel reads it from the program's memory instead of from a copy.
 const LENDS_FROM: usize = 16 << 10;
 
 /// Streams over the kernel's TCP sockets.
@@ -75,20 +76,21 @@ pub struct OverKernel {
     doors: Arc<Doors>,
     /// Connections and listeners that have something to do.
     ready: VecDeque<Token>,
-    /// The connections with the latest data, the latest first.
+    /// The hot connections. The connection that was read last is first.
     hot: ArrayVec<ConnId, HOT>,
-    /// Whether epoll reported anything when it was last asked, and how many octets had been read and written by
-    /// then.
+    /// Whether epoll reported anything when it was last asked (`heard`), and how many octets had been read and
+    /// written by then (`looked_at`).
     heard: bool,
     looked_at: u64,
-    /// What the engine is told in the next pass.
+    /// Connections whose end the engine must be told in the next pass, with their tags.
     news: VecDeque<(ConnId, u64, CloseReason)>,
-    /// Connections from which the kernel has taken octets that the engine has not been told of.
+    /// Connections with octets that the kernel has taken, but that were not reported to the engine yet.
     taken: Vec<ConnId>,
-    /// Connections with something outstanding, and when to check them.
+    /// Connections with outstanding octets (`watched`), and when to check them next (`watch_at`).
     watched: Vec<ConnId>,
     watch_at: Time,
-    /// Listeners without a descriptor for what comes in, and when to try again.
+    /// Listeners that rest because no descriptor was left for an incoming connection (`resting`), and when to try
+    /// again (`wake_at`).
     resting: Vec<BindId>,
     wake_at: Time,
     buffer: Arc<[u8]>,
@@ -99,20 +101,22 @@ pub struct OverKernel {
     sent: u64,
     patience: Patience,
     addresses: KernelAddresses,
-    /// The host's addresses when they were last read. Later there may be no descriptor to read them by.
+    /// The host's addresses when they were last read. They are kept because later no descriptor may be left to read
+    /// them with.
     known: RefCell<Vec<Address>>,
-    /// The address that "any" stands for; `None`: all addresses of the host.
+    /// The only address that this device may use, for which an unspecified address stands; `None`: all addresses of
+    /// the host.
     home: Option<IpAddr>,
     counters: Counters,
 }
 
-/// A reserved address, at this engine.
+/// This engine's state of a reserved address.
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// Whether it is in the ready list.
+    /// Whether the place is in the ready list.
     listed: bool,
-    /// Whether a warning has said that it cannot accept connections.
+    /// Whether a warning that connections cannot be accepted here was logged.
     complained: bool,
 }
 
@@ -161,11 +165,12 @@ impl Token {
 }
 
 impl OverKernel {
-    /// Makes streams over all addresses of the host, or over some of them. `patience` is for connections without
-    /// one of their own.
+    /// Makes a transport on all addresses of the host, or on some of them. `patience` applies to connections that
+    /// have no time limits of their own.
     ///
     /// # Errors
-    /// [`Error::Open`] if the host has no such address; [`Error::NoDescriptor`].
+    /// [`Error::Open`] if the host has none of the addresses. [`Error::NoDescriptor`] if the process or the system
+    /// has no descriptor left.
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
         let known = host::addresses(&addresses)?;
         let home = match addresses {
@@ -181,11 +186,11 @@ impl OverKernel {
         Self::at(addresses, known, home, patience, Arc::default())
     }
 
-    /// Makes the streams of another engine of the same device. It can accept connections at the addresses that this
-    /// one reserves.
+    /// Makes the transport of another engine of the same device. The new transport can accept connections at the
+    /// addresses that this transport reserves.
     ///
     /// # Errors
-    /// [`Error::NoDescriptor`].
+    /// [`Error::NoDescriptor`] if the process or the system has no descriptor left.
     pub fn beside(&self) -> Result<Self> {
         let known = self.known.borrow().clone();
         let mut other =
@@ -230,14 +235,15 @@ impl OverKernel {
         })
     }
 
-    /// Limits a read to `octets`, instead of 256 KiB. Smaller reads leave more turns to other connections.
+    /// Limits each read to `octets`; the default is 256 KiB. With smaller reads, other connections get their turns
+    /// sooner.
     #[must_use]
     pub fn reading(mut self, octets: usize) -> Self {
         self.buffer = vec![0; octets.max(1)].into();
         self
     }
 
-    /// Copies all payload, so that a program may change its memory at any time.
+    /// Makes the transport copy all payload, so that a program may change its memory at any time.
     #[must_use]
     pub fn copying(mut self) -> Self {
         self.lends_from = usize::MAX;
@@ -269,7 +275,7 @@ impl OverKernel {
         Ok(conn)
     }
 
-    /// Gives a connection a turn.
+    /// Puts a connection into the ready list, so that it gets a turn.
     fn list(&mut self, conn: ConnId) {
         if let Some(stream) = self.stream_mut(conn)
             && !std::mem::replace(&mut stream.listed, true)
@@ -285,7 +291,8 @@ impl OverKernel {
         }
     }
 
-    /// Removes a connection by a reset: the kernel keeps none of its data. The engine is told in the next pass.
+    /// Removes a connection and resets its socket, so that the kernel drops all its data. The engine is told in the
+    /// next pass.
     fn give_up(&mut self, conn: ConnId, why: CloseReason) {
         if let Some(stream) = self.remove(conn) {
             self.news.push_back((conn, stream.tag, why));
@@ -299,7 +306,7 @@ impl OverKernel {
         Some(stream)
     }
 
-    /// Hands what a connection has queued to the kernel.
+    /// Hands the queued data of a connection to the kernel.
     #[inline]
     fn put_out(&mut self, now: Time, conn: ConnId) {
         let Some(index) = self.streams.find(conn.into()) else { return };
@@ -325,7 +332,7 @@ impl OverKernel {
         }
     }
 
-    /// Tells the engine what happened in calls that could not tell it.
+    /// Reports to the engine what happened in calls that have no access to the engine.
     fn tell(&mut self, events: &mut impl Events<Received>) {
         while let Some(conn) = self.taken.pop() {
             if let Some(stream) = self.stream_mut(conn) {
@@ -338,7 +345,8 @@ impl OverKernel {
         }
     }
 
-    /// Returns the address that a connection to `to` comes from, in the form for the kernel.
+    /// Returns the local address for a connection from `bound` to `to`, and `v6only`, in the form that the kernel
+    /// needs.
     fn source(&mut self, bound: BindId, to: SocketAddr) -> Result<(SocketAddr, bool), ConnectError> {
         let door = &self.place_mut(bound).ok_or(ConnectError::NoPort)?.door;
         let (real, v6only) = (door.real, door.v6only);
@@ -355,7 +363,7 @@ impl OverKernel {
 
 impl Drop for OverKernel {
     fn drop(&mut self) {
-        // A forked child has closed the descriptors, and their numbers may name others.
+        // A forked child has closed the descriptors, and their numbers may now belong to other files.
         if !forked() {
             self.leave_to_kernel();
         }
@@ -379,7 +387,7 @@ impl Transport for OverKernel {
             return Err(BindError::InUse(address.port()));
         }
         let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
-            // On a host without IPv6, "all" means all of IPv4.
+            // On a host without IPv6, all addresses are all IPv4 addresses.
             Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) if scope == Scope::All && self.home.is_none() => {
                 Socket::bind((Ipv4Addr::UNSPECIFIED, wanted.port()).into(), false)
             }
@@ -577,7 +585,7 @@ impl Transport for OverKernel {
         Some(self.watch_at.min(self.wake_at)).filter(|at| *at < Time::MAX)
     }
 
-    /// The next pass checks all connections, so that nothing is left unreported when the engine sleeps.
+    /// Makes the next pass ask epoll, so that no event is left unhandled when the engine's thread sleeps.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         self.passes = LOOK_EVERY - 1;
         Some(self.poll.wakeup())
@@ -591,7 +599,7 @@ impl Transport for OverKernel {
         let Some(stream) = self.stream_mut(conn) else { return };
         let tag = stream.tag;
         if let Some(waiting) = stream.waiting.take() {
-            // It has memory of its own already.
+            // This data is already in memory of its own, so it need not be copied again.
             if let Some(rest) = events.data(conn, tag, waiting) {
                 if let Some(stream) = self.stream_mut(conn) {
                     stream.waiting = Some(rest);
@@ -641,8 +649,8 @@ impl Transport for OverKernel {
         self.put_out(now, conn);
     }
 
-    /// Octets that the kernel has taken count as acknowledged as soon as the engine has been told, because our
-    /// memory is no longer read.
+    /// Octets that the kernel has taken count as acknowledged once the engine has been told, because the kernel no
+    /// longer reads our memory.
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
         self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)
@@ -688,7 +696,8 @@ impl Transport for OverKernel {
         self.stream(conn)?.socket.local()
     }
 
-    /// The loopback means the host, unless this device has only one address, which is of a network.
+    /// A loopback address remains, because the kernel serves it. But if this device may use only one address, and
+    /// this is no loopback address, then that address replaces it.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         match self.home {
             Some(home) if to.ip().to_canonical().is_loopback() && !home.is_loopback() => {

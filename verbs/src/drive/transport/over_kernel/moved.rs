@@ -11,17 +11,18 @@ use super::{OverKernel, Token};
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Removes a connection without closing it. The kernel no longer reports its events to this engine.
+    /// Removes a connection without closing it, and returns its stream. The kernel no longer reports its events to
+    /// this engine.
     pub(super) fn send_off(&mut self, conn: ConnId) -> Option<Box<dyn Any + Send>> {
         let stream = self.streams.remove(self.streams.find(conn.into())?)?;
         self.poll.remove(stream.socket.as_fd());
         Some(Box::new(stream))
     }
 
-    /// Takes in a connection that another engine has removed. The kernel also reports what arrived before this.
+    /// Takes in a connection that another engine has removed. The kernel also reports events that came before this.
     pub(super) fn welcome_in(&mut self, moved: Box<dyn Any + Send>, tag: u64) -> Result<ConnId> {
         let Ok(mut stream) = moved.downcast::<Stream>() else { return Err(Error::RequestGone) };
-        // The other engine's lists do not apply here.
+        // The connection is in none of this engine's lists yet.
         (stream.tag, stream.listed, stream.watched, stream.newcomer) = (tag, false, false, None);
         let id = self.streams.insert(*stream);
         let conn = id.into();
@@ -30,8 +31,8 @@ impl OverKernel {
             None => Err(io::ErrorKind::Other.into()),
         };
         if let Err(source) = added {
-            // After a FIN, the peer would conclude that this end does not know its revision of MPA, and would try
-            // another.
+            // The connection is reset, because after a FIN the peer would conclude that this side does not know the
+            // peer's revision of MPA, and would try another revision.
             if let Some(stream) = self.streams.remove(id.index) {
                 stream.socket.reset();
             }

@@ -1,4 +1,4 @@
-//! What the kernel reports about sockets: edges of readiness.
+//! Reports when sockets become ready to read or write, by edge-triggered epoll.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -15,16 +15,16 @@ pub(super) struct Poll(Arc<Epoll>);
 
 struct Epoll(OwnedFd);
 
-/// News about a socket.
+/// A change of a socket's state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ready {
-    /// The token it was added with.
+    /// The token with which the socket was added.
     pub(super) token: u64,
-    /// Whether there is something to read, or an end.
+    /// Whether there is data to read, or the end of the data.
     pub(super) readable: bool,
-    /// Whether there is room to write, or an error.
+    /// Whether the kernel has room for data to send, or an error to report.
     pub(super) writable: bool,
-    /// Whether the peer has ended its half, or all is over.
+    /// Whether the peer has ended its half, or the connection has failed.
     pub(super) ended: bool,
 }
 
@@ -39,7 +39,7 @@ impl Poll {
         Ok(Self(Arc::new(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))))
     }
 
-    /// Reports events of a socket from now on, under `token`. Closing the socket ends that.
+    /// Begins to report events of a socket, with `token`. This ends when the socket is closed.
     pub(super) fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event { events: events as u32, u64: token };
@@ -50,7 +50,7 @@ impl Poll {
         if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// No longer reports events of a socket, which stays open.
+    /// Ends the reports about a socket, which stays open.
     pub(super) fn remove(&self, socket: BorrowedFd<'_>) {
         // SAFETY: both descriptors are open; Linux ignores the event.
         unsafe {
@@ -63,7 +63,8 @@ impl Poll {
         };
     }
 
-    /// Calls `f` with news about a bounded number of sockets. Returns false if there is none.
+    /// Calls `f` for each of at most [`BATCH`] sockets whose state has changed. Returns false if no socket's state
+    /// has changed.
     pub(super) fn look(&self, mut f: impl FnMut(Ready)) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         // SAFETY: the array has room for the stated number of events; the call does not wait.
@@ -82,7 +83,7 @@ impl Poll {
         n > 0
     }
 
-    /// Returns what ends a nap.
+    /// Returns the event that ends a nap when a socket's state changes.
     pub(super) fn wakeup(&self) -> Arc<dyn Wakeup> {
         self.0.clone()
     }
@@ -95,7 +96,7 @@ impl AsFd for Epoll {
 }
 
 impl Wakeup for Epoll {
-    /// Nothing to do: the engine takes the events itself, in its next pass.
+    /// Does nothing, because the engine takes the events in its next pass.
     fn clear(&self) {}
 
     fn is_certain(&self) -> bool {

@@ -1,4 +1,5 @@
-//! What waits to be handed to the kernel: our own octets, with pieces of the program's memory between them.
+//! Records that wait to be handed to the kernel. They consist of our own octets, with pieces of the program's memory
+//! between them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,14 +7,14 @@ use std::ops::Range;
 use super::socket::Socket;
 use crate::drive::draft::Draft;
 
-/// Maximum of our own octets in a record.
+/// Maximum number of our own octets in a record.
 pub(super) const CAPACITY: usize = 64 << 10;
 /// Maximum number of pieces that are handed to the kernel at once (`UIO_MAXIOV` is 1,024).
 const PIECES: usize = 256;
 /// Number of records that are kept for reuse.
 const SPARE: usize = 64;
 
-/// A record under construction, or one that waits to be sent.
+/// A record that is under construction or waits to be sent.
 pub struct Record {
     octets: Box<[u8]>,
     used: usize,
@@ -24,9 +25,9 @@ pub struct Record {
 
 /// A piece of the program's memory in a record.
 struct Lent {
-    /// Number of our own octets before it.
+    /// Number of our own octets before the piece.
     behind: usize,
-    /// Its address.
+    /// Address of the piece.
     at: usize,
     len: usize,
 }
@@ -36,7 +37,7 @@ impl Record {
         Self { octets: vec![0; CAPACITY].into(), used: 0, lent: Vec::new(), lent_octets: 0 }
     }
 
-    /// Appends memory without copying it.
+    /// Appends `len` octets at `at` without copying them.
     pub(super) fn lend(&mut self, at: *const u8, len: usize) {
         self.lent.push(Lent { behind: self.used, at: at.addr(), len });
         self.lent_octets += len;
@@ -57,7 +58,8 @@ impl Record {
         }
     }
 
-    /// Copies the parts of the program's memory that are within `range` (addresses).
+    /// Copies all octets of the record if any of its pieces is within `range` (addresses), so that it no longer
+    /// refers to the program's memory.
     fn take_back(&mut self, range: &Range<usize>) {
         let concerned = |lent: &Lent| lent.at < range.end && range.start < lent.at + lent.len;
         if !self.lent.iter().any(concerned) {
@@ -67,7 +69,8 @@ impl Record {
         self.pieces(|at, len| {
             let start = octets.len();
             octets.resize(start + len, 0);
-            // SAFETY: there is room for `len` octets; they are readable, as the lender has promised.
+            // SAFETY: there is room for `len` octets. They are our own, or the lender guarantees that they are
+            // readable.
             unsafe { std::ptr::copy_nonoverlapping(at, octets[start..].as_mut_ptr(), len) };
         });
         (self.used, self.lent_octets) = (octets.len(), 0);
@@ -106,7 +109,7 @@ impl Draft for Record {
     }
 }
 
-/// Records for reuse, so that sending allocates nothing.
+/// Empty records for reuse, so that sending need not allocate.
 #[derive(Default)]
 pub(super) struct Spare(Vec<Record>);
 
@@ -129,7 +132,7 @@ impl Spare {
 pub(super) struct Queue {
     records: VecDeque<Record>,
     octets: usize,
-    /// Octets of the first record that the kernel has taken.
+    /// Number of octets of the first record that the kernel has taken.
     gone: usize,
 }
 
@@ -139,7 +142,7 @@ impl Queue {
         self.records.push_back(record);
     }
 
-    /// Returns the number of octets that wait.
+    /// Returns the number of queued octets.
     #[inline]
     pub(super) fn octets(&self) -> usize {
         self.octets
@@ -149,8 +152,8 @@ impl Queue {
         self.octets == 0
     }
 
-    /// Hands what waits to the kernel, as far as the kernel takes it. Returns the number of octets taken, and the
-    /// error, if any, that came after them.
+    /// Hands the queued octets to the kernel, as far as the kernel takes them. Returns the number of octets that the
+    /// kernel took, and the error, if any, that followed.
     pub(super) fn send(
         &mut self,
         socket: &Socket,
@@ -160,7 +163,7 @@ impl Queue {
         let mut sent = 0;
         while self.octets > 0 {
             let offered = pieces.gather(&self.records, self.gone);
-            // SAFETY: the pieces are our own octets, and memory that is readable, as the lender has promised.
+            // SAFETY: the pieces are our own octets, or memory that the lender guarantees to be readable.
             let taken = match unsafe { socket.send(&pieces.0) } {
                 Ok(taken) => taken,
                 Err(error) => return (sent, Some(error)),
@@ -174,7 +177,7 @@ impl Queue {
         (sent, None)
     }
 
-    /// The kernel has taken `n` octets.
+    /// Notes that the kernel has taken `n` octets.
     fn took(&mut self, n: usize, spare: &mut Spare) {
         self.octets -= n;
         self.gone += n;
@@ -188,27 +191,28 @@ impl Queue {
         }
     }
 
-    /// Copies waiting parts of memory within `range` (addresses).
+    /// Copies the queued records that refer to memory within `range` (addresses).
     pub(super) fn take_back(&mut self, range: &Range<usize>) {
         self.records.iter_mut().for_each(|record| record.take_back(range));
     }
 
-    /// Drops what waits.
+    /// Drops all queued records.
     pub(super) fn clear(&mut self, spare: &mut Spare) {
         self.records.drain(..).for_each(|record| spare.give(record));
         (self.octets, self.gone) = (0, 0);
     }
 }
 
-/// A list of pieces of memory for the kernel, kept so that no call allocates one.
+/// A list of pieces of memory for a call to the kernel. The list is reused, so that calls need not allocate.
 #[derive(Default)]
 pub(super) struct Pieces(Vec<libc::iovec>);
 
-// SAFETY: the addresses in it are used only in the call that put them there.
+// SAFETY: the addresses in the list are used only in the call that has put them there.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Lists the pieces of `records`, without the first `skip` octets. Returns the number of octets listed.
+    /// Makes a list of the pieces of `records`, without the first `skip` octets. Returns the number of octets in the
+    /// list.
     fn gather(&mut self, records: &VecDeque<Record>, mut skip: usize) -> usize {
         self.0.clear();
         let mut all = 0;

@@ -1,4 +1,4 @@
-//! A TCP socket of the kernel. None of its calls waits.
+//! A TCP socket of the kernel. No call waits.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use urnic_tcp::Keepalive;
 use super::descriptors::Descriptor;
 use super::info::TcpInfo;
 
-/// Maximum octets that the kernel keeps unsent. Data that is posted later waits behind no more than these.
+/// Maximum octets that the kernel keeps unsent. Only these octets delay data that the program posts later.
 const NOT_SENT_MAX: u32 = 256 << 10;
 
-/// Minimum window, in octets, for a peer that has sent much.
+/// Minimum receive window, in octets, for a peer that has sent much data.
 const WINDOW: libc::c_int = 1 << 20;
 
 /// A socket. Dropping it closes it.
@@ -26,7 +26,7 @@ pub(super) struct Socket {
 pub(super) enum Accepted {
     /// A connection, and its peer.
     Connection(Socket, SocketAddr),
-    /// A connection that has already ended. There may be others behind it that the kernel does not report again.
+    /// A connection that has already ended. Other connections may follow, which the kernel does not report again.
     Gone,
     /// There is no connection.
     Nothing,
@@ -37,9 +37,9 @@ pub(super) enum Accepted {
 pub(super) enum Read {
     /// Number of octets, at least one.
     Octets(usize),
-    /// There is nothing now.
+    /// There is no data now.
     Nothing,
-    /// The peer has sent all that it will send.
+    /// There is no more data, because the peer has ended its half.
     End,
 }
 
@@ -54,7 +54,7 @@ impl Socket {
         SockRef::from(self)
     }
 
-    /// Reserves a local address. A conflict with another process that listens there shows only in `listen`.
+    /// Reserves a local address. If another process listens at this address, only `listen` fails.
     pub(super) fn bind(address: SocketAddr, v6only: bool) -> io::Result<Self> {
         let socket = Self::new(address)?;
         let options = socket.options();
@@ -66,7 +66,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Listens for connections, of which `backlog` may wait.
+    /// Listens for connections. At most `backlog` connections may wait to be accepted.
     pub(super) fn listen(&self, backlog: usize) -> io::Result<()> {
         self.options().listen(i32::try_from(backlog).unwrap_or(i32::MAX))
     }
@@ -95,7 +95,7 @@ impl Socket {
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => Ok(Accepted::Nothing),
-                // accept(2): on Linux, these are errors of the connection itself.
+                // According to accept(2), these are errors of the incoming connection on Linux.
                 Some(
                     libc::EINTR
                     | libc::ECONNABORTED
@@ -118,9 +118,10 @@ impl Socket {
         Ok(Self { fd: Descriptor::duplicate(theirs)? })
     }
 
-    /// Undoes options that the program may have set and that would stall or end our connection: a `close` that
-    /// waits or resets; holding back small messages; readiness only for many octets; a time-out that ends
-    /// connections to living peers whose window is shut. Our own calls never wait, whether or not the program's do.
+    /// Undoes options that the program may have set, and that would delay or end our connection: a `close` that waits
+    /// or resets, small messages that are held back, readiness only for many octets, and a time-out that ends
+    /// connections to living peers with a shut window. Blocking mode needs no change, because our calls never wait in
+    /// either mode.
     pub(super) fn make_ours(&self) {
         let options = self.options();
         let _ = options.set_linger(None);
@@ -130,39 +131,40 @@ impl Socket {
         let _ = self.tune();
     }
 
-    /// Makes small messages leave at once, and keeps the queue short.
+    /// Makes the kernel send small messages at once, and keep only a short queue of unsent data.
     fn tune(&self) -> io::Result<()> {
         let options = self.options();
         options.set_tcp_nodelay(true)?;
-        // Linux 4.x and later. An older kernel just queues more.
+        // If the kernel does not support this, it queues more.
         let _ = options.set_tcp_notsent_lowat(NOT_SENT_MAX);
         Ok(())
     }
 
-    /// Makes the kernel take `octets` more, even if much of what it has is unsent, up to the system's limit (sysctl
+    /// Makes the kernel take `octets` more, even if it already has much unsent data, up to the system's limit (sysctl
     /// net.core.wmem_max).
     pub(super) fn take_much(&self, octets: usize) {
         let options = self.options();
         let _ = options.set_tcp_notsent_lowat(u32::MAX);
-        // The kernel counts its own overhead, too, and sizes buffers as it likes unless told otherwise.
+        // The buffer size must be larger than its content, because the kernel includes its own overhead. The kernel
+        // chooses the size itself unless it is set here.
         let wanted = 2 * (self.outstanding() + octets);
         if options.send_buffer_size().is_ok_and(|size| size < wanted) {
             let _ = options.set_send_buffer_size(wanted);
         }
     }
 
-    /// Opens the window to at least [`WINDOW`] at once. The kernel opens it according to how much is read in a
-    /// round trip, but hardly starts if one segment fills its first window (loopback: segments of 64 KiB). A
-    /// low-water mark as high as this makes the buffer large enough and leaves it growing, which setting its size
-    /// does not (Linux 4.18 and later).
+    /// Opens the receive window to at least [`WINDOW`] at once. The kernel opens the window according to the number
+    /// of octets that are read in a round trip. But the window hardly grows if one segment fills the first window, as
+    /// segments of 64 KiB do on the loopback. A high low-water mark makes the buffer large enough and lets it grow
+    /// further, which a fixed buffer size would prevent (Linux 4.18 and later).
     pub(super) fn open_window(&self) {
         self.set_low_mark(WINDOW);
         self.set_low_mark(1);
     }
 
-    /// Sets the number of octets from which on the socket counts as readable.
+    /// Sets the low-water mark: the number of octets from which the socket counts as readable.
     fn set_low_mark(&self, octets: libc::c_int) {
-        // SAFETY: one number, of the stated length.
+        // SAFETY: the kernel reads one number, which has the stated length.
         unsafe {
             let len = size_of::<libc::c_int>() as libc::socklen_t;
             libc::setsockopt(
@@ -175,7 +177,7 @@ impl Socket {
         }
     }
 
-    /// Sets when a silent peer counts as dead; `None`: never. The kernel counts in seconds.
+    /// Sets when a silent peer counts as dead; `None`: never. Times are rounded up to seconds.
     pub(super) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         let options = self.options();
         let Some(Keepalive { idle, interval, count }) = keepalive else {
@@ -187,7 +189,7 @@ impl Socket {
         options.set_tcp_keepalive(&times.with_retries(u32::from(count.clamp(1, 127))))
     }
 
-    /// Returns why the socket failed; `None` if it did not.
+    /// Returns why the socket failed; `None` if it has not failed.
     pub(super) fn error(&self) -> Option<io::Error> {
         self.options().take_error().unwrap_or_else(Some)
     }
@@ -200,10 +202,10 @@ impl Socket {
         self.options().peer_addr().ok()?.as_socket().map(canonical)
     }
 
-    /// Reads what has arrived.
+    /// Reads octets that have arrived.
     pub(super) fn receive(&self, into: &mut [u8]) -> io::Result<Read> {
-        // `recv`, not `read`: if the program has closed our descriptor, a file that now has its number must not be
-        // read.
+        // This uses `recv` instead of `read`, so that it never reads a file: if the program has closed our descriptor
+        // by mistake, a file may have its number.
         // SAFETY: the buffer is writable and has the stated length.
         let n = unsafe { libc::recv(self.raw(), into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
         match usize::try_from(n) {
@@ -216,17 +218,18 @@ impl Socket {
         }
     }
 
-    /// Sends as much of `pieces` as the kernel takes. Returns the number of octets; 0: nothing now.
+    /// Sends as much of `pieces` as the kernel takes. Returns the number of octets that the kernel took, which may be
+    /// 0.
     ///
     /// # Safety
-    /// The pieces must be readable. They may change meanwhile.
+    /// The pieces must be readable. Their content may change during the call.
     pub(super) unsafe fn send(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
-        // SAFETY: all zeroes is a message without addresses and control data.
+        // SAFETY: all members may be zero: this is a message without address and control data.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut();
         message.msg_iovlen = pieces.len() as _;
-        // SAFETY: the list lives through the call, which does not write to it; the pieces are readable by this
-        // function's contract.
+        // SAFETY: the list exists until the call returns, and the call does not write to it. The pieces are readable
+        // by this function's contract.
         let n =
             unsafe { libc::sendmsg(self.raw(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
         match usize::try_from(n) {
@@ -238,15 +241,15 @@ impl Socket {
         }
     }
 
-    /// Ends our half after what was sent.
+    /// Ends our half of the connection after the octets that were sent.
     pub(super) fn shut_down(&self) {
         let _ = self.options().shutdown(std::net::Shutdown::Write);
     }
 
-    /// Closes at once. The peer sees a reset, even if the program has other descriptors of the socket.
+    /// Closes the connection at once. The peer sees a reset, even if the program has other descriptors of the socket.
     pub(super) fn reset(self) {
         let _ = self.options().set_linger(Some(Duration::ZERO));
-        // SAFETY: all members may be zero, and that family asks for the end of a connection.
+        // SAFETY: all members may be zero. This is the family AF_UNSPEC, with which `connect` ends a connection.
         unsafe {
             let nowhere: libc::sockaddr = std::mem::zeroed();
             let len = size_of::<libc::sockaddr>() as libc::socklen_t;
@@ -259,7 +262,7 @@ impl Socket {
         TcpInfo::of(self.as_fd())
     }
 
-    /// Returns the number of octets that the peer has not acknowledged.
+    /// Returns the number of sent octets that the peer has not acknowledged, including a FIN.
     pub(super) fn outstanding(&self) -> usize {
         let mut octets: libc::c_int = 0;
         // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one number.
@@ -278,8 +281,7 @@ impl AsFd for Socket {
     }
 }
 
-/// Returns a peer's address as the rest of the program knows it: IPv4-mapped addresses of a dual-stack socket
-/// become IPv4.
+/// Returns an address in its usual form: an IPv4-mapped address of a dual-stack socket becomes an IPv4 address.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().to_ipv4_mapped().is_some() => {

@@ -1,4 +1,4 @@
-//! A connection over a socket.
+//! The transport's state of a connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::record::{Pieces, Queue, Spare};
 use super::socket::Socket;
 use crate::drive::transport::Data;
 
-/// Maximum octets that a connection queues before the kernel takes them.
+/// Maximum octets that wait in the queue of a connection until the kernel takes them.
 const ROOM: usize = 1 << 20;
 /// Segment size, in octets, until the kernel reports one (RFC 9293 §3.7.1).
 const DEFAULT_MSS: usize = 536;
@@ -23,39 +23,42 @@ pub(super) struct Stream {
     pub(super) socket: Socket,
     pub(super) tag: u64,
     pub(super) peer: SocketAddr,
-    /// The claim on our address, if that was reserved.
+    /// The claim on the local address; `None`: the connection does not come from a reserved address.
     pub(super) from: Option<Claim>,
-    /// Whether it is not yet established.
+    /// Whether the connection is being opened, and is not established yet.
     pub(super) connecting: bool,
-    /// The count of accepted connections when it was accepted; `None` once something was read from it.
+    /// The number of connections that this engine had accepted up to this one; `None` once data was read from it, and
+    /// for other connections.
     pub(super) newcomer: Option<u64>,
-    /// Whether its window was opened, because the peer sends much.
+    /// Whether the receive window was opened, because the peer sends much data.
     pub(super) wide: bool,
     pub(super) queue: Queue,
-    /// Octets that the kernel has taken, and that the engine has not been told of.
+    /// Number of octets that the kernel has taken, but that were not reported to the engine yet.
     pub(super) untold: u64,
-    /// Whether the kernel takes nothing until it reports room.
+    /// Whether the kernel takes no octets until it reports that it has room.
     pub(super) blocked: bool,
-    /// Whether there may be something to read.
+    /// Whether there may be data to read.
     pub(super) readable: bool,
-    /// Whether an end follows the data to be read: a short read then does not mean that nothing is left.
+    /// Whether the end of the connection follows the data to be read. If so, the end remains to be read even after a
+    /// short read.
     pub(super) ends: bool,
-    /// Whether it waits for its turn.
+    /// Whether the connection is in the ready list.
     pub(super) listed: bool,
-    /// Data that the engine could not take. Nothing is read meanwhile, which shuts the window.
+    /// Data that the engine could not take.
     pub(super) waiting: Option<Received>,
     pub(super) stopped: bool,
-    /// Whether the peer has ended its half, and the engine knows.
+    /// Whether the peer has ended its half, and this was reported to the engine.
     pub(super) heard_end: bool,
-    /// Whether our half ends after the queued data (`closing`), and whether it has ended (`shut`).
+    /// Whether our half must end after the queued data (`closing`), and whether it has ended (`shut`).
     pub(super) closing: bool,
     pub(super) shut: bool,
-    /// Why sending failed. Arrived data is read first.
+    /// The reason why sending failed; `None`: it has not failed. The failure is reported after all arrived data was
+    /// read.
     pub(super) failure: Option<CloseReason>,
     pub(super) patience: Option<Patience>,
-    /// Whether it is among the connections with something outstanding.
+    /// Whether the connection is in the list of connections with outstanding octets.
     pub(super) watched: bool,
-    /// Number of acknowledged octets at the last check, and since when it has been this number.
+    /// Number of acknowledged octets at the last check, and the time since which it has not changed.
     pub(super) progress: (u64, Time),
     mss: usize,
 }
@@ -95,26 +98,26 @@ impl Stream {
         self.mss
     }
 
-    /// Asks the kernel for the segment size.
+    /// Reads the segment size from the kernel.
     pub(super) fn measure(&mut self) {
         if let Some(info) = self.socket.info() {
             self.mss = (info.snd_mss as usize).max(1);
         }
     }
 
-    /// Whether data, or our end, waits to be acknowledged.
+    /// Returns whether data or our FIN waits to be acknowledged.
     pub(super) fn is_outstanding(&self) -> bool {
         !self.queue.is_empty() || self.socket.outstanding() > 0
     }
 
-    /// Returns how many octets are worth queueing now.
+    /// Returns how many octets the engine should queue now.
     #[inline]
     pub(super) fn room(&self) -> usize {
         if self.blocked || self.connecting { 0 } else { ROOM.saturating_sub(self.queue.octets()) }
     }
 
-    /// Hands what waits to the kernel, and then, if `closing`, the end. Returns the number of octets that the
-    /// kernel took.
+    /// Hands queued octets to the kernel. Ends our half after the last octet if `closing` is set. Returns the number
+    /// of octets that the kernel took.
     pub(super) fn output(&mut self, pieces: &mut Pieces, spare: &mut Spare) -> usize {
         if self.blocked || self.connecting {
             return 0;
@@ -124,7 +127,7 @@ impl Stream {
         self.blocked = !self.queue.is_empty();
         if let Some(error) = error {
             self.failure = Some(reason(&error));
-            // The kernel will not take it. Arrived data is read before the end is reported.
+            // The kernel will not take the queued octets. All arrived data is read before the end is reported.
             self.untold += self.queue.octets() as u64;
             self.queue.clear(spare);
             self.readable = true;
@@ -136,7 +139,7 @@ impl Stream {
     }
 }
 
-/// Returns why a connection ended, from the kernel's error.
+/// Converts an error of the kernel to the reason why a connection ended.
 pub(super) fn reason(error: &io::Error) -> CloseReason {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED) => CloseReason::Refused,
@@ -148,7 +151,7 @@ pub(super) fn reason(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Octets that were read.
+/// Octets that were read from a socket.
 pub struct Received {
     buffer: Arc<[u8]>,
     range: Range<usize>,
@@ -159,12 +162,12 @@ impl Received {
         Self { buffer: buffer.clone(), range: 0..len }
     }
 
-    /// Makes the object from octets that the program has read.
+    /// Makes a value from octets that the program has read.
     pub(super) fn of(octets: &[u8]) -> Self {
         Self { buffer: octets.into(), range: 0..octets.len() }
     }
 
-    /// Returns a copy in memory of its own, because the buffer is needed for the next read.
+    /// Returns a copy of the octets in memory of its own, so that the buffer is free for the next read.
     pub(super) fn copied(&self) -> Self {
         let buffer: Arc<[u8]> = self.bytes().into();
         Self { range: 0..buffer.len(), buffer }

@@ -1,4 +1,5 @@
-//! Turns: handling of what the kernel has reported.
+//! Turns: connections and listeners that the kernel has reported as ready get a turn each, in which their events are
+//! handled.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use super::{ACCEPTS, BULK, OverKernel, REST, SHARE, Token};
 use crate::drive::transport::Events;
 
 impl OverKernel {
-    /// Asks the kernel which sockets have something to do. Returns false if none has.
+    /// Asks the kernel which sockets are ready, and puts them into the ready list. Returns false if the kernel
+    /// reports none.
     pub(super) fn look(&mut self) -> bool {
         let waiting = self.ready.len();
         let (mut newcomers, mut overtaken) = (0, false);
@@ -20,9 +22,9 @@ impl OverKernel {
         if overtaken {
             heard |= self.ask(&mut newcomers, &mut overtaken);
         }
-        // The kernel reports that a new socket has room for writing, and thereby the latest sockets before those
-        // whose Requests came meanwhile. Programs number their connections in the order of the Requests, on both
-        // sides.
+        // The kernel also reports new sockets because they are writable, so its order is not always the order in
+        // which the connections came in. Newcomers are therefore sorted, because programs on both sides number their
+        // connections in the order of the MPA Requests.
         if newcomers > 1 {
             let streams = &self.streams;
             let order = |token: &Token| match *token {
@@ -37,9 +39,9 @@ impl OverKernel {
         heard
     }
 
-    /// Asks the kernel once. Adds the number of newcomers that have something to read. Sets `overtaken` if one of
-    /// them may have overtaken another: its octets came while the kernel was reporting the other, which had none
-    /// yet.
+    /// Asks the kernel once. A newcomer is an accepted connection from which no data was read yet. Adds the number of
+    /// newcomers with data to `newcomers`. Sets `overtaken` if a newcomer with data follows a newcomer without data,
+    /// whose data may have come first, but after the kernel had reported it.
     fn ask(&mut self, newcomers: &mut usize, overtaken: &mut bool) -> bool {
         let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
         let mut silent = false;
@@ -51,7 +53,7 @@ impl OverKernel {
                     let Some(stream) = streams.get_mut(index) else { return };
                     stream.readable |= readable;
                     stream.ends |= ended;
-                    // Room to write matters only to a connection that had none.
+                    // That a socket is writable matters only to a connection that waits for this.
                     let lacked = writable && (stream.blocked || stream.connecting);
                     stream.blocked &= !writable;
                     let matters = lacked || (stream.readable && !stream.stopped);
@@ -77,7 +79,7 @@ impl OverKernel {
         })
     }
 
-    /// Gives a connection its turn. Returns true if something was done.
+    /// Gives a connection its turn. Returns true if the turn had anything to do.
     pub(super) fn serve(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Received>) -> bool {
         let Some(stream) = self.stream_mut(conn) else { return false };
         stream.listed = false;
@@ -89,7 +91,7 @@ impl OverKernel {
             self.put_out(now, conn);
             if let Some(stream) = self.stream_mut(conn) {
                 let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
-                // Also if the kernel has taken nothing, because there may be room.
+                // This is reported even if the kernel has taken no octets, because there may be room now.
                 events.acked(conn, tag, octets);
             }
         }
@@ -97,7 +99,7 @@ impl OverKernel {
         waits | (read && self.read(conn, events))
     }
 
-    /// The kernel has decided about a connection that was being opened.
+    /// Handles the outcome of an attempt to open a connection.
     fn arrived(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
         let Some(stream) = self.stream_mut(conn) else { return false };
         if let Some(error) = stream.socket.error() {
@@ -117,7 +119,8 @@ impl OverKernel {
         true
     }
 
-    /// Notes a connection as the latest with data. It had this many octets.
+    /// Notes that a connection was read and had this many octets: makes it the first of the hot connections, or no
+    /// longer hot if it had many octets.
     #[inline]
     pub(super) fn warm(&mut self, conn: ConnId, octets: usize) {
         let bulk = octets >= BULK;
@@ -134,11 +137,11 @@ impl OverKernel {
         self.hot.insert(0, conn);
     }
 
-    /// Reads what has arrived, as much as a turn allows, and passes it to the engine. Returns true if something had
-    /// arrived.
+    /// Reads octets that have arrived, at most as many as a turn allows, and passes them to the engine. Returns true
+    /// if data or an end had arrived.
     #[inline]
     pub(super) fn read(&mut self, conn: ConnId, events: &mut impl Events<Received>) -> bool {
-        // The engine may hold what was read before, and with it the buffer.
+        // If the engine holds data that was read before, it holds the buffer, and a new buffer is needed.
         if Arc::get_mut(&mut self.buffer).is_none() {
             self.buffer = vec![0; self.buffer.len()].into();
         }
@@ -155,7 +158,7 @@ impl OverKernel {
                 if n >= BULK && !std::mem::replace(&mut stream.wide, true) {
                     stream.socket.open_window();
                 }
-                // The kernel reports what arrives after this.
+                // After a short read, the kernel reports when more data arrives.
                 stream.readable = stream.ends || n == most;
                 let (tag, more) = (stream.tag, stream.readable);
                 self.counters.reads += 1;
@@ -190,7 +193,7 @@ impl OverKernel {
         }
     }
 
-    /// A connection has ended, and all that had arrived was read.
+    /// Removes a connection that has ended, after all arrived data was read, and tells the engine.
     #[cold]
     fn lost(&mut self, conn: ConnId, why: CloseReason, events: &mut impl Events<Received>) {
         if let Some(stream) = self.remove(conn) {
@@ -198,7 +201,7 @@ impl OverKernel {
         }
     }
 
-    /// The peer has ended its half.
+    /// Handles the end of the peer's half.
     #[cold]
     fn heard_end(&mut self, conn: ConnId, events: &mut impl Events<Received>) {
         let Some(stream) = self.stream_mut(conn) else { return };
@@ -215,7 +218,7 @@ impl OverKernel {
         }
     }
 
-    /// Gives a listener its turn: accepts what has come in.
+    /// Gives a listener its turn: accepts connections that have come in.
     pub(super) fn admit(&mut self, now: Time, bound: BindId, events: &mut impl Events<Received>) -> bool {
         let Some(place) = self.place_mut(bound) else { return false };
         place.listed = false;
@@ -257,8 +260,8 @@ impl OverKernel {
         true
     }
 
-    /// Hands to the kernel all data that waits for room there, even if the kernel cannot send it soon. The kernel
-    /// continues to send it after the sockets are closed, as long as the peers live.
+    /// Hands all queued data to the kernel, even if the kernel cannot send it soon. The kernel continues to send this
+    /// data after the sockets are closed, as long as the peers are alive.
     #[cold]
     pub(super) fn leave_to_kernel(&mut self) {
         let all: Vec<u32> = self.streams.iter().map(|(index, _)| index).collect();
@@ -274,11 +277,11 @@ impl OverKernel {
         }
     }
 
-    /// Connections that come in at a listener cannot be accepted now.
+    /// Makes a listener rest, because it cannot accept connections now.
     #[cold]
     fn rest(&mut self, now: Time, bound: BindId, error: &io::Error) {
         if let Some(place) = self.place_mut(bound) {
-            // Once until all that waits was accepted, because this may last for hours.
+            // Warns only once until all waiting connections were accepted, because the shortage may last for hours.
             if !std::mem::replace(&mut place.complained, true) {
                 let remedy = match error.raw_os_error() {
                     Some(libc::EMFILE) => {

@@ -1,4 +1,4 @@
-//! What is checked at intervals: listeners that rest, and peers that may be dead.
+//! Checks at intervals: listeners that rest, and peers that may be dead.
 
 use std::time::Duration;
 
@@ -6,13 +6,14 @@ use urnic_tcp::{CloseReason, ConnId, Time};
 
 use super::{OverKernel, Token};
 
-/// How often the kernel is asked for acknowledgements, while something is outstanding.
+/// How often the kernel is asked for acknowledgements while octets are outstanding.
 pub(super) const WATCH: Duration = Duration::from_millis(250);
-/// Number of unanswered probes of a shut window after which the peer may be dead.
+/// Number of unanswered probes of a shut window after which the peer is suspected to be dead.
 const PROBES: u8 = 2;
 
 impl OverKernel {
-    /// Checks what is due: listeners that rest, peers that may be dead.
+    /// Tries listeners that have rested, and checks the connections with outstanding octets, if their times have
+    /// come.
     #[cold]
     pub(super) fn tend(&mut self, now: Time) {
         if now >= self.wake_at {
@@ -28,8 +29,8 @@ impl OverKernel {
         self.watch_at = if self.watched.is_empty() { Time::MAX } else { now + WATCH };
     }
 
-    /// Checks a connection with something outstanding. Returns false if all is acknowledged, or the connection has
-    /// ended.
+    /// Checks a connection with outstanding octets, and ends it if the peer is dead. Returns false if all octets are
+    /// acknowledged, or the connection has ended.
     fn is_outstanding(&mut self, now: Time, conn: ConnId) -> bool {
         let limit = self.patience.user_timeout;
         let Some(stream) = self.stream_mut(conn) else { return false };
@@ -47,7 +48,7 @@ impl OverKernel {
             return true;
         }
         let limit = stream.patience.map_or(limit, |own| own.user_timeout);
-        // A living peer with a shut window acknowledges nothing either, but it answers probes.
+        // A peer that is alive but keeps its window shut also acknowledges nothing, but it answers probes.
         let heard = Duration::from_millis(info.last_ack_recv.into());
         let asks = info.unacked > 0 || info.probes >= PROBES;
         if limit.is_some_and(|limit| asks && now.since(stream.progress.1) >= limit && heard >= limit) {

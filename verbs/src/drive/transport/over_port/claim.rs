@@ -1,4 +1,4 @@
-//! Checks, before their first use, that no other host has the device's addresses.
+//! Claims the device's addresses: checks, before they are used, that no other host has them.
 
 use super::OverPort;
 use crate::drive::clock::Clock;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
-    /// Asks the network whether another host has the addresses of the device whose engines have the transports
-    /// `all`. If the port has no carrier, the network is asked once it comes up. Call this before there are
-    /// connections, and before any thread drives the engines, because the answer may reach any of them.
+    /// Asks the network whether another host has the addresses of the device whose engines have the transports `all`.
+    /// If the port has no carrier, the engines ask later, when the carrier comes up. Must be called before there are
+    /// connections, and before any thread drives the engines, because an answer may reach any of the engines.
     pub(crate) fn claim_addresses(all: &mut [Self], clock: &impl Clock) -> Result<(), Error> {
         const NAP: Duration = Duration::from_micros(200);
         all.iter_mut().for_each(|one| one.link.claims = true);
@@ -42,7 +42,7 @@ impl<P: Port> OverPort<P> {
     }
 }
 
-/// Receives events while there are no connections.
+/// Ignores events, because there are no connections.
 struct Nobody;
 
 impl<D: Data> Events<D> for Nobody {

@@ -1,7 +1,8 @@
-//! Frames that reach one engine of a device and concern another. They cross as copies in ordinary memory, because a
-//! port's buffers belong to one engine. If the port steers correctly, these are only messages about neighbours and
-//! routers, and the frames that come before it steers. Frames to a peer that lacks the queue of the sending engine
-//! cross in the same way.
+//! Passes frames from one engine of a device to another, as copies in ordinary memory, because the buffers of a port
+//! belong to one engine. An engine passes on received frames that concern another engine. If the port steers
+//! connections to their engines, these are only messages about neighbours and routers, and frames that arrive before
+//! the port steers. An engine also passes on strays: frames that its queue cannot send, because the peer has fewer
+//! queues.
 
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
@@ -17,50 +18,51 @@ use urnic_tcp::Time;
 
 /// Maximum number of frames that wait for an engine. Further frames are dropped, as on any link.
 const INBOX: usize = 512;
-/// Number of places that stay empty. The queue's `push` waits for a consumer that is about to free the very place
-/// it needs, and this many engines may have found room at the same time.
+/// Number of additional places of an inbox, so that `push` never waits. In a full queue, `push` would wait for a
+/// consumer that is about to free a place, and this many engines may find fewer than `INBOX` frames there at the same
+/// time.
 const SPARE: usize = MAX_ENGINES;
 
-/// What one engine hands to another.
+/// A frame that one engine hands to another.
 enum Handed {
-    /// A frame that the other engine has received.
+    /// A frame that the giving engine has received.
     Received {
         /// The frame, shared by all engines that get it.
         octets: Arc<[u8]>,
         /// Whether the port vouched for its checksums.
         trusted: bool,
     },
-    /// A frame that the other engine's queue cannot send.
+    /// A frame that the queue of the giving engine cannot send.
     Stray(Stray),
 }
 
-/// Number of the engine whose queue sends strays: every peer has a first queue.
+/// Number of the engine whose queue sends strays. This is the first, because every peer has a first queue.
 const SENDS_STRAYS: usize = 0;
 
-/// An engine's passage to the other engines of its device.
+/// An engine's connection to the other engines of its device: the inboxes of all engines.
 pub(super) struct Passage {
     number: usize,
     inboxes: Arc<[ArrayQueue<Handed>]>,
     commons: Arc<Commons>,
-    /// Engines that were given something since they were last woken, one bit each.
+    /// Engines that this engine has given frames without waking them yet, one bit for each.
     unwoken: u64,
     counters: Counters,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
-    /// Number of frames given to other engines, once for each of them.
+    /// Number of frames given to other engines, counted once for each receiving engine.
     pub handed_over: u64,
     /// Number of frames that came from other engines.
     pub taken_over: u64,
     /// Number of frames that concern all engines, each counted once.
     pub told_to_all: u64,
-    /// Number of frames for which the other engine's inbox, or this one's pool, had no room.
+    /// Number of frames that were dropped because the other engine's inbox was full or this engine had no buffer.
     pub dropped: u64,
 }
 
 impl Passage {
-    /// Makes the passages of `engines` engines to each other.
+    /// Makes the passages of the engines of a device with `engines` engines.
     pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
         let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX + SPARE)).collect();
         let passage = |number| Passage {
@@ -106,7 +108,7 @@ impl Passage {
         self.unwoken |= 1 << target;
     }
 
-    /// Wakes the engines that have been given something. Does not wait.
+    /// Wakes the engines that this engine has given frames. Does not wait.
     #[inline]
     pub(super) fn wake(&mut self) {
         if self.unwoken != 0 {
@@ -124,7 +126,7 @@ impl Passage {
         }
     }
 
-    /// Returns whether nothing waits for this engine.
+    /// Returns whether no frame waits for this engine.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.inboxes.get(self.number).is_none_or(ArrayQueue::is_empty)
@@ -148,7 +150,7 @@ impl Passage {
 }
 
 impl<P: Port> OverPort<P> {
-    /// Takes in what other engines have handed over, one burst at most.
+    /// Takes in frames that other engines have handed over, at most one burst.
     #[cold]
     pub(super) fn take_over(&mut self, now: Time, events: &mut impl Events<super::StreamRange<P::Frame>>) {
         let Some(passage) = &mut self.passage else { return };

@@ -1,4 +1,4 @@
-//! The link below a stack: its carrier, and conflicts over the device's addresses.
+//! The link below a TCP stack: the state of its carrier, and conflicts over the device's addresses.
 
 use super::{OverPort, StreamRange, Wire};
 use crate::drive::port::Port;
@@ -10,31 +10,32 @@ use urnic_tcp::Time;
 
 /// How often the link state is read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Number of consecutive reads without a carrier (100 ms and more) after which the loss is not just a blink, as
-/// happens while a memory link comes up. Reads rather than time, because this thread may have waited for a
-/// processor between two of them.
+/// Number of consecutive reads without a carrier after which the carrier counts as lost. A shorter interruption
+/// (below 100 ms) may occur while a memory link comes up. This counts reads, not time, because this thread may wait
+/// long for a processor between two reads.
 const PEER_GONE_AFTER: u32 = 20;
 /// How often conflicts over the device's addresses are logged.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of the link.
+/// What this engine knows about the link.
 #[derive(Default)]
 pub(super) struct Link {
-    /// `None`: not read yet.
+    /// Whether the link had a carrier at the last read; `None`: it has not been read yet.
     up: Option<bool>,
-    /// Number of reads without a carrier since it was last seen. `None` before it was first seen, and after the
-    /// connections were given up for its loss.
+    /// Number of reads without a carrier since the carrier was last seen; `None` before it was first seen, and after
+    /// its loss has ended the connections.
     missed: Option<u32>,
-    /// Whether the network is asked for the device's addresses when the link comes up.
+    /// Whether the stack must claim the device's addresses when the link comes up.
     pub(super) claims: bool,
-    /// Number of conflicts over the device's addresses when they were last logged, and the time of that.
+    /// Number of conflicts over the device's addresses when they were last logged (`conflicts`), and the time of that
+    /// (`conflict_told`).
     conflicts: u64,
     conflict_told: Time,
     unfilled_told: bool,
 }
 
 impl Link {
-    /// A frame has come: a sending peer is up, whatever the rarely polled link state says.
+    /// Notes that a frame has arrived: a sending peer is up, whatever the rarely read link state says.
     #[inline]
     pub(super) fn heard(&mut self) {
         self.missed = Some(0);
@@ -44,14 +45,14 @@ impl Link {
         self.up == Some(true)
     }
 
-    /// Whether there is no carrier, and connections need not wait for one.
+    /// Returns whether connections need not wait for a carrier, because there was none yet or the peer has ended.
     pub(super) fn is_lost(&self) -> bool {
         self.missed.is_none()
     }
 }
 
 impl<P: Port> OverPort<P> {
-    /// Returns the main one of the configured addresses.
+    /// Returns the first of the configured addresses, which is the main one.
     fn main(&self) -> IpAddr {
         self.stack.config().addresses.first().map_or(IpAddr::from([0; 4]), |main| main.ip)
     }
@@ -64,8 +65,8 @@ impl<P: Port> OverPort<P> {
         ))
     }
 
-    /// Logs conflicts with hosts that use the device's addresses, at intervals; and once, a host whose checksums
-    /// are not filled.
+    /// Logs conflicts with hosts that use the device's addresses, at most once in [`TELL_EVERY`]. Also logs, only
+    /// once, that segments arrive without a checksum.
     fn report_trouble(&mut self, now: Time) {
         let counters = self.stack.counters();
         if counters.unfilled_tcp_checksum > 0 && !std::mem::replace(&mut self.link.unfilled_told, true) {
@@ -84,8 +85,8 @@ impl<P: Port> OverPort<P> {
         }
     }
 
-    /// Reads the link state and returns when to read it again. If a lost carrier means that the peer process is
-    /// gone, ends its connections, so that they need not time out.
+    /// Reads the link state and returns when to read it again. If the carrier is lost, and this means that the peer
+    /// process has ended, ends the connections to that peer, so that they need not time out.
     pub(super) fn check_link(&mut self, now: Time, events: &mut impl Events<StreamRange<P::Frame>>) -> Time {
         let up = self.port.check_link();
         if up {

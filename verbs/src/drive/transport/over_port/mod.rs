@@ -1,4 +1,4 @@
-//! TCP over a port: urnic's own stack, and everything that concerns the link.
+//! The transport that uses urnic's own TCP stack on a port.
 
 #[cfg(feature = "dpdk")]
 mod claim;
@@ -26,7 +26,7 @@ use crate::shared::error::{Error, Result};
 use crossing::Passage;
 use link::Link;
 
-/// Held frames pin at most this part of the receive buffers.
+/// Frames that the engine holds may pin at most 1/`PINNED_PART` of the receive buffers.
 const PINNED_PART: usize = 8;
 
 /// TCP on a port.
@@ -35,7 +35,7 @@ pub(crate) struct OverPort<P: Port> {
     stack: Stack<PortBuffers<P>>,
     link: Link,
     under_pressure: bool,
-    /// The passage to the other engines of the device; `None` if there are none.
+    /// The passage to the other engines of the device; `None`: the device has only one engine.
     passage: Option<Passage>,
 }
 
@@ -49,16 +49,15 @@ impl<P: Port> OverPort<P> {
         Self::with(port, config, ports, None, now)
     }
 
-    /// Makes the stacks of a device, one for each of `queues`, which are ports or the queues of one port. They
-    /// share addresses, TCP ports and secrets, and hand frames to each other. `commons` knows the engines that they
-    /// are for, in this order.
+    /// Makes the stacks of a device, one for each of `queues`, the queues of its port. The stacks share addresses,
+    /// TCP ports and secrets, and hand frames to each other. `commons` will contain their engines, in the same order.
     ///
-    /// If the link's queues are pairs, the owner of a connection is not secret, so that engines of the same number
-    /// own it at both ends. If a NIC's hash is known, the owner is the engine at which the NIC makes the
-    /// connection's frames arrive.
+    /// One engine owns each connection. A secret chooses the owner, unless the port itself chooses the queue in a
+    /// known way. If the queues of the link are paired, engines of the same number own a connection at both ends. If
+    /// a NIC's hash is known, the owner is the engine whose queue the NIC chooses for the connection's frames.
     ///
     /// # Errors
-    /// [`Error::Open`] if the stacks refuse their configuration, or there are too many of them.
+    /// [`Error::Open`] if the stacks refuse their configuration, or if there are too many stacks.
     pub(crate) fn of_device(
         queues: Vec<P>,
         config: &StackConfig,
@@ -93,13 +92,14 @@ impl<P: Port> OverPort<P> {
         now: Time,
     ) -> Result<Self, Error> {
         config.checksum_offload_tx = port.spares_checksum();
-        // An MPA Request is short (MPA-60), and nothing may follow it before our Reply (MPA-91).
+        // A peer that is not accepted yet need not send much: an MPA Request is short (MPA-60), and nothing may
+        // follow it before our Reply (MPA-91).
         config.tcp.wary = true;
         let stack = Stack::new(config, ports, now).map_err(|e| Error::Open(e.to_string()))?;
         Ok(Self { port, stack, link: Link::default(), under_pressure: false, passage })
     }
 
-    /// Returns how many octets held frames may pin while there is no pressure.
+    /// Returns how many octets the engine may pin by holding frames while receive buffers are not scarce.
     fn pinnable(&self) -> usize {
         self.port.receive_memory() / PINNED_PART
     }
@@ -122,7 +122,7 @@ impl<P: Port> OverPort<P> {
         passage.wake();
     }
 
-    /// The receive pool has become low, or is no longer low.
+    /// Notes that the receive pool has become low, or is no longer low.
     #[cold]
     fn pressure_changed(&mut self, low: bool, events: &mut impl Events<StreamRange<P::Frame>>) {
         self.under_pressure = low;
@@ -217,7 +217,7 @@ impl<P: Port> Transport for OverPort<P> {
         let mut frames = burst.drain(..).peekable();
         let frames = std::iter::from_fn(|| {
             let frame = frames.next();
-            // Prefetches the next frame: its cache lines arrive while this frame is worked on.
+            // Prefetches the next frame, so that its cache lines arrive while this frame is processed.
             if let Some(next) = frames.peek() {
                 P::prefetch(next);
             }
@@ -369,7 +369,7 @@ impl<P: Port> Transport for OverPort<P> {
 
     #[inline]
     unsafe fn lend(&mut self, record: &mut P::Draft, at: *const u8, len: usize, ours: bool) -> bool {
-        // SAFETY: the caller keeps this function's contract, which is the same.
+        // SAFETY: the caller fulfils this function's contract, which is also that of `Port::lend`.
         unsafe { self.port.lend(record, at, len, ours) }
     }
 
@@ -458,7 +458,7 @@ impl<P: Port> Transport for OverPort<P> {
     }
 }
 
-/// A received frame and the range of it that is stream data.
+/// A received frame, and the range of its octets that is stream data.
 pub(crate) struct StreamRange<F> {
     frame: F,
     range: Range<usize>,
@@ -486,7 +486,7 @@ impl<F: Frame> Data for StreamRange<F> {
 /// Passes the stack's events on to the engine.
 struct Told<'a, E> {
     events: &'a mut E,
-    /// The passage for frames that concern other engines; `None` if such frames cannot come.
+    /// The passage for frames that concern other engines; `None` where no such frames can come.
     passage: Option<&'a mut Passage>,
 }
 
@@ -529,7 +529,7 @@ impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     }
 }
 
-/// Gives the TCP stack the types of a port's buffers.
+/// Tells the TCP stack the types of a port's buffers.
 struct PortBuffers<P: Port>(core::marker::PhantomData<fn() -> P>);
 
 impl<P: Port> Buffers for PortBuffers<P> {
@@ -552,7 +552,7 @@ impl<P: Port> Buffers for PortBuffers<P> {
     }
 }
 
-/// The port, as the TCP stack transmits through it.
+/// The port in the form in which the TCP stack transmits through it.
 struct Wire<'a, P: Port>(&'a mut P);
 
 impl<P: Port> Transmit<P::Payload> for Wire<'_, P> {

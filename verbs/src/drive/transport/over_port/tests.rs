@@ -11,10 +11,10 @@ use std::time::Duration;
 const PORT: u16 = 7471;
 const OCTETS: usize = 20_000;
 
-/// What an engine is told.
+/// Records the events that an engine receives.
 #[derive(Default)]
 struct Ear {
-    /// The data that has arrived, by connection.
+    /// The data that has arrived on each connection.
     heard: HashMap<ConnId, Vec<u8>>,
     open: Vec<ConnId>,
     finished: Vec<ConnId>,
@@ -63,7 +63,7 @@ impl Fellow for Sleeper {
     }
 }
 
-/// A device without the layers above its transports.
+/// The transports of a device, without the layers above them.
 struct Device {
     engines: Vec<(OverPort<SimPort>, Ear)>,
     wire: SimWire,
@@ -79,12 +79,13 @@ fn mac(node: usize) -> [u8; 6] {
 }
 
 impl Device {
-    /// Makes a device. `steers` is how the wire chooses a queue, if it knows the owner.
+    /// Makes a device. If `steers` is `Some`, the wire delivers frames to the owner, and the ports report this way of
+    /// choosing queues.
     fn new(node: usize, engines: usize, seed: u64, steers: Option<Spread>) -> Device {
         Self::with_peer(node, engines, seed, steers, None)
     }
 
-    /// Makes a device. `peer_queues` is the peer's number of queues, if its queues and ours are pairs.
+    /// Makes a device. `peer_queues` is the peer's number of queues, if its queues are paired with ours.
     fn with_peer(
         node: usize,
         engines: usize,
@@ -136,7 +137,7 @@ impl Device {
     }
 }
 
-/// Gives every engine a pass, and delivers its frames to the device they are for, at any engine.
+/// Runs a pass of every engine, and delivers the frames to the device to which they are addressed.
 fn step(devices: &mut [Device], now: Time, rng: &mut Rng, loss: f64) -> bool {
     let mut sent = Vec::new();
     let mut busy = false;
@@ -185,8 +186,8 @@ fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) 
     engine.close(now, conn);
 }
 
-/// Devices with different numbers of engines exchange data over a network that loses frames: all data arrives, both
-/// ways. Returns how many frames crossed between engines of the second device.
+/// Two devices with different numbers of engines exchange data over a network that loses frames. Checks that all data
+/// arrives in both directions. Returns how many frames crossed between engines of the second device.
 fn exchange(seed: u64, steers: Option<Spread>) -> u64 {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -237,7 +238,8 @@ fn frames_may_reach_any_engine() {
     }
 }
 
-/// If the port steers, only the messages of neighbours cross, because they concern all engines.
+/// If the port steers connections to their engines, only messages about neighbours cross between engines, because
+/// they concern all engines.
 #[test]
 fn with_right_steering_no_segment_crosses() {
     for seed in 0..60 {
@@ -246,9 +248,9 @@ fn with_right_steering_no_segment_crosses() {
     }
 }
 
-/// Devices with these numbers of engines, whose queues are pairs as far as there are as many: what queue `i` sends
-/// arrives at queue `i`, or where a `vhost` end looks for it. Returns how many segments and strays crossed at each
-/// device.
+/// Two devices with these numbers of engines exchange data. Their queues are paired: a frame that queue `i` sends
+/// arrives at queue `i` of the peer, if the peer has as many queues. Returns how many segments and strays crossed
+/// between the engines of each device.
 fn exchange_in_pairs(counts: [usize; 2]) -> [u64; 2] {
     let paired = |node: usize| Device::with_peer(node, counts[node], 3, None, Some(counts[1 - node]));
     let mut devices = [paired(0), paired(1)];
@@ -299,7 +301,7 @@ fn exchange_in_pairs(counts: [usize; 2]) -> [u64; 2] {
     panic!("it never ends");
 }
 
-/// An engine speaks to the peer's engine of the same number, although the devices share no secret.
+/// Each engine exchanges frames only with the peer's engine of the same number, although the devices share no secret.
 #[test]
 fn between_pairs_of_queues_nothing_crosses() {
     for engines in 1..=5 {
@@ -307,14 +309,14 @@ fn between_pairs_of_queues_nothing_crosses() {
     }
 }
 
-/// Frames that an engine sends from a queue that the peer lacks leave by the first queue.
+/// The first queue sends the frames of engines whose queue has no pair at the peer.
 #[test]
 fn a_peer_with_fewer_queues_hears_all() {
     assert!(exchange_in_pairs([3, 2])[0] > 0);
     assert!(exchange_in_pairs([1, 4])[1] > 0);
 }
 
-/// A frame for another engine wakes that engine and no other. That engine looks before it sleeps.
+/// A frame for another engine wakes that engine and no other. The woken engine wants a pass at once.
 #[test]
 fn whoever_gets_a_frame_is_woken() {
     let mut devices = vec![Device::new(0, 1, 5, None), Device::new(1, 4, 6, None)];
@@ -351,7 +353,7 @@ fn whoever_gets_a_frame_is_woken() {
     assert_eq!(wakes(&devices[1]), expected);
 }
 
-/// A full inbox drops further frames, as links do, and counts them.
+/// Frames that a full inbox cannot take are dropped and counted.
 #[test]
 fn a_full_inbox_drops_frames() {
     let mut device = Device::new(0, 2, 1, None);
@@ -374,7 +376,7 @@ fn a_full_inbox_drops_frames() {
     assert_eq!((passes, device.figure("frames_taken_over")), (512 / BURST, 512));
 }
 
-/// The first engine claims the addresses, once, whichever engine an objection reaches.
+/// The first engine claims the addresses, only once, and an objection counts whichever engine it reaches.
 #[cfg(feature = "dpdk")]
 #[test]
 fn an_objection_may_reach_any_engine() {
@@ -388,6 +390,6 @@ fn an_objection_may_reach_any_engine() {
     let mut all: Vec<_> = device.engines.into_iter().map(|(engine, _)| engine).collect();
     let refused = OverPort::claim_addresses(&mut all, &crate::drive::clock::Watch::new()).unwrap_err();
     assert!(refused.to_string().contains("02:00:00:00:00:09"), "{refused}");
-    // At most one question was sent, because the objection may have come first.
+    // The device asked at most once. It asked not at all if the objection came first.
     assert!(std::iter::from_fn(|| device.wire.take()).count() <= 1);
 }
