@@ -19,11 +19,11 @@ pub trait Buffers {
     /// Octets queued for sending.
     type Payload: Payload;
 
-    /// Prefetches the cache lines of `what`, which will be needed soon. This crate cannot do so itself, because it
-    /// has no unsafe code.
+    /// Prefetches the cache lines of the `octets` from `start` on, which will be needed soon. The address may be any,
+    /// because a prefetch reads nothing. This crate cannot prefetch itself, because it has no unsafe code.
     #[inline]
-    fn prefetch<T>(what: &T) {
-        let _ = what;
+    fn prefetch(start: *const u8, octets: usize) {
+        let _ = (start, octets);
     }
 }
 

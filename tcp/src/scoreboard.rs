@@ -196,6 +196,11 @@ impl Scoreboard {
         }
     }
 
+    /// Returns the place of the first run, and its size in octets.
+    pub fn first_place(&self) -> (*const u8, usize) {
+        (self.runs.as_slices().0.as_ptr().cast(), size_of::<Run>())
+    }
+
     /// Notes that new octets up to `end` were sent.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Time) {
@@ -232,6 +237,7 @@ impl Scoreboard {
             self.ranges -= u32::from(run.fate == Fate::Sacked);
             self.runs.pop_front();
         }
+        self.runs.clear(); // it is empty; the next run goes to the same place as the last one
         self.una = una;
     }
 

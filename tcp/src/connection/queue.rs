@@ -93,6 +93,14 @@ impl<P: Payload> RecordQueue<P> {
             self.records.pop_front();
             self.cursor = self.cursor.saturating_sub(1);
         }
+        if self.records.is_empty() {
+            self.records.clear(); // the next record goes to the same place as the last one
+        }
+    }
+
+    /// Returns the place of the first record, and its size in octets.
+    pub fn first_place(&self) -> (*const u8, usize) {
+        (self.records.as_slices().0.as_ptr().cast(), size_of::<Record<P>>())
     }
 
     /// Calls `f` with the payload of each record.

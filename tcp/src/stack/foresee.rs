@@ -11,23 +11,34 @@ const CROWD: usize = 256;
 const IPV6: usize = 40;
 /// Most frames of a burst that are looked at.
 const MOST: usize = 64;
+/// Octets of a connection's cold part that a lone segment and its ACK need.
+const HOT_PART_OF_COLD: usize = 7 * 64;
+
+/// Tags of connections.
+pub type Tags = ArrayVec<u64, MOST>;
 
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are many
-    /// connections. It fetches the table's entries for all of them together, then the connections, then their cold
-    /// parts. Changes nothing; the call is optional. See [`Buffers::prefetch`].
+    /// connections. Fetches the table's entries for all of them together, then the connections, then the cold parts
+    /// of those that await an ACK. Returns the tags of the connections. Changes nothing; the call is optional. See
+    /// [`Buffers::prefetch`].
     #[inline]
-    pub fn foresee(&self, burst: &[B::Frame]) {
-        if self.connections.len() >= CROWD && burst.len() > 1 {
-            self.fetch(burst);
-        }
+    pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
+        if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }
     }
 
-    fn fetch(&self, burst: &[B::Frame]) {
+    /// Returns whether there are so many connections that prefetching them pays.
+    #[inline]
+    pub fn has_crowd(&self) -> bool {
+        self.connections.len() >= CROWD
+    }
+
+    fn fetch(&self, burst: &[B::Frame]) -> Tags {
         let mut keys = ArrayVec::<Key, MOST>::new();
         for frame in burst.iter().take(MOST) {
             if let Some(key) = expected_v4(frame.bytes()).or_else(|| self.expected_v6(frame.bytes())) {
-                B::prefetch(self.table.place(key));
+                let place = self.table.place(key);
+                fetch::<B, _>(place);
                 keys.push(key);
             }
         }
@@ -36,14 +47,33 @@ impl<B: Buffers> Stack<B> {
             if let Some(Place::Connection(i)) = self.table.get(key).map(Place::unpack)
                 && let Some(place) = self.connections.place(i)
             {
-                B::prefetch(place);
+                fetch::<B, _>(place);
                 found.push(i);
             }
         }
-        for i in found {
-            if let Some(c) = self.connections.get(i) {
-                B::prefetch(&*c.cold);
+        let mut tags = Tags::new();
+        for c in found.into_iter().filter_map(|i| self.connections.get(i)) {
+            if c.outstanding() > 0 {
+                B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
             }
+            tags.push(c.tag);
+        }
+        tags
+    }
+
+    /// Prefetches memory for sending on connections that are in Full Operation.
+    pub fn foresee_output(&self, conns: &[ConnId]) {
+        let found = || conns.iter().filter_map(|conn| self.connections.get(conn.index));
+        for place in conns.iter().filter_map(|conn| self.connections.place(conn.index)) {
+            fetch::<B, _>(place);
+        }
+        for c in found() {
+            B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
+        }
+        for (place, octets) in
+            found().flat_map(|c| [c.cold.queue.first_place(), c.cold.scoreboard.first_place()])
+        {
+            B::prefetch(place, octets);
         }
     }
 
@@ -56,6 +86,10 @@ impl<B: Buffers> Stack<B> {
         let path = self.net.paths.find(Ipv6Addr::from(to?), Ipv6Addr::from(from?))?;
         Some(Key::v6(path, u16::from_be_bytes([h[54], h[55]]), u16::from_be_bytes([h[56], h[57]])))
     }
+}
+
+fn fetch<B: Buffers, T>(what: &T) {
+    B::prefetch(core::ptr::from_ref(what).cast(), size_of::<T>());
 }
 
 /// Returns the key that a frame's connection probably has. Reads it without any check.

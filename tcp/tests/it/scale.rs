@@ -30,12 +30,11 @@ impl Buffers for Kinds {
 
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    fn prefetch<T>(what: &T) {
+    fn prefetch(start: *const u8, octets: usize) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let first = std::ptr::from_ref(what).cast::<i8>();
-        for line in (0..size_of::<T>()).step_by(64) {
+        for line in (0..octets).step_by(64) {
             // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
         }
     }
 }

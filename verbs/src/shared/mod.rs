@@ -18,6 +18,7 @@ pub(crate) mod figures;
 pub(crate) mod grace;
 pub(crate) mod memory;
 pub(crate) mod numbers;
+pub(crate) mod prefetch;
 pub(crate) mod qp;
 pub(crate) mod queue;
 pub(crate) mod quiet;

@@ -40,6 +40,11 @@ impl<T> Turns<T> {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
+    /// Returns the members whose turns come next, roughly in the order of their turns.
+    pub(crate) fn soon(&self) -> impl Iterator<Item = &T> {
+        self.brief.iter().chain(&self.greedy)
+    }
+
     /// Takes the member whose turn it is; `None` if there is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {

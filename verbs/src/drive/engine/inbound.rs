@@ -1,12 +1,12 @@
 //! Receive path: turns in-order stream data into placements in registered memory and completions.
 
-use super::Core;
 use super::endpoint::{Endpoint, Phase};
 use super::names::{EndpointIndex, QpIndex};
 use super::qp::{QpCore, ReceiveSide, receive_scopes};
 use super::read_list;
 use super::stags::Stags;
 use super::teardown::Why;
+use super::{Core, foresee, names};
 use crate::drive::transport::{Data, Events};
 use crate::shared::engines::EngineNumber;
 use crate::shared::events::AsyncEvent;
@@ -16,6 +16,7 @@ use crate::shared::queue::WrNumber;
 use crate::shared::scope::Scopes;
 use crate::shared::wc::{Wc, WcFlags, WcOpcode};
 use crate::shared::wr::Sge;
+use arrayvec::ArrayVec;
 use std::net::SocketAddr;
 use urnic_iwarp::{
     AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, ReadFault, RecvFault, Rest,
@@ -382,6 +383,14 @@ impl<D: Data> Core<D> {
 }
 
 impl<D: Data> Events<D> for Core<D> {
+    fn foresee(&self, tags: &[u64]) {
+        for some in tags.chunks(foresee::TURNS) {
+            let indices: ArrayVec<EndpointIndex, { foresee::TURNS }> =
+                some.iter().map(|tag| names::tagged(*tag).index).collect();
+            self.foresee_endpoints(&indices);
+        }
+    }
+
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         self.admit(listener, conn, peer)
     }

@@ -12,6 +12,7 @@ mod connect;
 mod convert;
 mod crowd;
 mod endpoint;
+mod foresee;
 mod fpdu;
 mod inbound;
 mod incomplete;
@@ -431,19 +432,37 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
     }
 
+    /// Takes note of the queue pairs that have new work.
+    fn take_doorbells(&mut self) {
+        let crowd = self.transport.has_crowd();
+        loop {
+            let mut rung = ArrayVec::<u32, { foresee::TURNS }>::new();
+            rung.extend(std::iter::from_fn(|| self.doorbells.pop()).take(foresee::TURNS));
+            if crowd && rung.len() > 1 {
+                self.core.foresee_doorbells(&rung);
+            }
+            let all = !rung.is_full();
+            rung.into_iter().for_each(|qpn| self.core.doorbell(Qpn(qpn)));
+            if all {
+                return;
+            }
+        }
+    }
+
     /// Gives waiting endpoints their turns.
     #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {
-        while let Some(qpn) = self.doorbells.pop() {
-            self.core.doorbell(Qpn(qpn));
-        }
+        self.take_doorbells();
         let takes_up = self.doorbells.take_receives() | self.core.unready.is_due();
         if takes_up {
             self.take_up_unready(now);
         }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
         let most = self.transport.sent() + SEGMENTS_PER_PASS;
-        for _ in 0..turns {
+        for turn in 0..turns {
+            if turn % foresee::TURNS == 0 {
+                self.foresee_turns();
+            }
             if !self.transport.has_room() || self.transport.sent() >= most {
                 break;
             }

@@ -51,6 +51,15 @@ enum Next {
     Nothing,
 }
 
+/// What the message of a work request carries.
+#[derive(Clone, Copy)]
+enum Carries {
+    /// The data of the request's list, or its inline data.
+    Payload,
+    /// No data of the application.
+    Nothing,
+}
+
 /// How a turn ended.
 #[derive(PartialEq, Eq)]
 enum Turn {
@@ -118,7 +127,8 @@ impl<D: Data> QpCore<D> {
                 Err(fault) => return Next::Refused(Box::new(request.terminate(fault))),
             },
         };
-        let mut message = spares.message(origin);
+        let mut message = spares.message();
+        message.origin = origin;
         if stream.begin_in(op, len, &mut message.outgoing).is_err() {
             return Next::Nothing;
         }
@@ -145,9 +155,8 @@ impl<D: Data> QpCore<D> {
             Stored::Write { addr, rkey } => Op::Write { stag: rkey, to: addr },
             Stored::Read { .. } | Stored::Elsewhere => return self.next_of_other_kind(table, spares),
         };
-        let origin = Origin::WorkRequest { number, cursor: Cursor::default() };
         let length = view.entry.length;
-        self.begin(op, length, origin, true, spares)
+        self.begin(op, length, Carries::Payload, true, spares)
     }
 
     /// Continues [`Self::next_work_request`] for requests that are neither plain Sends nor plain Writes.
@@ -155,30 +164,29 @@ impl<D: Data> QpCore<D> {
     fn next_of_other_kind(&mut self, table: &Stags, spares: &mut Spares) -> Next {
         let number = self.tx.next;
         let Some(view) = self.shared.send.peek(number) else { return Next::Nothing };
-        let payload = Origin::WorkRequest { number, cursor: Cursor::default() };
         let scopes = self.shared.scopes;
         // A zero-length Read may have no sink.
         let none = Sge { addr: 0, len: 0, lkey: STAG_OF_NOTHING };
         let sink = view.sges.first().copied().unwrap_or(none);
         let request = view.op();
-        let (op, origin, whole) = match request {
+        let (op, carries, whole) = match request {
             SendOp::Read { addr, rkey } => {
                 let sges = if view.sges.is_empty() { &[none] } else { view.sges };
                 let Ok((sink_stag, sink_to)) = read_list::sink(table, scopes, number, sges) else {
                     return Next::Bad(WcStatus::LocalProtection);
                 };
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
-                (op, Origin::None, true)
+                (op, Carries::Nothing, true)
             }
             // First, only the Write is begun. `next` stays at this request, so that its Immediate Data follows.
             SendOp::WriteImm { addr, rkey, .. } if !self.tx.immediate => {
-                (Op::Write { stag: rkey, to: addr }, payload, false)
+                (Op::Write { stag: rkey, to: addr }, Carries::Payload, false)
             }
             SendOp::WriteImm { imm, .. } => {
                 let mut data = [0; 8];
                 data[..4].copy_from_slice(&imm.to_be_bytes());
                 let solicited = view.entry.flags.contains(SendFlags::SOLICITED);
-                (Op::Immediate { data, solicited }, payload, true)
+                (Op::Immediate { data, solicited }, Carries::Payload, true)
             }
             SendOp::FetchAdd { .. }
             | SendOp::CmpSwap { .. }
@@ -188,7 +196,7 @@ impl<D: Data> QpCore<D> {
                     return Next::Bad(WcStatus::LocalQpOp);
                 };
                 let (sink_stag, sink_to) = (sink.lkey, sink.addr);
-                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Origin::None, true)
+                (Op::Atomic { sink_stag, sink_to, stag, to, op }, Carries::Nothing, true)
             }
             SendOp::LocalInv(_) | SendOp::BindMw { .. } if self.tx.grace.is_some() => {
                 return self.await_grace(table);
@@ -211,15 +219,19 @@ impl<D: Data> QpCore<D> {
             }
         };
         let length = view.entry.length;
-        self.begin(op, length, origin, whole, spares)
+        self.begin(op, length, carries, whole, spares)
     }
 
     /// Begins a message of the next work request, if possible. `whole` tells whether this is the request's last
     /// message.
     #[inline]
-    fn begin(&mut self, op: Op, length: u32, origin: Origin, whole: bool, spares: &mut Spares) -> Next {
+    fn begin(&mut self, op: Op, length: u32, carries: Carries, whole: bool, spares: &mut Spares) -> Next {
         let Some(stream) = &mut self.stream else { return Next::Nothing };
-        let mut message = spares.message(origin);
+        let mut message = spares.message();
+        message.origin = match carries {
+            Carries::Payload => Origin::WorkRequest { number: self.tx.next, cursor: Cursor::default() },
+            Carries::Nothing => Origin::None,
+        };
         match stream.begin_in(op, length, &mut message.outgoing) {
             Ok(()) => {
                 self.tx.message = Some(message);

@@ -121,12 +121,11 @@ impl Spares {
     /// Maximum number of messages kept.
     const MOST: usize = 64;
 
-    /// Returns a message without octets.
+    /// Returns a message that has no octets left. The caller sets its origin in place: a copy of an origin that was
+    /// just built would wait until all earlier stores have left the core, as copies wider than the stores do.
     #[inline]
-    pub(super) fn message(&mut self, origin: Origin) -> Box<Message> {
-        let mut message = self.0.pop().unwrap_or_else(Self::fresh);
-        message.origin = origin;
-        message
+    pub(super) fn message(&mut self) -> Box<Message> {
+        self.0.pop().unwrap_or_else(Self::fresh)
     }
 
     #[cold]

@@ -464,6 +464,14 @@ pub trait Transport: Send {
     /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
 
+    /// Returns whether the transport has so many connections that their state is not in the processor's cache.
+    fn has_crowd(&self) -> bool {
+        false
+    }
+
+    /// Prefetches the state of connections on which the engine is about to send.
+    fn foresee_output(&self, _conns: &[ConnId]) {}
+
     /// Returns the number of octets that the engine has sent and the peer has not acknowledged.
     fn unacked(&self, conn: ConnId) -> u64;
 
@@ -658,6 +666,10 @@ pub trait Events<D> {
 
     /// Reports that a connection is established that the engine has opened.
     fn connected(&mut self, conn: ConnId, tag: u64);
+
+    /// Announces that data or ACKs of the connections with these tags come next, so that the engine may prefetch its
+    /// own state of them. The transport may also leave this out.
+    fn foresee(&self, _tags: &[u64]) {}
 
     /// Reports the next octets of a stream. Each octet is reported once, and all in order. Returns the octets that
     /// the engine cannot take (a non-empty suffix); `None`: the engine has taken all. The transport must keep the

@@ -23,6 +23,7 @@ use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port, Spread};
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
+use crate::shared::prefetch::prefetch;
 use crossing::Passage;
 use link::Link;
 
@@ -213,7 +214,10 @@ impl<P: Port> Transport for OverPort<P> {
         if low && self.port.receive_pool_short() {
             self.stack.give_back_held();
         }
-        self.stack.foresee(&burst);
+        let tags = self.stack.foresee(&burst);
+        if !tags.is_empty() {
+            events.foresee(&tags);
+        }
         let mut frames = burst.drain(..).peekable();
         let frames = std::iter::from_fn(|| {
             let frame = frames.next();
@@ -309,6 +313,15 @@ impl<P: Port> Transport for OverPort<P> {
     #[inline]
     fn output(&mut self, now: Time, conn: ConnId) {
         self.stack.output(now, conn, &mut Wire(&mut self.port));
+    }
+
+    #[inline]
+    fn has_crowd(&self) -> bool {
+        self.stack.has_crowd()
+    }
+
+    fn foresee_output(&self, conns: &[ConnId]) {
+        self.stack.foresee_output(conns);
     }
 
     #[inline]
@@ -537,18 +550,8 @@ impl<P: Port> Buffers for PortBuffers<P> {
     type Payload = P::Payload;
 
     #[inline]
-    fn prefetch<T>(what: &T) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let first = std::ptr::from_ref(what).cast::<i8>();
-            for line in (0..size_of::<T>()).step_by(64) {
-                // SAFETY: a prefetch never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(line)) };
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = what;
+    fn prefetch(start: *const u8, octets: usize) {
+        prefetch(start, octets);
     }
 }
 

@@ -1,0 +1,82 @@
+//! Prefetches the state of queue pairs whose turn comes soon. With hundreds of queue pairs none of it is in the first
+//! caches, and each cache line would be waited for when it is touched first. The lines of several queue pairs come
+//! together, in stages, because the address of one line is in another.
+
+use std::ptr;
+
+use arrayvec::ArrayVec;
+use urnic_tcp::ConnId;
+
+use super::endpoint::{Endpoint, Phase};
+use super::names::{EndpointIndex, Qpn};
+use super::qp::QpCore;
+use super::{Clock, Core, Engine};
+use crate::drive::transport::{Data, Transport};
+use crate::shared::prefetch::prefetch;
+
+/// Turns whose state is prefetched together: what they touch fits into a first-level cache of 32 KiB.
+pub(super) const TURNS: usize = 16;
+/// Bytes of an endpoint that RDMA mode touches.
+const ENDPOINT: usize = 64;
+/// Bytes of a [`QpCore`] that a lone message touches.
+const QUEUE_PAIR: usize = 3 * 64;
+/// Bytes of its stream that a message touches, in either direction.
+const STREAM: usize = 4 * 64;
+/// Bytes of its shared part that the engine reads.
+const SHARED: usize = 64;
+
+impl<D: Data> Core<D> {
+    /// Returns the queue pair of an endpoint in RDMA mode.
+    fn open_qp(&self, endpoint: &Endpoint) -> Option<&QpCore<D>> {
+        match &endpoint.phase {
+            Phase::Open { qp } => self.qps.get(*qp).map(|qp| &**qp),
+            _ => None,
+        }
+    }
+
+    /// Prefetches queue pairs whose doorbells have rung, up to the point that [`Core::doorbell`] touches.
+    pub(super) fn foresee_doorbells(&self, rung: &[u32]) {
+        for qp in rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?)) {
+            prefetch(ptr::from_ref(&**qp), QUEUE_PAIR);
+        }
+        for qp in rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?)) {
+            if let Some(place) = qp.endpoint.and_then(|index| self.endpoints.place(index)) {
+                prefetch(ptr::from_ref(place), ENDPOINT);
+            }
+        }
+    }
+
+    /// Prefetches what frames for these endpoints need.
+    pub(super) fn foresee_endpoints(&self, indices: &[EndpointIndex]) {
+        for place in indices.iter().filter_map(|index| self.endpoints.place(*index)) {
+            prefetch(ptr::from_ref(place), ENDPOINT);
+        }
+        let open = || indices.iter().filter_map(|index| self.open_qp(self.endpoints.get(*index)?));
+        open().for_each(|qp| prefetch(ptr::from_ref(qp), QUEUE_PAIR));
+        for qp in open() {
+            prefetch(ptr::from_ref(&*qp.shared), SHARED);
+            if let Some(stream) = qp.stream.as_deref() {
+                prefetch(ptr::from_ref(stream), STREAM);
+            }
+        }
+    }
+}
+
+impl<T: Transport, C: Clock> Engine<T, C> {
+    /// Prefetches what the next [`TURNS`] turns need, if there are several and there are many connections.
+    #[inline]
+    pub(super) fn foresee_turns(&self) {
+        if self.core.ready.len() > 1 && self.transport.has_crowd() {
+            self.fetch_turns();
+        }
+    }
+
+    #[inline(never)]
+    fn fetch_turns(&self) {
+        let soon: ArrayVec<EndpointIndex, TURNS> = self.core.ready.soon().take(TURNS).copied().collect();
+        self.core.foresee_endpoints(&soon);
+        let conn = |index: &EndpointIndex| self.core.endpoints.get(*index)?.conn;
+        let conns: ArrayVec<ConnId, TURNS> = soon.iter().filter_map(conn).collect();
+        self.transport.foresee_output(&conns);
+    }
+}
