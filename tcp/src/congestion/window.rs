@@ -43,7 +43,7 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Returns whether nothing has shown yet how much the path carries.
+    /// Returns whether this is the first slow start: no loss and no mark has shown yet how much the path carries.
     pub fn in_first_slow_start(&self) -> bool {
         self.ssthresh == MAX_WINDOW && self.in_slow_start()
     }
