@@ -22,7 +22,7 @@ impl Round {
         const SECOND: u64 = 1_000_000_000;
         let (time, octets) = ((now - before.began).as_nanos(), delivered - before.delivered);
         let time = u64::try_from(time).unwrap_or(u64::MAX);
-        // A round has at most some windows of octets, far from an overflow.
+        // A round delivers at most a few windows of octets, so nothing overflows.
         let rate = octets.saturating_mul(SECOND).checked_div(time)?;
         (before.began > Time::ZERO).then_some(Rate { octets: rate, app_limited: before.app_limited })
     }
