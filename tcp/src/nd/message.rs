@@ -98,7 +98,7 @@ fn link_layer(kind: u8, mac: [u8; 6]) -> [u8; 8] {
     [kind, 1, a, b, c, d, e, f]
 }
 
-/// Returns a solicitation for a neighbour, to the group of its address or to the station that had it.
+/// Returns a solicitation for a neighbour, sent to the group of its address or to its last known MAC address.
 pub(crate) fn solicitation(
     mac: [u8; 6],
     src: Ipv6Addr,

@@ -5,7 +5,7 @@ use crate::ecn;
 use crate::seq::Seq;
 use crate::wire::Timestamps;
 
-/// The newest of several ACKs of one connection, each of which acknowledged more than the one before.
+/// The newest of several ACKs of one connection. Each of these ACKs acknowledged more than the one before.
 pub(super) struct Acks {
     /// The connection; [`NOBODY`]: no ACK waits.
     index: u32,
@@ -51,8 +51,7 @@ impl<B: Buffers> Stack<B> {
         self.taking_over = false;
     }
 
-    /// Returns the entry of these addresses, which is usually the connection of the last segment; `None` if there is
-    /// none.
+    /// Returns the table entry of `key`; `None` if there is none. It is usually the connection of the last segment.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<Place> {
         if self.connections.get(self.last).is_some_and(|c| c.key == key) {

@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             net.counters.malformed += 1;
             return;
         }
-        // While an address is only tentative, duplicate address detection alone may use it.
+        // While an address is tentative, only duplicate address detection may use it.
         let tentative = !ip.dst.is_multicast() && !net.inet6.is_own(ip.dst);
         match message[0] {
             kind::LISTENER_QUERY
@@ -109,7 +109,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         let frame = frame.bytes();
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
-        // The packet is an error, or cannot be told from one.
+        // The packet is an ICMP error, or too short to tell.
         let about_error = ip.protocol == next::ICMP
             && frame.get(ip.payload.start).is_none_or(|kind| *kind < kind::ECHO_REQUEST);
         if is_no_host(ip.src) || group && !c.even_group || about_error {
@@ -127,8 +127,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.send_icmp6(dst_mac, ip, &m);
     }
 
-    /// Does the same as `unreachable` of IPv4. An error that waiting cannot mend closes a connection only while it is
-    /// being opened.
+    /// Like `unreachable` of IPv4: a permanent error closes a connection only while it is being opened.
     fn unreachable6(&mut self, code: u8, q: &Quote6) {
         const PROHIBITED: u8 = 1;
         const POLICY: u8 = 5;

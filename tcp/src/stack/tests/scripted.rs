@@ -139,7 +139,7 @@ fn rst_must_be_exact() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
 }
 
-/// §4.2: a SYN is challenged wherever it lies.
+/// §4.2: a SYN is challenged whatever its sequence number.
 #[test]
 fn syn_is_challenged() {
     let mut s = Script::new(65_535, |_| {});
@@ -228,7 +228,7 @@ fn a_small_window_holds_a_record_for_the_override_time() {
     assert_eq!(payloads, [500, 300], "the rest of the record alone, then whole ones");
 }
 
-/// A window that never fits a record does not stop it, and does not slow it down to one piece per override time.
+/// If a record never fits the window, it is still sent, and faster than one piece per override time.
 #[test]
 fn a_tiny_window_still_moves() {
     let mut s = Script::new(500, |_| {});
@@ -320,7 +320,7 @@ fn fin_out_of_order() {
     assert_eq!(out.last().unwrap().ack, 1202);
     assert_eq!(s.a.data(s.conn).len(), 200);
     assert_eq!(s.state(), Some(State::CloseWait));
-    // Octets after the FIN are no data.
+    // Octets after the FIN are not part of the stream.
     s.inject(1202, s.ack, ACK, b"ghost", &[]);
     assert_eq!(s.a.data(s.conn).len(), 200);
 }
@@ -432,7 +432,8 @@ fn a_pause_of_ours_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// The same between probes: they are not sent again, and each has its interval for an answer.
+/// A pause between two keep-alive probes does not count either: probes are not sent in a row, and each has its
+/// interval for an answer.
 #[test]
 fn a_pause_between_probes_is_not_the_peers() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
