@@ -1,7 +1,7 @@
 //! Rules that tests can break only from inside, to prove that they notice the break. For example, an attacker's
 //! segment is refused only because of its sequence numbers, so code outside of the stack cannot let the unchanged
-//! segment pass. Rules about several stacks of a device cannot be broken in the frames of a single stack. Tests break
-//! all other rules from outside (`tests/it/broken.rs`).
+//! segment pass. A rule on which several stacks of a device agree does not show in the frames of any single stack.
+//! Tests break all other rules from outside (`tests/it/broken.rs`).
 //!
 //! Without the feature `sabotage`, [`broken`] is the constant `false`, and the compiler removes it.
 

@@ -53,7 +53,7 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct Out {
     pub frames: VecDeque<Sent>,
-    /// Most frames that the node may have waiting here.
+    /// Most frames that may wait here.
     pub room: usize,
 }
 

@@ -181,7 +181,7 @@ impl Controller {
         let least = LEAST_BOUND.max(2 * self.window.mss);
         let aim = self.base.saturating_add(nanos(delay));
         if flight < least {
-            // So few octets cause no queue, so a long round trip has another cause and does not lower the bound.
+            // These few octets cause no queue. A long round trip then has another cause and does not lower the bound.
             if rtt < aim {
                 self.bound = self.bound.max(2 * least);
             }

@@ -152,8 +152,8 @@ impl<B: Buffers> Connection<B> {
         rate.is_some()
     }
 
-    /// Moves long-lived sequence numbers along with SND.UNA. Otherwise they would seem to lie ahead of it after 2^31
-    /// octets. Windows are smaller than 2^30.
+    /// Moves long-lived sequence numbers along with SND.UNA. If left behind, they would seem to lie ahead of SND.UNA
+    /// after 2^31 octets. Windows are smaller than 2^30.
     #[cold]
     fn follow(&mut self) {
         let (una, c) = (self.snd_una, &mut self.cold);

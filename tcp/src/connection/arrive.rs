@@ -183,7 +183,7 @@ impl<B: Buffers> Connection<B> {
         if s.len() == 0 || s.has(flag::SYN) || beyond {
             // Keep-alives and window probes need an answer. The rate of answers is limited, because two ends that
             // disagree would otherwise exchange ACKs for ever. A SYN gets this answer whatever its sequence number
-            // (RFC 5961 §4.2). So does a segment beyond the window, because no honest peer sends one.
+            // (RFC 5961 §4.2). A segment beyond the window gets it too, because no honest peer sends one.
             self.challenge(cx);
             return;
         }

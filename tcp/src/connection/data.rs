@@ -8,8 +8,8 @@ use crate::wire::{Segment, flag};
 use core::ops::Range;
 
 /// Amount of unacknowledged data, in octets, from which on the ACK is not delayed. A full segment usually has at
-/// least this much. The ACK is not delayed because the sender's congestion window waits for it, and so does the
-/// memory that a sender without copies lends until then.
+/// least this much. The sender's congestion window waits for the ACK. If the sender's stack does not copy its data,
+/// the data's memory is in use until the ACK arrives.
 const MUCH: u32 = 1024;
 
 impl<B: Buffers> Connection<B> {

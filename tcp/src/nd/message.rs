@@ -178,7 +178,8 @@ pub(crate) fn options(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     rest.is_empty().then_some(found)
 }
 
-/// Returns the Ethernet address in an option of the given kind; `None` unless it is a station's.
+/// Returns the Ethernet address in an option of the given kind; `None` if the option is missing or its address is not
+/// a unicast address.
 pub(crate) fn mac_in(options: &[(u8, &[u8])], kind: u8) -> Option<[u8; 6]> {
     let (_, body) = options.iter().find(|(k, _)| *k == kind)?;
     let mac: [u8; 6] = *body.first_chunk()?;

@@ -50,8 +50,8 @@ pub struct Stack<B: Buffers> {
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have data to send.
     work: VecDeque<u32>,
-    /// Connections that owe a delayed ACK, and its deadline; the earliest first. A connection may have sent the ACK
-    /// already.
+    /// Connections that owe a delayed ACK, and its deadline; the earliest first. An entry is void if the connection
+    /// has sent the ACK or ended.
     late: VecDeque<(u32, Time)>,
     bindings: Slab<Binding>,
     /// Listening bindings, by port.

@@ -179,8 +179,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let Some(e) = self.stack.embryos.get_mut(index) else { return };
         if s.has(flag::SYN) || !in_window {
             // This is the peer's SYN again, or a segment that does not fit. Our SYN-ACK tells the peer what we
-            // expect. A repeated SYN may come from another MAC address, because the MAC address of the first SYN may
-            // have been damaged on the way: the TCP checksum does not cover it.
+            // expect. It goes to the MAC address of the repeated SYN, because that of the first SYN may have been
+            // damaged on the way: no checksum covers it.
             if s.has(flag::SYN)
                 && s.seq == e.irs
                 && let Some(mac) = incoming.source_mac()

@@ -13,9 +13,9 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Loses each TCP frame from 0 to 1 in turn, and each one from 1 to 0.
+/// Runs the same connection many times. Each run loses another TCP frame from host 0 to host 1, or from 1 to 0.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
-    // A connection like this one has fewer frames.
+    // No connection of these tests has more than 24 frames in one direction.
     for n in 0..24u64 {
         for from in 0..2usize {
             let mut w = World::pair("delay=100us", |_| {});
@@ -250,8 +250,9 @@ fn nothing_keeps_ticking_afterwards() {
     assert!(idle, "wakes at {:?}, {:?}", w.next(), w.now);
 }
 
-/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again. Our
-/// sequence numbers begin above all of its own, although the clock of initial numbers has hardly moved.
+/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again. The
+/// sequence numbers of the new connection begin above those of the old one, although the clock of initial sequence
+/// numbers has hardly moved.
 #[test]
 fn numbers_begin_above_those_of_the_connection_before() {
     let mut b =
