@@ -7,6 +7,7 @@
 //! same payloads again.
 //!
 //! # A pass
+//! The caller drives the stack in passes. Each pass makes these calls:
 //! ```text
 //! stack.foresee(&burst)                         // a hint, useful with many connections
 //! stack.receive_burst(now, burst, &mut handler, &mut tx)
@@ -34,11 +35,11 @@
 //! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!
 //! # Several stacks of one device
-//! Each stack has a queue of the network port and a [`Steering`], which computes the stack that owns a connection. A
-//! frame may reach any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and enters
-//! its owner through [`Stack::take_over`]. The stacks have the same configuration and seed, and [`SharedPorts`]. A
-//! reservation that one stack makes with [`Stack::bind`] is entered in the others with [`Stack::bind_too`]. An active
-//! open chooses a local port for which the opening stack is the owner.
+//! Each stack has a queue of the network port and a [`Steering`], which determines the stack that owns a connection.
+//! A frame may reach any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and
+//! enters its owner through [`Stack::take_over`]. The stacks have the same configuration and seed, and
+//! [`SharedPorts`]. A reservation that one stack makes with [`Stack::bind`] is entered in the others with
+//! [`Stack::bind_too`]. An active open chooses a local port for which the opening stack is the owner.
 //!
 //! # Where things are
 //! | module | does |

@@ -48,7 +48,7 @@ pub(crate) struct Embryo {
     pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
-    /// This half-open connection travels as a SYN cookie, so the stack keeps no state of it.
+    /// A SYN cookie holds this half-open connection, so the stack keeps no state of it.
     pub cookie: bool,
 }
 

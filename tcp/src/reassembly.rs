@@ -294,7 +294,7 @@ impl<F: Frame> Holes<F> {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
             if new.at.is_empty() {
-                // The frames before and after it leave no gap, and the second one keeps its octets, which differ.
+                // No gap is left between the held frames. The second frame has different octets and stays.
                 return Inserted::Duplicate;
             }
         }

@@ -379,8 +379,8 @@ impl Scoreboard {
         found
     }
 
-    /// Handles the retransmission timeout. Everything that is not SACKed counts as lost, except what was sent after
-    /// `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
+    /// Handles the retransmission timeout. All octets that are not SACKed count as lost, except those that were sent
+    /// after `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
     pub fn on_timeout(&mut self, recent: Time) {
         let mut start = self.una;
         for (i, run) in self.runs.iter_mut().enumerate() {

@@ -170,8 +170,8 @@ impl Controller {
     }
 
     /// Updates the bound of the octets in flight after a round trip of `rtt`, with `flight` octets outstanding at its
-    /// end, on a path that no other traffic uses. The bound aims at octets that wait for `delay`. It is at least half
-    /// and at most twice `flight`, because a peer that lost its core for a moment makes one round trip long. One
+    /// end, on a path that no other traffic uses. The bound aims at a wait of `delay` on the path. It is at least
+    /// half and at most twice `flight`, because a peer that lost its core for a moment makes one round trip long. One
     /// segment is added to it each time, which evens out the shares of connections.
     #[inline]
     pub fn on_round_trip(&mut self, rtt: Duration, flight: u32, delay: Duration) {

@@ -58,8 +58,9 @@ impl Window {
         self.ssthresh = octets.clamp(2 * self.mss, MAX_WINDOW);
     }
 
-    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns what is left for congestion
-    /// avoidance: the octets acknowledged, and whether the window limits sending. `None`: nothing is left.
+    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns the input for congestion avoidance:
+    /// acknowledged octets that slow start has not used, and whether the window limits sending. `None`: slow start
+    /// has used the whole ACK.
     pub fn slow_start(&mut self, ack: &Ack) -> Option<(u32, bool)> {
         // An ACK that reports congestion lets nothing grow (RFC 3168 §6.1.2).
         let limited = ack.limited && !ack.marked;

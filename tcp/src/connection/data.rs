@@ -238,7 +238,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Returns whether there is a place for a segment at `seq`: a free place, or the place of a segment farther from
-    /// the gap, which this drops.
+    /// the gap, which it then drops.
     fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
         if !cx.net.pressure && cx.net.held.admits(self.held()) {
             return true;

@@ -32,7 +32,7 @@ impl<P> Record<P> {
     }
 }
 
-/// Limits on what is cut from the queue, in octets.
+/// Limits of the segments that are cut from the queue, in octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Largest segment.

@@ -10,13 +10,13 @@ pub(super) struct Round {
     began: Time,
     /// Octets delivered before it began.
     delivered: u64,
-    /// For some time in this round trip, the window did not limit sending.
+    /// For part of this round trip, the window did not limit sending.
     pub app_limited: bool,
 }
 
 impl Round {
-    /// Ends the round and begins the next one. The caller has seen the ACK of what was sent last when the round
-    /// began. Returns the rate of the ended round; `None` if it is not known.
+    /// Ends the round and begins the next one. The caller has seen the ACK of the last octet that had been sent when
+    /// the round began. Returns the rate of the ended round; `None` if it is not known.
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
         const SECOND: u64 = 1_000_000_000;

@@ -36,7 +36,7 @@ fn a_cookie_is_of_one_connection_and_one_time() {
     }
 }
 
-/// The chance of each guess is 2⁻²⁷ or less, so of four million guesses fewer than 16 are valid.
+/// The chance of each guess is 2⁻²⁸, so hardly any of four million guesses is valid.
 #[test]
 fn guesses_fail() {
     let secret = Secret::new(1);

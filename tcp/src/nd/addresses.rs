@@ -14,10 +14,10 @@ const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
 /// Most addresses that we make from routers' prefixes.
 pub(super) const MAX_AUTOMATIC: usize = 8;
-/// Shortest remaining lifetime to which an advertisement can reduce that of an address (RFC 4862 §5.5.3 e).
+/// Remaining lifetime of an address below which no advertisement can reduce it (RFC 4862 §5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
-/// A link-local address that stands for any other one as a destination, to find a source address for it.
+/// A link-local destination that stands for all others when a source address is looked up.
 pub(super) const ANY_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! ICMP: echo, and errors about what we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
+//! ICMP: echo, and errors about packets that we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
 
 use super::*;
 use crate::sabotage::{Rule, broken};

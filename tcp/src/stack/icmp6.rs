@@ -1,4 +1,4 @@
-//! ICMPv6: echo, errors about what we sent, and errors that we send (RFC 4443).
+//! ICMPv6: echo, errors about packets that we sent, and errors that we send (RFC 4443).
 
 use super::ipv6::Complaint;
 use super::*;
@@ -101,7 +101,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, &message::frame(&envelope, message), loopback);
     }
 
-    /// Reports to the sender of a packet what is wrong with it. Stays silent if the message could cause a loop or reach
+    /// Reports a fault of a packet to the packet's sender. Stays silent if the message could cause a loop or reach
     /// many hosts (RFC 4443 §2.4 e).
     pub fn complain6(&mut self, frame: &B::Frame, ip: &Ip6, c: Complaint) {
         if self.leaves_to_speaker(frame) {
@@ -143,7 +143,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         });
     }
 
-    /// Lowers the path MTU (RFC 8201 §4). A value below what every link carries counts as [`MIN_MTU`].
+    /// Lowers the path MTU (RFC 8201 §4). A value below [`MIN_MTU`], which every link carries, counts as [`MIN_MTU`].
     fn too_big(&mut self, q: &Quote6, mtu: u16) {
         self.with_sender_of(q, |c, cx| {
             c.lower_mtu(mtu, cx.now);

@@ -23,7 +23,7 @@ fn lose_each_frame_in_turn(client: Script, server: Script) {
             let cut = Impairment { loss: 1.0, ..Impairment::default() };
             let whole = *w.net.link(from, 1 - from).expect("exists").impairment();
             let mut lost = false;
-            // Lets n frames pass, then loses what is sent while the link is cut.
+            // Lets n frames pass, then cuts the link until a frame is lost.
             let done =
                 w.run(HOUR, |w| w.net.link(from, 1 - from).is_some_and(|l| l.statistics().pushed >= n));
             if done {

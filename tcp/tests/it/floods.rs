@@ -102,8 +102,8 @@ impl Forge {
     }
 }
 
-/// RFC 4987: a million SYNs from anywhere, and a thousand connections of honest peers among them. All of these open
-/// at the first try and carry data. The state that the flood leaves behind is bounded.
+/// RFC 4987: a million SYNs from anywhere, and a thousand connections of honest peers among them. All of these
+/// connections open at the first try and carry data. The state that the flood leaves behind is bounded.
 #[test]
 fn a_thousand_connections_in_a_million_syns() {
     const SYNS: u32 = 1_000_000;

@@ -534,7 +534,7 @@ fn match_options(t: &Tcp, s: &Segment, o: packet::Origin) -> Result<(), String> 
             )
         })
     };
-    // Timestamps are not checked, because scripts about timestamps name them.
+    // Additional timestamps are allowed, because only scripts about timestamps name them.
     match s.options.iter().find(|o| !matches!(o, packet::Opt::Ts(..)) && !asked(o)) {
         Some(extra) => Err(format!("there is an option that the line does not have: {extra:?}")),
         None => Ok(()),

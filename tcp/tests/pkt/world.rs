@@ -21,7 +21,7 @@ pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 /// Our default port in a script, and the first of the peers' ports.
 pub const PORT: u16 = 7471;
 const PEER_PORT: u16 = 40_000;
-/// A span of time, and the most wakes of the stack in it that find no work.
+/// A span of time, and the largest number of the stack's wakes in it that may find no work.
 const SPIN: (Duration, u32) = (Duration::from_millis(10), 300);
 /// A peer's clock for timestamps at the start of a script.
 const PEER_CLOCK: u32 = 1000;
