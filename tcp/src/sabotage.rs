@@ -3,7 +3,7 @@
 //! segment pass. A rule on which several stacks of a device agree does not show in the frames of any single stack.
 //! Tests break all other rules from outside (`tests/it/broken.rs`).
 //!
-//! Without the feature `sabotage`, [`broken`] is the constant `false`, and the compiler removes it.
+//! Without the feature `sabotage`, [`broken`] always returns `false`, and the compiler removes the checks.
 
 /// A rule of the protocol that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! IPv6 on the link: our addresses and whether another host has them, neighbours, routers, and the groups that we
 //! join (RFC 4861, RFC 4862, RFC 3810).
 //!
-//! This module does no I/O: messages are passed in, frames to send wait in a bounded queue, and there is one next
-//! deadline. Redirects are ignored, because with them any node of the link could divert a host's packets.
+//! This module does no I/O: the caller passes in messages, takes frames to send from a bounded queue, and asks for
+//! the next deadline. Redirects are ignored, because with them any node of the link could divert a host's packets.
 
 mod addresses;
 mod audit;
@@ -24,8 +24,8 @@ use message::{Envelope, advert, kind, option};
 use router::{Prefix, Router};
 use std::collections::VecDeque;
 
-/// Most frames that wait to be sent. A frame without a place is dropped; the next solicitation or report makes up for
-/// it.
+/// Most frames that wait to be sent. A frame that finds the queue full is dropped; the next solicitation or report
+/// replaces it.
 const MAX_WAITING: usize = 64;
 /// Time between the two reports of groups that we have joined (RFC 3810 §9.11).
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);

@@ -122,8 +122,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 
 impl Acks {
     /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns
-    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one or the segment has data and
-    /// no news.
+    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one, or the segment has data and
+    /// its ACK is [no news](Connection::is_no_news).
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;

@@ -40,7 +40,7 @@ fn a_reset_must_hit_the_next_octet_exactly() {
 
 #[test]
 fn a_syn_in_a_connection_is_challenged() {
-    // RFC 5961 §4.2: whatever its sequence number is.
+    // RFC 5961 §4.2: a SYN is challenged whatever its sequence number is.
     let (mut b, c) = established();
     for seq in [c.nxt, c.nxt.wrapping_add(5), c.nxt.wrapping_sub(1), c.nxt.wrapping_add(1 << 31)] {
         let reply = b.send(&Seg { seq, syn: true, ..syn() });
@@ -59,7 +59,7 @@ fn data_with_an_impossible_ack_is_not_taken() {
         assert!(reply.len() == 1 && is_challenge(&reply[0], &c), "ACK {ack}: {reply:?}");
     }
     assert_eq!(b.host.app.sessions[0].received, 0);
-    // Without any ACK.
+    // A segment without an ACK is dropped.
     assert_eq!(b.send(&Seg { ack: None, ..c.data(0, 100) }), []);
     assert_eq!(b.host.app.sessions[0].received, 0);
 }

@@ -57,7 +57,7 @@ fn any_one_loss_is_repaired_when_both_close() {
 #[test]
 fn a_half_closed_connection_goes_on_receiving() {
     let mut w = World::pair("delay=100us", |_| {});
-    // The client finishes at once. The server sends only after that, and much.
+    // The client finishes at once. After that, the server sends a lot of data.
     w.open(Script::send(1), Script { close_first: false, ..Script::send(3_000_000) });
     w.run_to_end(HOUR);
 }

@@ -621,8 +621,8 @@ fn octets_without_a_buffer_are_not_received() {
     assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (500, 1000, 1000));
 }
 
-/// Octets after those that the user has left wait behind them until the user resumes, however much the user would
-/// take before that (`Handler::data`).
+/// After the user has left octets, all later octets wait until the user resumes, even if the user could take them
+/// earlier (`Handler::data`).
 #[test]
 fn nothing_overtakes_what_the_user_has_left() {
     let mut s = Script::new(65_535, |_| {});
@@ -642,8 +642,8 @@ fn nothing_overtakes_what_the_user_has_left() {
     assert_eq!(user.taken, 5000);
 }
 
-/// A user is told of each octet that is acknowledged, and of a window that has grown while it may send, but of
-/// nothing else.
+/// The user is told of each octet that is acknowledged. While the user may send, it is also told of a window that has
+/// grown. It is told of nothing else.
 #[test]
 fn users_hear_of_room() {
     let mut s = Script::new(1000, |_| {});
