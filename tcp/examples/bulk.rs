@@ -5,14 +5,14 @@
 //! negotiated. A segment carries 1448 octets. Each stack computes and verifies checksums with its own portable code.
 //!
 //! **Receiving**: bursts of 32 segments, each of which the stack answers with one ACK. urnic hands on each frame with
-//! the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of that. Nothing
-//! reads them.
+//! the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of that. Neither
+//! program reads the octets.
 //!
-//! **Sending**: one ACK for every second segment, 16 at a time. urnic queues references to the program's octets and
-//! passes headers with these references to the link, as ports gather them. With smoltcp, the program copies its
-//! octets into the socket buffer, and smoltcp copies them from there into the link's frame. In addition, urnic
-//! maintains a congestion window (CUBIC) and the times of sending (RACK). smoltcp, as configured by default, has no
-//! congestion control.
+//! **Sending**: the peer's frames are ACKs, each for two segments, in bursts of 16. urnic queues references to the
+//! program's octets, and passes headers with these references to the link, as for a port that gathers the pieces of a
+//! frame. With smoltcp, the program copies its octets into the socket buffer, and smoltcp copies them from there into
+//! the link's frame. In addition, urnic maintains a congestion window (CUBIC) and the times of sending (RACK).
+//! smoltcp, as configured by default, has no congestion control.
 //!
 //! `urnic-copying` copies payload once, as smoltcp does when it receives: into a buffer of the program, or into the
 //! frame.
@@ -125,7 +125,7 @@ fn segment(syn: bool, seq: u32, ack: Option<u32>, echo: u32, payload: &[u8]) -> 
     ethernet(EthernetAddress(mac(1)), EthernetProtocol::Ipv4, &bytes)
 }
 
-/// The way out for a stack's frames: each overwrites the one before.
+/// The way out for a stack's frames. Each frame overwrites the one before.
 struct Link {
     frame: [u8; 1514],
     /// Octets of the last frame.
@@ -208,7 +208,7 @@ impl<const COPIES: bool> Handler<Fixed> for App<COPIES> {
     ) -> Option<(Fixed, Range<usize>)> {
         let data = std::hint::black_box(&frame.0[range]);
         if COPIES {
-            // The buffer acts as a ring that ends with a segment.
+            // The buffer is a ring of whole segments.
             let at = self.received as usize % (BUFFER / DATA * DATA);
             self.buffer[at..at + data.len()].copy_from_slice(data);
         }

@@ -10,10 +10,10 @@ use core::time::Duration;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 use std::net::Ipv4Addr;
 
-/// Time that an address is used before it is asked for again.
+/// Time that a MAC address is used before its neighbour is asked again.
 const REACHABLE: Duration = Duration::from_secs(60);
-/// Time that one of several stacks remembers an address without using it. It is longer than another stack that uses
-/// the address takes to ask for it again; all stacks hear the answer.
+/// Time that a stack remembers a MAC address without using it, if the device has several stacks. It is longer than
+/// [`REACHABLE`], so that a stack that uses the address asks again first; all stacks hear the answer.
 const REMEMBERED: Duration = Duration::from_secs(65);
 /// Time between requests (RFC 1122 §2.3.2.1: at most one per second).
 const RETRY: Duration = Duration::from_secs(1);
@@ -21,8 +21,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const OBJECTION: Duration = Duration::from_millis(200);
 /// Requests without an answer after which the neighbour counts as absent.
 const TRIES: u8 = 3;
-/// Probes for an address before it is used, and the time after each. RFC 5227 §1.1 waits for seconds, for networks
-/// where frames are slow or lost. Hosts on a wire answer within a millisecond.
+/// Probes for an address before it is used, and the time after each. RFC 5227 §1.1 waits for seconds, because some
+/// networks delay or lose frames. The wait here is shorter, because hosts on a wire answer within a millisecond.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
 /// Announcements of a new address, and the time between them (RFC 5227 §1.1).
@@ -56,9 +56,9 @@ struct Entry {
     confirmed: Time,
     /// A request waits to be sent.
     asked: bool,
-    /// Number of connections that hold it.
+    /// Number of connections that hold the neighbour.
     holders: u32,
-    /// A frame was sent to it since it was last confirmed.
+    /// A frame was sent to the neighbour since `confirmed`.
     used: bool,
 }
 
@@ -85,7 +85,7 @@ pub enum Claim {
     Held,
     /// The network is being asked whether another host has them.
     Probing,
-    /// Another host had an address first, or wants it at the same time. Its MAC address.
+    /// The host with this MAC address had one of our addresses first, or claims it at the same time.
     Conflict([u8; 6]),
 }
 
@@ -218,7 +218,7 @@ impl Arp {
         self.places.get_mut(n.0)
     }
 
-    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place.
+    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place in the cache.
     pub fn hold(&mut self, ip: Ipv4Addr) -> Option<Neighbour> {
         if ip == self.ip {
             return Some(Neighbour::OWN);
@@ -299,10 +299,10 @@ impl Arp {
         }
         let (for_us, probing) = (target == self.ip, self.claim == Claim::Probing);
         let us = mac.0 == self.mac;
-        // Another node with our IP address may also have our Ethernet address, if it derives the one from the other.
-        // While we probe, we send no frame with our IP address as the sender, so such a frame comes from another node
-        // even if it has our Ethernet address. Otherwise, and for probes, a frame with our Ethernet address may be an
-        // echo of our own.
+        // A frame with our IP address as the sender shows a conflict, unless it is an echo of our own frame. While we
+        // probe, we send no such frame, so it comes from another node, even if that node has derived our Ethernet
+        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. The same
+        // holds for probes of our address.
         let probe = ip.is_unspecified() && for_us;
         if ip == self.ip && (probing || !us) || probe && probing && !us {
             self.contested(mac.0, now);
@@ -326,10 +326,11 @@ impl Arp {
         (resolved, reply)
     }
 
-    /// Handles a host's statement that it is neighbour `n`. If the neighbour is in use and had another address, that
-    /// address is asked first, at most once a second. So no host can take over the address of one that is there to
-    /// object. With several stacks on a device, none knows which neighbours the others use, and the next connection
-    /// may belong to any of them. There, every known neighbour is asked first.
+    /// Handles a host's statement that it is neighbour `n`. If the neighbour is in use and is known with another MAC
+    /// address, the host with the known address is asked first, at most once a second. So no host can take over the
+    /// IP address of a host that is there to object. If the device has several stacks, every known neighbour counts
+    /// as in use, because a stack does not know which neighbours the others use, and the next connection may belong
+    /// to any stack.
     fn confirm(&mut self, n: Neighbour, mac: [u8; 6], now: Time) -> Option<Resolved> {
         let several = self.several;
         let e = self.entry_mut(n)?;
@@ -368,7 +369,7 @@ impl Arp {
         let several = self.several;
         let Some(e) = self.entry_mut(n) else { return Some(None) };
         if let Some(mac) = e.claimant {
-            // The host that we knew does not object.
+            // The host with the known address did not object.
             self.learn(n, mac, now);
             return Some(None);
         }
@@ -414,7 +415,8 @@ impl Arp {
     }
 
     pub fn next_deadline(&self) -> Option<Time> {
-        // Rounded up to the time when all wheels are polled. Otherwise it would be due all through the tick.
+        // Rounded up to the tick at which the timer wheels are polled, so that the deadline does not count as due
+        // before that.
         let claim = Some(self.claim_step).filter(|&at| at < Time::MAX).map(crate::timer::round_up);
         self.places.next_deadline().into_iter().chain(claim).min()
     }

@@ -114,7 +114,8 @@ impl<P> Clone for Piece<'_, P> {
 /// A frame to send: headers, followed by the pieces.
 #[derive(Debug)]
 pub struct Emit<'a, P> {
-    /// Ethernet, IP and TCP headers, or a whole ARP or ICMP frame. All checksums are filled in.
+    /// Ethernet, IP and TCP headers, or a whole ARP or ICMP frame. All checksums are filled in, except with
+    /// `tcp_checksum_offload`.
     pub headers: &'a [u8],
     /// At most [`MAX_PIECES`] pieces.
     pub payload: &'a [Piece<'a, P>],
@@ -279,9 +280,9 @@ pub trait Handler<F> {
     ///
     /// Returns `None` if the handler takes all of them. Otherwise the handler returns the frame with the range that
     /// it leaves (a suffix of `range`, not empty). The stack keeps these octets and those that follow; all of them
-    /// count against the receive window. It offers nothing until [`Stack::resume`](crate::Stack::resume) is called.
-    /// If the stack has no buffer to spare, it drops the rest without acknowledging it, and offers it again when the
-    /// peer retransmits it.
+    /// count against the receive window. The stack offers nothing more until [`Stack::resume`](crate::Stack::resume)
+    /// is called. If the stack has no buffer to spare, it drops the octets that the handler leaves, does not
+    /// acknowledge them, and offers them again when the peer retransmits them.
     fn data(&mut self, conn: ConnId, tag: u64, frame: F, range: Range<usize>) -> Option<(F, Range<usize>)>;
 
     /// Reports that `bytes` more octets of the sent data are acknowledged. Also called with zero when `Stack::room`

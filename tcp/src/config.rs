@@ -23,7 +23,8 @@ pub struct StackConfig {
     /// Also use the addresses, prefixes and routers that routers of the link advertise (RFC 4862). IPv6 is off
     /// without this and without any IPv6 address.
     pub autoconf: bool,
-    /// Routers for other prefixes, at most one of each family. Without one, those prefixes are unreachable.
+    /// Default routers, at most one of each family. Without a default router, configured or advertised, only on-link
+    /// prefixes and `routes` can be reached.
     pub gateways: Vec<IpAddr>,
     /// Routes to certain other prefixes. The longest matching prefix decides.
     pub routes: Vec<Route>,
@@ -32,7 +33,7 @@ pub struct StackConfig {
     /// Secret from which initial sequence numbers, port numbers and hash keys derive. It must not be guessable. All
     /// stacks of a device have the same one.
     pub seed: u64,
-    /// The stack's place among those of its device.
+    /// The stack's place among the stacks of its device.
     pub steering: Steering,
     /// The port fills in TCP checksums. The checksum field then holds the sum of the pseudo-header.
     pub checksum_offload_tx: bool,
@@ -111,7 +112,7 @@ impl StackConfig {
         })
     }
 
-    /// Returns the addresses that no other stack of the link may have. These are the configured ones and, with IPv6,
+    /// Returns the addresses that no other host of the link may have. These are the configured ones and, with IPv6,
     /// the link-local address made from the MAC address. The latter is left out if another link-local address is
     /// configured and autoconfiguration is off.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
@@ -197,7 +198,7 @@ pub struct TcpConfig {
     /// Receive window in octets: data that has arrived and the user has not taken, plus data that may still arrive.
     pub recv_window: u32,
     /// Accepted connections get a window of two segments until [`Stack::welcome`](crate::Stack::welcome) opens it
-    /// fully. A stranger can then send little more than the user needs to identify it.
+    /// fully. Until then a stranger can send little more than the user needs to identify it.
     pub wary: bool,
     /// Most octets that one connection may have queued or in flight.
     pub send_buffer: u32,
@@ -211,8 +212,8 @@ pub struct TcpConfig {
     pub congestion: Congestion,
     /// Explicit congestion notification (RFC 3168).
     pub ecn: Ecn,
-    /// Spread the data that the window allows over the round trip instead of sending it at once. Costs a timer per
-    /// few segments.
+    /// Spread the data that the window allows over the round trip instead of sending it at once. This costs one timer
+    /// event for every few segments.
     pub pacing: bool,
     /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window: u32,
@@ -235,8 +236,9 @@ pub struct TcpConfig {
     /// Time that a small amount of in-order data may go without an ACK, so that the ACK can travel with our data or
     /// cover several segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
     pub ack_delay: Duration,
-    /// Longest time that octets of a connection should wait on a path that no other traffic uses, such as a link between
-    /// two processes. Less than the congestion window is in flight there. `None`: the path may have other users.
+    /// Longest time that octets of a connection should wait on a path that no other traffic uses, such as a link
+    /// between two processes. It bounds the octets in flight, in addition to the congestion window. `None`: the path
+    /// may have other users, so there is no such bound.
     pub queue_delay: Option<Duration>,
     /// Most connections, not counting those in TIME-WAIT.
     pub max_connections: u32,
@@ -247,12 +249,12 @@ pub struct TcpConfig {
     /// Most out-of-order frames held by all connections together.
     pub max_held_frames: u32,
     /// Most neighbours remembered of each family, at most 32,767. Neighbours that connections hold are not dropped.
-    /// If this is less than the number of connections that strangers can open, they can keep newcomers out.
+    /// If strangers can open more connections than this, they can fill the cache and so keep new neighbours out.
     pub max_neighbours: u32,
 }
 
 impl TcpConfig {
-    /// Returns how long an ACK may wait for company.
+    /// Returns how long an ACK may be delayed.
     #[inline]
     pub(crate) fn ack_wait(&self) -> Duration {
         if broken(Rule::AcksComeDue) { Duration::from_secs(60) } else { self.ack_delay }

@@ -2,9 +2,9 @@
 //! the state, and the peer's ACK brings it back.
 //!
 //! The sequence number of the SYN-ACK has two bits of time, three bits that select an MSS, and 27 bits of a keyed
-//! hash of these and of the addresses. Another hash masks all of it. A blind ACK hits with probability 2⁻²⁸. If the
-//! peer has timestamps, the lowest bits of our timestamp hold window scale and SACK. Otherwise these options are not
-//! used.
+//! hash of these and of the addresses. Another hash masks all these bits. A blind ACK hits with probability 2⁻²⁸. If
+//! the peer has timestamps, the lowest bits of our timestamp hold window scale and SACK. Without timestamps, window
+//! scale and SACK are not used.
 
 use crate::secret::{Purpose, Secret};
 use crate::seq::Seq;
@@ -15,7 +15,7 @@ use core::time::Duration;
 
 /// Tick of a cookie's clock. Cookies of the present tick and of the one before are valid.
 const TICK: Duration = Duration::from_secs(64);
-/// Time after the last cookie was sent within which one may come back.
+/// Time during which a cookie may come back after the last one was sent.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(2 * TICK.as_secs());
 /// The possible values of the MSS, which is rounded down to one of these.
 const MSS: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4036, 8960];
@@ -71,7 +71,7 @@ pub(crate) fn timestamp(clock: u32, peer: &SynOptions) -> u32 {
     let scale = peer.window_scale.map_or(NO_SCALE, |s| u32::from(s.min(14)));
     let options = scale | if peer.sack_permitted { SACK } else { 0 };
     let value = clock & !OPTIONS | options;
-    // Never ahead of the clock, because later timestamps must not be older.
+    // Never ahead of the clock, because later timestamps must not be smaller.
     if value > clock { value.wrapping_sub(OPTIONS + 1) } else { value }
 }
 

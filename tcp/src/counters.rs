@@ -39,7 +39,7 @@ pub struct Counters {
     pub passive_opens: u64,
     /// SYNs for which there was no room.
     pub syn_backlog_full: u64,
-    /// SYN cookies that were sent, and that came back; ACKs that carried no valid cookie while some were out.
+    /// SYN cookies that were sent; cookies that came back; ACKs without a valid cookie while cookies could come back.
     pub syn_cookies_out: u64,
     pub syn_cookies_in: u64,
     pub syn_cookies_failed: u64,
@@ -57,7 +57,7 @@ pub struct Counters {
     pub out_of_order_dropped: u64,
     /// In-order segments for which neither the user nor the stack had room.
     pub in_order_dropped: u64,
-    /// Receive windows that became zero because the user took no more data, and those that opened again.
+    /// How often a receive window became zero because the user took no more data, and how often one opened again.
     pub windows_shut: u64,
     pub windows_reopened: u64,
     pub duplicate: u64,
@@ -82,8 +82,8 @@ pub struct Counters {
     /// Our ACKs that report a duplicate.
     pub dsacks_out: u64,
     pub sack_reneging: u64,
-    /// Window reductions that were undone: after a timeout by F-RTO; because of DSACK; by timestamps, after a timeout
-    /// and in fast recovery.
+    /// Window reductions that were undone. The mistake was shown by F-RTO after a timeout; by DSACK; by timestamps
+    /// after a timeout; by timestamps in fast recovery.
     pub spurious_timeouts: u64,
     pub dsack_undos: u64,
     pub loss_undos: u64,

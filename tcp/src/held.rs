@@ -1,5 +1,5 @@
-//! Accounts for the out-of-order frames of all connections. Their number is bounded, and shared so that no peer can
-//! take all of it.
+//! Accounts for the out-of-order frames of all connections. Their number is bounded. The connections share the frames
+//! so that no peer can take them all.
 
 use std::collections::HashSet;
 

@@ -1,9 +1,8 @@
 //! Parses arriving IPv6 headers: the fixed header, and extension headers as far as a host must examine them (RFC
 //! 8200).
 //!
-//! Only what is needed is parsed. Routing headers are refused unless no segments are left, so type 0 never routes
-//! (RFC 5095). Fragments are refused unless they are whole packets (RFC 6946). A packet may have at most eight
-//! extension headers.
+//! Routing headers are refused unless no segments are left, so type 0 never routes (RFC 5095). Fragments are refused
+//! unless they are whole packets (RFC 6946). A packet may have at most eight extension headers.
 
 use crate::buffers::Frame;
 use crate::ecn;

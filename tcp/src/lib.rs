@@ -4,9 +4,10 @@
 //! The caller passes in frames together with the time. Stream data and connection events come out through a
 //! [`Handler`]; frames to send come out through a [`Transmit`]. Received payload leaves as a frame and a range in it
 //! and is never copied. Data to send is queued as reference-counted [`Payload`]s, and retransmissions hand out the
-//! same ones again.
+//! same payloads again.
 //!
 //! # A pass
+//! The caller drives the stack in passes. Each pass makes these calls:
 //! ```text
 //! stack.foresee(&burst)                         // a hint, useful with many connections
 //! stack.receive_burst(now, burst, &mut handler, &mut tx)
@@ -15,30 +16,30 @@
 //! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room
 //! ```
 //! [`Stack::next_deadline`] returns when `advance` is next needed. [`Stack::wants_flush`] returns whether `flush` is
-//! needed again because the port was full. Frames that are emitted with `loopback` go back into `receive`. Events of
-//! a call without a handler (`close`, `abort`) are reported by the next `advance`.
+//! needed again because the network port was full. The caller passes frames emitted with `loopback` back to
+//! `receive`. The next `advance` reports the events of calls that have no handler (`close`, `abort`).
 //!
 //! # What is sent
-//! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment
-//! if they fit, a record longer than a segment is split, and a segment that carries a part of a record carries nothing
-//! after that part. A record that does not fit the peer's window is held for `TcpConfig::sws_override`.
+//! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment if
+//! they fit, a record longer than a segment is split, and a segment that carries a part of a record carries nothing
+//! after that part. A record that does not fit the peer's window is held for at most `TcpConfig::sws_override`.
 //! [`Stack::room`] returns how much is worth queueing.
 //!
 //! # What is acknowledged
-//! Data in order is acknowledged once per pass and connection, together with data if there is some to send. This is a
-//! stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. Data that is out of order, fills a gap or was
-//! received before is acknowledged at once. Only segments without data carry SACK blocks. While the handler takes all
-//! data at once, the window is constant. Data that it leaves is kept and makes the window smaller until
-//! [`Stack::resume`]. The right edge of the window only moves forward.
+//! Data in order is acknowledged once per pass and connection; the ACK travels with our data if there is any to send.
+//! This is a stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. Data that is out of order, fills a gap or
+//! was received before is acknowledged at once. Only segments without data carry SACK blocks. While the handler takes
+//! all data at once, the window is constant. The stack keeps the data that the handler leaves, and offers a smaller
+//! window until [`Stack::resume`]. The right edge of the window only moves forward.
 //!
 //! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!
 //! # Several stacks of one device
-//! Each stack has a queue of the port and a [`Steering`], which tells the owner of a connection. A frame may reach
-//! any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and enters its owner
-//! through [`Stack::take_over`]. The stacks have the same configuration and seed, and [`SharedPorts`]. A reservation
-//! that one stack makes with [`Stack::bind`] is entered in the others with [`Stack::bind_too`]. An active open takes
-//! a port that makes the opening stack the owner.
+//! Each stack has a queue of the network port and a [`Steering`], which determines the stack that owns a connection.
+//! A frame may reach any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and
+//! enters its owner through [`Stack::take_over`]. The stacks have the same configuration and seed, and
+//! [`SharedPorts`]. A reservation that one stack makes with [`Stack::bind`] is entered in the others with
+//! [`Stack::bind_too`]. An active open chooses a local port for which the opening stack is the owner.
 //!
 //! # Where things are
 //! | module | does |
@@ -49,14 +50,14 @@
 //! | [`congestion`], [`rtt`], [`timer`] | amount to send, round-trip times, timers |
 //! | `arp`, `nd`, `neighbours`, `wire`, `ipv6`, [`sum`], `net` | neighbours and addresses, headers, checksums, state that connections share |
 //! | `steering` | the owner of a connection among the stacks of a device, and the stack that speaks for the host |
-//! | `paths`, `pmtu` | numbers for pairs of IPv6 addresses; packet sizes that paths carry |
+//! | `paths`, `pmtu` | short numbers that stand for pairs of IPv6 addresses; packet sizes that paths carry |
 //! | [`slab`] | tables whose entries keep their place, and ids that outlive entries |
 //!
 //! # What it does not do
 //! - Fragments are refused, although RFC 1122 asks hosts to reassemble them.
 //! - Redirects are ignored.
 //! - Urgent data is treated as ordinary data.
-//! - Data on a SYN is not taken and waits for its retransmission.
+//! - Data on a SYN is not taken; the peer must retransmit it.
 //!
 //! The stack follows the security considerations of RFC 5961, RFC 4987, RFC 6528, RFC 6056, RFC 5927 and RFC 1337.
 //! Its hash has a secret key. The backlog, out-of-order data, neighbours and stateless replies are bounded.

@@ -43,11 +43,12 @@ pub(crate) struct Embryo {
     pub timestamp: Option<u32>,
     pub syn: SynOptions,
     pub window: u16,
-    /// MAC address that the SYN came from and the SYN-ACK goes to. A flood must not touch the neighbour cache.
+    /// MAC address that the SYN came from and the SYN-ACK goes to. Kept here, because a flood must not touch the
+    /// neighbour cache.
     pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
-    /// No state is kept: this half-open connection comes back, or came back, as a SYN cookie.
+    /// A SYN cookie holds this half-open connection, so the stack keeps no state of it.
     pub cookie: bool,
 }
 
@@ -99,7 +100,7 @@ pub enum ListenError {
     /// The address is not reserved, or it listens already.
     #[error("no address is reserved under this id, or it listens already")]
     NotReserved,
-    /// Another socket listens there, which the reservation does not keep out.
+    /// Another socket, which the reservation does not keep out, listens on the port.
     #[error("port {0} is in use")]
     InUse(u16),
     /// The system has no memory left.

@@ -1,7 +1,7 @@
 //! The places of a neighbour cache (for ARP or neighbour discovery), with a timer for each. Their number is bounded.
-//! Neighbours that connections hold keep their places. The others are displaced by new ones, starting with the one
-//! that has been unheld for longest. No operation here searches the whole cache, because strangers decide how many
-//! neighbours there are.
+//! Neighbours that connections hold keep their places. New neighbours displace the others, starting with the
+//! neighbour that has been unheld for longest. No operation here searches the whole cache, because strangers decide
+//! how many neighbours there are.
 
 use crate::audit::{Fault, must};
 use crate::time::Time;
@@ -30,7 +30,7 @@ impl Neighbour {
         self.0 & Self::V6 != 0
     }
 
-    /// Returns its number within its family.
+    /// Returns the neighbour's number within its family.
     #[inline]
     pub fn index(self) -> u16 {
         self.0 & !Self::V6
@@ -47,7 +47,8 @@ pub(crate) trait Entry {
     fn is_unknown(&self) -> bool;
 }
 
-/// Unheld neighbours that are examined for displacement by a new one. An unknown one among them is displaced first.
+/// Number of unheld neighbours that are examined before a new one displaces one of them. A neighbour with an unknown
+/// MAC address is displaced first.
 const GLANCES: usize = 8;
 /// No place.
 const NONE: u16 = u16::MAX;

@@ -54,8 +54,8 @@ pub(crate) struct Net {
     pub paths: Paths,
     pub pmtus: PathMtus,
     pub secret: Secret,
-    /// Connections that wait for a neighbour's address, and their number. A connection that has ended leaves the list
-    /// with the neighbour's answer. See `wait` for the bound.
+    /// Connections that wait for a neighbour's MAC address, and their number. A connection that ends stays in the
+    /// list until the neighbour answers. See `wait` for the bound.
     waiters: HashMap<Neighbour, Vec<ConnId>>,
     waiting: usize,
     pub held: HeldFrames,
@@ -157,15 +157,15 @@ impl Net {
         self.link_mtu(key) - ip_tcp(key)
     }
 
-    /// Returns the window, in octets, of a connection that is not welcome yet. It is two segments, because peers send
-    /// no segment larger than half of the largest window that they have seen (RFC 9293 §3.8.6.2.1). Rounded to units
-    /// of the window field.
+    /// Returns the window, in octets, of a connection that is not welcome yet. It is two segments, because a peer
+    /// sends no segment larger than half of the largest window that it has seen (RFC 9293 §3.8.6.2.1). It is rounded
+    /// to units of the window field.
     pub fn newcomer_window(&self) -> u32 {
         let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
         (2 * u32::from(self.cfg.mtu)).div_ceil(1 << self.window_scale).min(most) << self.window_scale
     }
 
-    /// Checks, for tests, that the shared state is bounded. `connections` is their number.
+    /// Checks, for tests, that the shared state is bounded. `connections`: the number of connections.
     pub fn audit(&self, connections: usize) -> Result<(), Fault> {
         must!(self.waiting == self.waiters.values().map(Vec::len).sum::<usize>());
         must!(self.waiting <= 2 * self.cfg.tcp.max_connections as usize);
@@ -208,7 +208,7 @@ impl Net {
             _ if !on_link => return self.cfg.gateways.iter().find(|g| g.is_ipv4()).copied(),
             _ => {}
         }
-        // The prefix's own address and its broadcast address are no hosts, except in /31 and /32 (RFC 3021).
+        // The first and the last address of a prefix are no hosts, except in /31 and /32 (RFC 3021).
         let host = theirs & !mask;
         let no_host = self.prefix_len < 31 && (host == 0 || host == !mask);
         (!no_host).then_some(ip.into())
@@ -241,8 +241,8 @@ impl Net {
         }
     }
 
-    /// Begins a series of segments that have these fields in common, except for sequence number and flags. Nothing
-    /// else may be emitted before the last of them. `None`: the key's addresses do not exist.
+    /// Begins a series of segments that differ from `fields` only in sequence number and flags. Nothing else may be
+    /// emitted before the last of these segments. `None`: the key's addresses do not exist.
     #[inline]
     pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
         let remote = fields.key.remote_ip();
@@ -342,22 +342,22 @@ impl Net {
         those
     }
 
-    /// Counts one more stateless reply. Returns whether it may be sent.
+    /// Counts one more stateless reply. Returns whether the limit allows it.
     pub fn may_reply(&mut self, now: Time) -> bool {
         let may = self.stateless.take(now);
         self.counters.limited += u64::from(!may);
         may
     }
 
-    /// Counts one more ICMP error message. Returns whether it may be sent.
+    /// Counts one more ICMP error message. Returns whether the limit allows it.
     pub fn may_complain(&mut self, now: Time) -> bool {
         let may = self.errors.take(now);
         self.counters.limited += u64::from(!may);
         may
     }
 
-    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1), to the MAC address that it
-    /// came from.
+    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1). The RST goes to the MAC
+    /// address that the segment came from.
     pub fn reset<P: Payload, T: Transmit<P>>(
         &mut self,
         now: Time,

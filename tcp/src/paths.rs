@@ -1,7 +1,8 @@
 //! Numbers for pairs of IPv6 addresses, ours and a peer's, that are short enough for a [`Key`].
 //!
-//! A key has room for one IPv4 address. The number of a pair takes that room as an address of `0.0.0.0/8`, which no
-//! host has. A pair is kept while any table has keys with it, and after that until the next `collect`.
+//! A key has a field for one IPv4 address. For IPv6, this field holds the number of a pair, written as an address of
+//! `0.0.0.0/8`, which no host has. A pair is kept while any table has keys with it, and after that until the next
+//! `collect`.
 
 use crate::table::{Hashed, Key, Table};
 use core::net::Ipv6Addr;
@@ -27,12 +28,12 @@ impl Hashed for Pair {
             let wide = u128::from(a as u64 ^ k) * u128::from((a >> 64) as u64 ^ k.rotate_left(32) ^ k1);
             (wide as u64) ^ ((wide >> 64) as u64)
         };
-        // A word of zeros would hide the other word of its half, so each address also enters the hash on its own.
+        // A product with a zero word would lose the other word, so each address also enters the hash on its own.
         mix(self.remote, k0) ^ mix(self.local, k1).rotate_left(17) ^ (self.remote as u64).rotate_left(7) ^ k0
     }
 }
 
-/// A pair of addresses and what follows from it.
+/// A pair of addresses, and values computed from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub local: Ipv6Addr,
@@ -87,8 +88,8 @@ impl Paths {
         self.index.get(Pair { local: local.to_bits(), remote: remote.to_bits() })
     }
 
-    /// Returns the number of a pair, and assigns one if it has none. The number stays valid until `collect` unless a
-    /// key holds it. `None`: all numbers are taken.
+    /// Returns the number of a pair, and assigns one if it has none. The number stays valid until `collect`, or
+    /// longer while a key holds it. `None`: all numbers are taken.
     pub fn intern(&mut self, local: Ipv6Addr, remote: Ipv6Addr, own: bool) -> Option<u32> {
         if let Some(number) = self.find(local, remote) {
             return Some(number);
@@ -117,7 +118,7 @@ impl Paths {
         }
     }
 
-    /// Notes one less key with this pair.
+    /// Notes that one key with this pair is gone.
     pub fn release(&mut self, number: u32) {
         if let Some(p) = self.entries.get_mut(number as usize) {
             p.refs = p.refs.saturating_sub(1);

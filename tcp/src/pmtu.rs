@@ -14,7 +14,7 @@ const MAX_DESTINATIONS: usize = 1024;
 
 pub(crate) struct PathMtus {
     known: HashMap<IpAddr, (u16, Time)>,
-    /// All destinations, the oldest first. A destination that is set again is listed again.
+    /// All destinations, the oldest first. A destination that is set twice is listed twice.
     order: VecDeque<(IpAddr, Time)>,
 }
 
@@ -39,7 +39,7 @@ impl PathMtus {
         let until = now + LIFETIME;
         self.known.insert(ip, (mtu, until));
         self.order.push_back((ip, until));
-        // A destination that is set again leaves its old entry in `order`, which counts as well.
+        // A destination that is set again keeps its old entry in `order`, and this entry counts towards the limit.
         while self.order.len() > MAX_DESTINATIONS {
             let Some((old, end)) = self.order.pop_front() else { break };
             if self.known.get(&old).is_some_and(|(_, until)| *until == end) {

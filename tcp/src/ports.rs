@@ -21,8 +21,8 @@ pub trait PortSpace {
     /// Ends a reservation. While connections use the port, it cannot be reserved again.
     fn unbind(&mut self, scope: Scope, port: u16);
 
-    /// Claims a port for a connection to `remote`: one for which `fits` returns true and which is hard to guess from
-    /// outside (RFC 6056).
+    /// Chooses and claims a port for a connection to `remote`. `fits` returns true for the port, and an attacker
+    /// cannot easily guess it (RFC 6056).
     ///
     /// # Errors
     /// No port that fits is free.
@@ -95,8 +95,8 @@ const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Returns each port of the ephemeral range once, in an order whose start and step are random (RFC 6056 §3.3).
 ///
-/// With a step of one, a port after a long run of unfit ports would be chosen more often than others. It would then
-/// more likely be a port whose last connection is still in TIME-WAIT at the peer.
+/// With a step of one, a port after a long run of unfit ports would be chosen more often than others. Its last
+/// connection would then more often still be in TIME-WAIT at the peer.
 fn in_random_order(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
     let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
     let count = last - first + 1;

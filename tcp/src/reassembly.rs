@@ -59,7 +59,7 @@ pub enum Inserted {
     Full,
 }
 
-/// A held frame: the octets `at` of `frame` are those of the stream from `start` on.
+/// A held frame. The octets `at` of `frame` are the stream's octets from `start` on.
 #[derive(Debug)]
 struct Held<F> {
     start: Seq,
@@ -137,9 +137,9 @@ impl<F: Frame> Reassembly<F> {
     }
 
     /// Inserts a segment that starts beyond RCV.NXT: the octets `at` of `frame`, of which the first has the number
-    /// `seq`. The caller has trimmed the segment to the receive window. Octets that are held already are trimmed off,
-    /// so the held ones stay. Held frames that lie inside the new one and have the same octets are dropped in its
-    /// favour. A full queue drops its highest frame for one that is nearer to the gap.
+    /// `seq`. The caller has trimmed the segment to the receive window. Octets that are already held are cut off the
+    /// new segment. But held frames that lie inside the new frame and have the same octets are dropped, and the new
+    /// frame takes their place. A full queue drops its highest frame if the new one is nearer to the gap.
     pub fn insert(&mut self, seq: Seq, frame: F, at: Range<usize>) -> Inserted {
         if at.is_empty() {
             return Inserted::Duplicate;
@@ -171,7 +171,8 @@ impl<F: Frame> Reassembly<F> {
 
     /// Returns how many octets of `data`, which starts at `seq`, may be taken: all, or those up to the first held
     /// frame that has different octets in the same place. The octets that came first stay, so nobody can change data
-    /// already received. (An honest peer sends the same octets again, in whatever segments.)
+    /// that is already received. (An honest peer that retransmits sends the same octets, even if it cuts other
+    /// segments.)
     pub fn agreeing(&self, seq: Seq, data: &[u8]) -> usize {
         let end = seq + data.len() as u32;
         let frames = self.holes.iter().flat_map(|h| &h.frames).take_while(|f| f.start.lt(end));
@@ -293,7 +294,7 @@ impl<F: Frame> Holes<F> {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
             if new.at.is_empty() {
-                // Its neighbours leave no place, and the second one keeps different octets.
+                // No gap is left between the held frames. The second frame has different octets and stays.
                 return Inserted::Duplicate;
             }
         }

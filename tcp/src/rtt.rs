@@ -28,8 +28,8 @@ impl Default for RttConfig {
 
 /// Clock granularity (G in RFC 6298), in nanoseconds: a tick of the timer wheel.
 const GRANULARITY: u64 = 1 << 14;
-/// Upper limit of a measurement, in nanoseconds. Longer ones make no sense, and with it arithmetic stays far from
-/// overflow.
+/// Upper limit of a measurement, in nanoseconds. Longer measurements are meaningless, and the limit keeps the
+/// arithmetic far from overflow.
 const LONGEST: u64 = 1 << 42;
 
 /// Samples in a period of the minimum. The minimum covers at least this many samples, and at most twice as many.
@@ -79,8 +79,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes one measurement R' (RFC 6298 (2.2), (2.3)), and ends backoff (§5, after (5.7)). Take one per round trip,
-    /// because more would shorten the estimators' memory (RFC 7323 appendix G).
+    /// Takes one measurement R' (RFC 6298 (2.2), (2.3)), and ends backoff (§5, after (5.7)). Call this once per round
+    /// trip, because more samples would shorten the memory of the averages (RFC 7323 appendix G).
     pub fn sample(&mut self, rtt: Duration) {
         let r = nanos(rtt).max(1);
         if self.measured {

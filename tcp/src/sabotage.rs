@@ -1,9 +1,9 @@
-//! Rules that tests can break only from inside, to prove that they notice the break. An attacker's segment is refused
-//! only because of its numbers, so nothing outside of the stack could let it pass without changing it. And rules on
-//! which several stacks of a device agree are not visible in any single stack. Tests break all other rules from
-//! outside (`tests/it/broken.rs`).
+//! Rules that tests can break only from inside, to prove that they notice the break. For example, an attacker's
+//! segment is refused only because of its sequence numbers, so code outside of the stack cannot let the unchanged
+//! segment pass. A rule on which several stacks of a device agree does not show in the frames of any single stack.
+//! Tests break all other rules from outside (`tests/it/broken.rs`).
 //!
-//! Without the feature `sabotage`, [`broken`] is the constant `false`, and the compiler removes it.
+//! Without the feature `sabotage`, [`broken`] always returns `false`, and the compiler removes the checks.
 
 /// A rule of the protocol that can be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +20,12 @@ pub enum Rule {
     ErrorsReachOwners,
     /// A message of a neighbour or router reaches all stacks of a device.
     NeighboursReachAll,
-    /// A connection is opened from a port that makes the opening stack its owner.
+    /// A connection is opened from a local port for which the opening stack is the owner.
     PortsLeadHome,
-    /// An ACK that waits for company leaves after [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay).
+    /// A delayed ACK leaves after at most [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay).
     AcksComeDue,
-    /// What is in flight follows the round-trip time to [`TcpConfig::queue_delay`](crate::TcpConfig::queue_delay).
+    /// The octets in flight are bounded so that they wait for
+    /// [`TcpConfig::queue_delay`](crate::TcpConfig::queue_delay).
     QueueStaysShort,
 }
 

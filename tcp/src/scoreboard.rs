@@ -73,15 +73,15 @@ pub struct Delivered {
     pub octets: u32,
     /// Part of `octets` that was SACKed but not ACKed.
     pub sacked: u32,
-    /// The transmission among them that was sent last; `None` if nothing arrived.
+    /// The latest transmission among the arrived ones; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// Some of them, below `before`, were sent only once.
+    /// Some of the octets, below `before`, were sent only once.
     pub original: bool,
     /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
     pub again: Option<Time>,
     /// End of the lowest transmission that was sent only once; `None` if there is none.
     pub lowest_original: Option<Seq>,
-    /// Highest end of all; `None` if nothing arrived.
+    /// End of the highest transmission that arrived; `None` if nothing arrived.
     pub highest: Option<Seq>,
     /// See `original`.
     before: Seq,
@@ -137,9 +137,9 @@ pub struct Yardstick {
 pub struct Found {
     /// Octets newly found lost.
     pub lost: u32,
-    /// Number of runs among them that were retransmissions.
+    /// Number of newly lost runs that were retransmissions.
     pub again: u32,
-    /// Time when the next segments would count as lost; `None` if none wait for that.
+    /// Time when the next segments will count as lost if they do not arrive; `None` if there are no such segments.
     pub due: Option<Time>,
 }
 
@@ -257,8 +257,8 @@ impl Scoreboard {
         true
     }
 
-    /// Takes the SACK blocks of an ACK. Ignores blocks outside of the outstanding data. Returns the octets that
-    /// arrived twice, if the ACK reports such (RFC 2883).
+    /// Takes the SACK blocks of an ACK. Ignores blocks outside of the outstanding data. Returns the octets that the
+    /// ACK reports to have arrived twice; `None` if there are none (RFC 2883).
     pub fn sack(&mut self, blocks: &[Block], delivered: &mut Delivered) -> Option<Block> {
         let outstanding = self.end().offset_from(self.una);
         for &block in blocks {
@@ -296,7 +296,7 @@ impl Scoreboard {
         i
     }
 
-    /// Does the same, but leaves a SACKed run in one piece.
+    /// Like `split`, but leaves a SACKed run in one piece.
     fn split_unless_sacked(&mut self, seq: Seq) -> usize {
         let i = self.find(seq);
         if self.runs.get(i).is_some_and(|r| r.fate == Fate::Sacked) { i } else { self.split(seq) }
@@ -352,7 +352,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks as lost what was sent long enough before the yardstick and has not arrived (RFC 8985 §6.2 step 5).
+    /// Marks as lost the octets that have not arrived and were sent long enough before `y.latest` (RFC 8985 §6.2 step
+    /// 5).
     pub fn detect_lost(&mut self, y: &Yardstick) -> Found {
         let mut found = Found::default();
         let mut start = self.una;
@@ -362,7 +363,7 @@ impl Scoreboard {
                 continue;
             }
             if (Sent { at: run.at, end: run.end, again: run.again }).after(&y.latest) {
-                // All later runs were sent after this one, as new data or again.
+                // All later runs were sent after this one, whether as new data or as retransmissions.
                 if !run.again && run.at > y.latest.at {
                     break;
                 }
@@ -384,8 +385,8 @@ impl Scoreboard {
         found
     }
 
-    /// Handles the retransmission timeout. Everything that is not SACKed counts as lost, except what was sent after
-    /// `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
+    /// Handles the retransmission timeout. All octets that are not SACKed count as lost, except those that were sent
+    /// after `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
     pub fn on_timeout(&mut self, recent: Time) {
         let mut start = self.una;
         for (i, run) in self.runs.iter_mut().enumerate() {

@@ -2,8 +2,8 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. Its order is circular and holds only for numbers less than 2³¹ apart, which every window here
-/// guarantees. Therefore it is not `Ord`.
+/// A sequence number. The order is circular and holds only for numbers less than 2³¹ apart; all windows are small
+/// enough for that. Therefore the type does not implement `Ord`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
@@ -45,7 +45,7 @@ impl Seq {
     }
 
     /// Returns the octets from `start` up to `self`, modulo 2^32. Unlike comparisons, which hold only for numbers
-    /// less than 2^31 apart, this orders any numbers that a peer may send.
+    /// less than 2^31 apart, offsets from one `start` order any numbers that a peer may send.
     #[inline]
     pub const fn offset_from(self, start: Seq) -> u32 {
         self.0.wrapping_sub(start.0)

@@ -17,12 +17,12 @@
 //! assert_eq!(SlabId::<u32>::from_bits(second.to_bits()), second);
 //! ```
 
-/// An index into a [`Slab`]. With a separate type for each table, the index of one cannot be used in another.
+/// An index into a [`Slab`]. If each table has its own index type, an index of one table cannot be used in another.
 pub trait SlabIndex: Copy {
     /// Returns the index of place number `place`.
     fn from_place(place: u32) -> Self;
 
-    /// Returns the number of its place.
+    /// Returns the number of the place that this index names.
     fn place(self) -> u32;
 }
 
@@ -65,7 +65,7 @@ impl<I: SlabIndex> SlabId<I> {
 /// first.
 #[derive(Debug)]
 pub struct Slab<T, I = u32> {
-    /// Separate from the generations, which would need padding beside aligned entries.
+    /// Values and generations are separate, because a generation next to an aligned value would cost padding.
     values: Vec<Option<T>>,
     generations: Vec<u32>,
     free: Vec<I>,

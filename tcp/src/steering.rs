@@ -14,7 +14,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 /// Most stacks of a device.
 pub const MAX_STACKS: usize = 64;
 
-/// A stack's place among those of its device.
+/// A stack's place among the stacks of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     number: u8,
@@ -24,7 +24,7 @@ pub struct Steering {
     nic: Option<Toeplitz>,
 }
 
-/// The hash of a NIC: Toeplitz's, with a key that repeats 16 bits. Entry `n` of the NIC's table leads to queue `n`
+/// The Toeplitz hash of a NIC, with a key that repeats 16 bits. Entry `n` of the NIC's table leads to queue `n`
 /// modulo the number of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Toeplitz {
@@ -53,10 +53,10 @@ impl Steering {
         })
     }
 
-    /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. For links
-    /// on which a frame arrives at the stack with the same number as the sending stack. If the devices at both ends
-    /// have equally many stacks, they then hand no frames over. A peer can direct all of its connections to one
-    /// stack. `None` as for [`new`](Self::new).
+    /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. This is
+    /// for links on which a frame arrives at the stack with the same number as the sending stack: if both devices
+    /// have equally many stacks, no stack hands a frame over. A peer can direct all of its connections to one stack.
+    /// Returns `None` as [`new`](Self::new) does.
     pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
         const KNOWN: u64 = 0x6167_7265_6564;
         Self::new(number, stacks, KNOWN)
@@ -68,7 +68,7 @@ impl Steering {
     /// the same hash, because every hashed field begins at a multiple of 16 bits. A peer can direct all of its
     /// connections to one stack.
     ///
-    /// `None` as for [`new`](Self::new), and unless `entries` is a power of two up to 65,536.
+    /// Returns `None` as [`new`](Self::new) does, and if `entries` is not a power of two up to 65,536.
     pub fn like_nic(number: usize, stacks: usize, key: u16, entries: u32) -> Option<Self> {
         let mask = u16::try_from(entries.checked_sub(1)?).ok().filter(|_| entries.is_power_of_two())?;
         Some(Steering { nic: Some(Toeplitz { key, mask }), ..Self::new(number, stacks, 0)? })
@@ -108,8 +108,8 @@ impl Steering {
     }
 
     /// Returns the owner of the connection that a frame belongs to, read from the headers without any check. `None`
-    /// if the frame is no TCP segment or is a fragment; any stack may get it. A port, or what simulates one, can
-    /// steer frames by this.
+    /// if the frame is no TCP segment or is a fragment; any stack may get such a frame. A port, real or simulated,
+    /// can steer frames by this.
     pub fn owner_of(&self, frame: &[u8]) -> Option<usize> {
         let (kind, at) = match wire::ether_type(frame)? {
             TYPE_TAG => (wire::tagged(frame)?.1, wire::ETHERNET + wire::TAG),
@@ -158,7 +158,7 @@ impl Steering {
             IpAddr::V6(ip) => {
                 let bits = ip.to_bits();
                 let high = (bits >> 64) as u64 ^ self.k1.rotate_left(32);
-                // The second half also enters on its own, because a word of zeros would hide it.
+                // The second half also enters on its own, because a product with a zero word would lose it.
                 fold(high, bits as u64 ^ self.k0.rotate_left(32)) ^ (bits as u64).rotate_left(23) ^ port << 48
             }
         }

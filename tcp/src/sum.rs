@@ -75,7 +75,7 @@ fn add64(a: u64, b: u64) -> u64 {
 /// Folds a wide sum to 16 bits with end-around carries.
 #[inline]
 pub fn fold(v: u64) -> u16 {
-    // Each half of the sum gets the other half's carry, so the upper half ends up with the sum of both.
+    // The upper half becomes the sum of both halves plus the carry of the lower half, which adds the same two halves.
     let v = (v.wrapping_add(v.rotate_left(32)) >> 32) as u32;
     (v.wrapping_add(v.rotate_left(16)) >> 16) as u16
 }

@@ -2,7 +2,7 @@
 //!
 //! A stack has one IPv4 address, so remote address, remote port and local port fit into one word. For IPv6, a number
 //! stands for both addresses ([`crate::paths`]). The keys of the hash are secret, because peers choose addresses and
-//! ports and must not be able to aim them at one bucket.
+//! ports and must not be able to fill one bucket.
 
 /// Remote address, remote port and local port, packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

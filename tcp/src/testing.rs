@@ -53,7 +53,7 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct Out {
     pub frames: VecDeque<Sent>,
-    /// Most frames that fit, including those that wait.
+    /// Most frames that may wait here.
     pub room: usize,
 }
 

@@ -55,7 +55,7 @@ pub struct TimerWheel {
 }
 
 /// Returns the time at which a wheel reports `deadline`: the start of the first tick that does not begin before it.
-/// For deadlines that are kept elsewhere and checked only when wheels are polled.
+/// Deadlines that are kept outside of a wheel, but are checked only when wheels are polled, are rounded with this.
 pub fn round_up(deadline: Time) -> Time {
     Time(tick_of(deadline.0).saturating_mul(1 << TICK_SHIFT))
 }
@@ -162,7 +162,7 @@ impl TimerWheel {
         let level = self.occupied.iter().position(|&o| o != 0)?;
         let slot = self.occupied[level].trailing_zeros();
         let shift = level as u32 * SLOT_BITS;
-        // The slot's block is the one that contains the present (see `file`).
+        // The slot lies in the block of its level that contains the present (see `file`).
         let block = self.current >> shift >> SLOT_BITS << SLOT_BITS;
         Some((place(level, slot as u64), (block | u64::from(slot)) << shift))
     }

@@ -36,7 +36,8 @@ pub(crate) enum Verdict {
 }
 
 impl TimeWait {
-    /// Judges a segment by RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: a new connection could use them.
+    /// Judges a segment by RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: our configuration lets a new connection
+    /// use timestamps.
     ///
     /// A RST does not end the wait (RFC 1337). A RST that answers our ACK shows that the peer has forgotten the
     /// connection; a new program may run on its host. Every SYN that it sends from then on begins a new connection,
@@ -59,7 +60,7 @@ impl TimeWait {
         Verdict::Acknowledge
     }
 
-    /// Returns whether a SYN begins a connection none of whose segments can be confused with those of the old one
+    /// Returns whether a SYN begins a connection whose segments cannot be confused with those of the old connection
     /// (RFC 9293 §3.6.1, MAY-2, RFC 6191 §2).
     fn may_follow(&self, s: &Segment, timestamps: bool) -> bool {
         let higher = s.seq.gt(self.rcv_nxt);

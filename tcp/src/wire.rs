@@ -122,7 +122,7 @@ pub(crate) struct Timestamps {
     pub echo: u32,
 }
 
-/// Options that mean something only with SYN.
+/// Options that have a meaning only with SYN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SynOptions {
     pub mss: Option<u16>,
@@ -211,7 +211,8 @@ pub(crate) fn parse_tcp(
     Ok(())
 }
 
-/// Returns whether the checksum field holds only the sum of the pseudo-header, as hosts leave it to their interfaces.
+/// Returns whether the checksum field holds only the sum of the pseudo-header. Hosts send such a segment if the
+/// interface must fill in the checksum.
 pub(crate) fn is_unfilled(
     frame: &impl Frame,
     place: &Range<usize>,

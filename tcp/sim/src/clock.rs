@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A clock that moves only when told to. Clones show the same time.
+/// A clock that moves only when a caller moves it. Clones show the same time.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock {
     now: Arc<AtomicU64>,

@@ -20,8 +20,8 @@ pub struct Impairment {
     pub burst_len: usize,
     /// Probability that a frame arrives twice.
     pub dup: f64,
-    /// Probability that a frame is held back so that later ones overtake it. It is held back by up to `delay`, or by
-    /// up to 100 µs if that is longer.
+    /// Probability that a frame is held back so that later frames overtake it. The time is random, up to `delay` or
+    /// 100 µs, whichever is longer.
     pub reorder: f64,
     /// Probability that one bit of a frame is flipped. Such a frame fails the Internet checksum if the checksum
     /// covers the bit.
@@ -36,11 +36,11 @@ pub struct Impairment {
     pub jitter: u64,
     /// Rate in bits per second; `None`: unlimited. Frames count with preamble, FCS and gap (24 octets).
     pub rate: Option<u64>,
-    /// Most frames that may wait for the rate. Further ones are dropped.
+    /// Most frames that may wait because of `rate`. Further frames are dropped.
     pub queue: usize,
     /// Number of waiting frames from which on ECN-capable frames are marked; `None`: none are marked.
     pub ecn: Option<usize>,
-    /// Most frames in transit, waiting for the rate or travelling. Further ones are dropped.
+    /// Most frames in transit: waiting because of `rate`, or travelling. Further frames are dropped.
     pub limit: usize,
     /// Most octets of frames in transit. Frames that would exceed this are dropped.
     pub limit_bytes: usize,

@@ -1,5 +1,5 @@
-//! Virtual clock and the one impairment model of urnic: loss, duplication, reordering, delay, corruption, rate limit
-//! and ECN marking, all driven by one seed.
+//! A virtual clock, and the impairment model of all of urnic's tests: loss, duplication, reordering, delay,
+//! corruption, rate limit and ECN marking, all driven by one seed.
 //!
 //! Nothing here does I/O or reads a clock: time is an argument, in nanoseconds since any origin. So the same [`Link`]
 //! can simulate a network in virtual time or inject faults into a real port.

@@ -11,8 +11,8 @@ mod tests;
 const WIRE_OVERHEAD: u64 = 24;
 /// Reordering holds a frame back by up to this time in nanoseconds, or by up to the delay if that is longer.
 const REORDER_SPAN: u64 = 100_000;
-/// Offset from which `swap` exchanges words: after Ethernet (14), IPv4 (20) and TCP with all its options (60). It is an
-/// even offset within the segment, so the words are aligned as those of the checksum.
+/// Offset from which `swap` exchanges words: after Ethernet (14), IPv4 (20) and TCP with all its options (60). This
+/// offset is even, so the exchanged words are words of the checksum.
 const BEHIND_HEADERS: usize = 94;
 
 /// Counters of a link, in frames.
@@ -24,7 +24,7 @@ pub struct Statistics {
     pub delivered: u64,
     /// Frames lost at random.
     pub lost: u64,
-    /// Frames dropped because the queue for the rate was full.
+    /// Frames dropped because the queue of the rate limit was full.
     pub overflowed: u64,
     /// Frames dropped because the limit of frames or octets in transit was reached.
     pub over_limit: u64,
@@ -49,7 +49,7 @@ pub struct Link<F> {
     impairment: Impairment,
     seed: u64,
     arrivals: BinaryHeap<Reverse<Arrival<F>>>,
-    /// Times when the frames that wait for the rate will have left, in nanoseconds.
+    /// Times at which the frames that wait because of `rate` will have left, in nanoseconds.
     departures: VecDeque<u64>,
     /// Octets in transit.
     bytes: usize,
@@ -144,7 +144,8 @@ impl<F: Frame> Link<F> {
     pub fn push(&mut self, now: u64, mut frame: F) {
         let mut rng = dice(self.seed, self.statistics.pushed);
         self.statistics.pushed += 1;
-        // All dice are rolled first, whatever happens to the frame. The frame and its copy then get dice of their own.
+        // All random decisions are made first, so that their number does not depend on what happens to the frame. The
+        // frame and its copy then get random sequences of their own.
         let Impairment { loss, dup, mark, .. } = self.impairment;
         let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
         if roll(&mut rng, self.impairment.burst) {
@@ -188,8 +189,8 @@ impl<F: Frame> Link<F> {
         Some(arrival.frame)
     }
 
-    /// Queues a frame for the rate. Returns the time when its last bit has left, and whether the queue is so long
-    /// that the frame must be marked; `None` if the queue is full.
+    /// Queues a frame for the rate limit. Returns the time when its last bit has left, and whether the queue is so
+    /// long that the frame must be marked; `None` if the queue is full.
     fn depart(&mut self, now: u64, frame: &F) -> Option<(u64, bool)> {
         let Some(rate) = self.impairment.rate else { return Some((now, false)) };
         while self.departures.front().is_some_and(|&d| d <= now) {
@@ -241,9 +242,10 @@ impl<F: Frame> Link<F> {
     }
 }
 
-/// Returns the dice for the frame that follows `pushed` others.
+/// Returns the random sequence for the frame that follows `pushed` others.
 fn dice(seed: u64, pushed: u64) -> Rng {
-    // The finaliser of MurmurHash3, so that the dice of successive frames and of similar seeds are unrelated.
+    // The finaliser of MurmurHash3, so that the random sequences of successive frames and of similar seeds are
+    // unrelated.
     let mut x = seed.wrapping_add(pushed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

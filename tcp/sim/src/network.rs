@@ -16,8 +16,8 @@ pub struct Delivery<F> {
     pub frame: F,
 }
 
-/// Several nodes, of which every two are joined by a [`Link`] in each direction. Each link has its own random
-/// sequence, derived from the impairment's seed.
+/// Several nodes. A [`Link`] in each direction joins every two of them. Each link has its own random sequence,
+/// derived from the impairment's seed.
 pub struct Network<F> {
     nodes: usize,
     links: Vec<Link<F>>,

@@ -137,8 +137,8 @@ fn usurper() -> [u8; ARP_FRAME] {
     claim
 }
 
-/// A host's next connection may begin at a stack without any connection to that host. So no stack may believe a usurper
-/// at once.
+/// The next connection to a host may begin at a stack that has no connection to it yet. So no stack may believe a
+/// usurper at once.
 #[test]
 fn one_of_several_stacks_asks_a_neighbour_that_it_does_not_use_before_it_believes_another() {
     let mut a = cache(8);
@@ -214,8 +214,8 @@ fn an_address_is_probed_for_and_announced() {
     assert_eq!((a.claim(), a.conflicts().0), (Claim::Held, 0));
 }
 
-/// RFC 5227 §2.1.1: a host that uses our address has it, even if the host has our own Ethernet address. A host with
-/// another Ethernet address also has it if the host probes for it while we do.
+/// RFC 5227 §2.1.1: a host that uses our address keeps it, even if the host has our own Ethernet address. A host that
+/// probes for our address while we do keeps it too, if its Ethernet address differs from ours.
 #[test]
 fn a_conflict_ends_the_claim() {
     let theirs = mac(9);

@@ -17,8 +17,8 @@ pub enum Cause {
     Timeout,
 }
 
-/// An algorithm decides by how much the window grows when data is acknowledged, and what congestion reduces it to.
-/// Recovery itself (loss detection, and what is sent meanwhile) is the same for all algorithms
+/// An algorithm decides by how much the window grows when data is acknowledged, and to which size congestion reduces
+/// it. Recovery itself (loss detection, and what is sent meanwhile) is the same for all algorithms
 /// ([`Controller`](super::Controller)).
 ///
 /// An algorithm without slow start and congestion avoidance, such as one that follows the delivery rate, sets
@@ -28,8 +28,8 @@ pub trait Algorithm {
     /// Handles an ACK of new data outside of fast recovery.
     fn on_ack(&mut self, window: &mut Window, ack: &Ack);
 
-    /// Handles congestion of the path by setting [`Window::ssthresh`]. `flight` octets are outstanding, no more than
-    /// the window.
+    /// Handles congestion of the path by setting [`Window::ssthresh`]. `flight`: outstanding octets, at most the
+    /// window.
     fn on_congestion(&mut self, window: &mut Window, cause: Cause, flight: u32);
 
     /// Handles a time `idle` during which nothing was sent.

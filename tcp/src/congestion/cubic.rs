@@ -1,5 +1,5 @@
-//! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss, and never below what Reno would
-//! have reached.
+//! CUBIC (RFC 9438): the window is a cubic function of the time since the last loss, and never below the window that
+//! Reno would have.
 
 use super::{Ack, Algorithm, Cause, Window};
 use crate::time::Time;

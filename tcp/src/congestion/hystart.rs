@@ -9,8 +9,8 @@ const MIN_THRESHOLD: u32 = 4_000;
 const MAX_THRESHOLD: u32 = 16_000;
 /// Round-trip times that a round needs for its minimum to be meaningful.
 const SAMPLES: u8 = 8;
-/// Conservative slow start grows by this fraction of slow start. RFC 9406 §4.3 has a quarter. That is too much here,
-/// because a shallow queue cannot hold twice what the path holds already.
+/// Divisor of the growth in conservative slow start. The divisor 4 of RFC 9406 §4.3 lets the window grow too fast
+/// here, because a shallow queue cannot hold twice as much as the path.
 const CSS_DIVISOR: u32 = 16;
 /// Rounds of conservative slow start after which slow start ends.
 const CSS_ROUNDS: u8 = 5;
@@ -53,7 +53,7 @@ impl HyStart {
         }
         if self.samples >= SAMPLES && self.present != u32::MAX {
             if conservative && self.present < self.baseline {
-                // The delay was no queue.
+                // The round trip is short again, so no queue had made it longer.
                 (self.baseline, self.rounds, over) = (u32::MAX, 0, false);
             } else if !conservative && self.last != u32::MAX {
                 let threshold = (self.last / 8).clamp(MIN_THRESHOLD, MAX_THRESHOLD);

@@ -1,15 +1,16 @@
 //! Congestion control: limits the octets in flight (RFC 5681, RFC 6582, RFC 6937, RFC 6928, RFC 3465, RFC 9438, RFC
 //! 8257, RFC 9406).
 //!
-//! [`Controller`] holds what all algorithms share: the course of every reduction and of recovery. [`Window`] holds
-//! slow start. An [`Algorithm`] decides how the window grows and what congestion reduces it to.
+//! [`Controller`] implements reductions and recovery, which all algorithms share. [`Window`] implements slow start.
+//! An [`Algorithm`] decides how the window grows and to which size congestion reduces it.
 //!
 //! # A path without other traffic
-//! Between two processes of one machine everything that waits on the path is ours. Nothing is lost there, so the window
-//! would grow until the link's ring is full, and each small message would wait behind all of it.
-//! With [`TcpConfig::queue_delay`], [`Controller::on_round_trip`] bounds the octets in flight there, so that they wait for it. The
-//! bound follows the last round-trip time in proportion (as Swift does towards its target, Kumar et al., SIGCOMM
-//! 2020). Networks have no such bound, because other senders would starve a sender that keeps queues short.
+//! Between two processes of one machine, only our own octets wait on the path. Nothing is lost there, so the window
+//! would grow until the link's ring is full, and each small message would wait behind a full ring. There,
+//! [`Controller::on_round_trip`] bounds the octets in flight, so that they wait for [`TcpConfig::queue_delay`]. The
+//! bound is the octets in flight times the ratio of the wanted round-trip time to the last one (Swift approaches its
+//! target in a similar way, Kumar et al., SIGCOMM 2020). On networks there is no such bound, because other senders
+//! would starve a sender that keeps queues short.
 //!
 //! [`TcpConfig::queue_delay`]: crate::TcpConfig::queue_delay
 //!
@@ -44,8 +45,8 @@ pub enum Congestion {
     /// CUBIC (RFC 9438).
     #[default]
     Cubic,
-    /// Reduces in proportion to the marks of routers (RFC 8257). For networks that mark early and whose hosts all use
-    /// it. Asks for ECN.
+    /// DCTCP: reduces the window in proportion to the marks of routers (RFC 8257). It suits networks whose routers
+    /// mark early and whose hosts all use DCTCP. Our SYNs then offer ECN.
     Dctcp,
 }
 
@@ -55,8 +56,9 @@ pub const INITIAL_WINDOW: u32 = 10;
 /// Upper limit of every window, in octets: the largest that window scaling can advertise (RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// Least bound of the octets in flight, unless two segments are more. It is about three trains, one at the sender, one on
-/// the way and one at the receiver: with fewer, one of them would be idle.
+/// Smallest bound of the octets in flight, unless two segments are more. This is about three trains of segments: one
+/// at the sender, one on the way and one at the receiver. With fewer, the sender, the link or the receiver would be
+/// idle.
 const LEAST_BOUND: u32 = 48 << 10;
 
 /// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.
@@ -86,14 +88,14 @@ pub struct Ack {
 pub struct Rate {
     /// Octets per second.
     pub octets: u64,
-    /// For part of that time, the program limited sending instead of the window. The path may carry more.
+    /// For part of the round trip, a lack of data limited sending, not the window. The path may carry more.
     pub app_limited: bool,
 }
 
 /// The facts about an ACK in fast recovery with SACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Octets that it newly reports as arrived (DeliveredData).
+    /// Octets that the ACK newly reports as arrived (DeliveredData).
     pub delivered: u32,
     /// Octets in flight after the ACK.
     pub pipe: u32,
@@ -155,9 +157,9 @@ impl Controller {
         self.window.cwnd
     }
 
-    /// Returns the octets that may be in flight. `pipe` is what is in flight now, and `train` the most that the link takes
-    /// as one frame, both in octets. Up to the congestion window whole trains may leave, because a piece of a train
-    /// costs both ends as much as all of it.
+    /// Returns how many octets may be in flight. `pipe` octets are in flight now; the link takes at most `train`
+    /// octets as one frame. The last train may exceed the bound, but not the congestion window, because a part of a
+    /// train costs both ends as much as a whole train.
     #[inline]
     pub fn allowed(&self, pipe: u32, train: u32) -> u32 {
         if self.bound >= self.window.cwnd {
@@ -168,10 +170,10 @@ impl Controller {
         pipe.saturating_add(whole).min(self.window.cwnd)
     }
 
-    /// Takes note of a round trip of `rtt`, with `flight` octets outstanding at its end, on a path that no other traffic
-    /// uses. Bounds the octets in flight in proportion, so that they wait for `delay`. The bound changes at most by
-    /// a factor of two each time, because a peer that lost its core for a moment makes one round trip long. It grows by
-    /// one segment each time, which evens out the shares of connections.
+    /// Updates the bound of the octets in flight after a round trip of `rtt`, with `flight` octets outstanding at its
+    /// end, on a path that no other traffic uses. The bound aims at a wait of `delay` on the path. It is at least
+    /// half and at most twice `flight`, because a peer that lost its core for a moment makes one round trip long. One
+    /// segment is added to it each time, which evens out the shares of connections.
     #[inline]
     pub fn on_round_trip(&mut self, rtt: Duration, flight: u32, delay: Duration) {
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
@@ -180,7 +182,7 @@ impl Controller {
         let least = LEAST_BOUND.max(2 * self.window.mss);
         let aim = self.base.saturating_add(nanos(delay));
         if flight < least {
-            // So few octets make no queue, so this round trip cannot lower the bound.
+            // These few octets cause no queue. A long round trip then has another cause and does not lower the bound.
             if rtt < aim {
                 self.bound = self.bound.max(2 * least);
             }
@@ -201,7 +203,7 @@ impl Controller {
         self.window.in_slow_start()
     }
 
-    /// Returns whether nothing has shown yet how much the path carries.
+    /// Returns whether this is the first slow start: no loss and no mark has shown yet how much the path carries.
     pub fn in_first_slow_start(&self) -> bool {
         self.window.in_first_slow_start()
     }
@@ -215,7 +217,7 @@ impl Controller {
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack) {
         if ack.acked > 0 {
-            // Below the window, the bound limits what is sent, not the window.
+            // If the bound is smaller than the window, the bound limits sending and the window does not grow.
             let limited = ack.limited && self.window.cwnd <= self.bound;
             self.algorithm.on_ack(&mut self.window, &Ack { limited, ..*ack });
         }
@@ -291,8 +293,8 @@ impl Controller {
         self.window.grow(octets);
     }
 
-    /// NewReno: deflates the window after a partial ACK of `acked` octets, except for one segment for the
-    /// retransmission that it causes (RFC 6582 §3.2 step 3).
+    /// NewReno: deflates the window by the `acked` octets of a partial ACK, and adds back one segment for the
+    /// retransmission that the ACK causes (RFC 6582 §3.2 step 3).
     pub fn on_partial_ack(&mut self, acked: u32) {
         self.window.cwnd = self.window.cwnd.saturating_sub(acked).max(self.window.mss);
         if acked >= self.window.mss {
@@ -321,8 +323,8 @@ impl Controller {
         self.window.after_timeout = true;
     }
 
-    /// Widens the window after F-RTO has found that the timeout was right (RFC 5682 §2.1 (3a)), so that the two new
-    /// segments that F-RTO sent do not delay the first retransmission.
+    /// Widens the window after F-RTO has found that the timeout was not spurious (RFC 5682 §2.1 (3a)), so that the
+    /// two new segments that F-RTO sent do not delay the first retransmission.
     pub fn after_genuine_timeout(&mut self) {
         self.window.cwnd = self.window.cwnd.max(3 * self.window.mss);
     }

@@ -219,7 +219,8 @@ fn recovery_is_proportional() {
         assert!(sent <= (1 + i).div_ceil(2) * MSS, "{i}: {sent}");
     }
     assert!(pipe.abs_diff(10 * MSS) <= 2 * MSS, "{pipe}");
-    // Much was lost: no burst, but one segment more than arrives while recovery makes progress (§3.1).
+    // After a large loss there is no burst: while recovery makes progress, the window allows one segment more than
+    // arrives (§3.1).
     c.begin_proportional(20 * MSS);
     c.on_recovery_ack(&Progress { delivered: MSS, pipe: 2 * MSS, safe: true });
     assert_eq!(c.cwnd(), 4 * MSS);
@@ -278,7 +279,7 @@ fn cubic_follows_its_function() {
 
 #[test]
 fn cubic_is_friendly_to_reno_on_short_paths() {
-    // §4.3: at 1 ms the cubic function hardly moves, and the window grows like AIMD(0.53, 0.7).
+    // §4.3: with round trips of 1 ms the cubic function hardly grows, and the window grows like AIMD(0.53, 0.7).
     let windows = cubic_after_loss(100, Duration::from_millis(1), 20);
     let growth = (windows[19] - windows[0]) / 19.0;
     assert!((0.45..0.6).contains(&growth), "{growth} segments per round");
@@ -312,7 +313,8 @@ fn cubic_leaves_idle_time_out() {
         }
         c.cwnd()
     };
-    // §5.8. The window stays below the initial one until the pause, so only the clock could make a difference.
+    // §5.8. The window stays below the initial one until the pause, so only the time of the cubic function could make
+    // a difference.
     let (without, with) = (run(Duration::ZERO), run(Duration::from_secs(3600)));
     assert!(without.abs_diff(with) <= MSS, "{without} {with}");
 }
@@ -397,13 +399,14 @@ fn slow_start_ends_before_the_queue_overflows() {
     assert!(c.in_first_slow_start() && c.cwnd() < 4 * before, "{} {}", before / MSS, c.cwnd() / MSS);
     rounds(&mut c, &[60, 70, 80]);
     assert!(!c.in_slow_start() && c.ssthresh() < 6 * before, "{} {}", before / MSS, c.ssthresh() / MSS);
-    // If round trips become short again, it was no queue, and slow start goes on.
+    // If round trips become short again, no queue had made them longer, and slow start goes on.
     let mut c = start();
     rounds(&mut c, &[20, 20, 30, 30, 20, 20, 20, 20]);
     assert!(c.in_first_slow_start() && c.cwnd() > 30 * 10 * MSS, "{}", c.cwnd() / MSS);
 }
 
-/// A link of 10 octets per nanosecond behind a queue that only `flows` use: what each connection's octets take there.
+/// Runs `rounds` round trips of `flows` over a link of 10 octets per nanosecond, behind a queue that only they use.
+/// Returns the last round-trip time.
 fn share_a_queue(flows: &mut [Controller], rounds: u32, delay: Duration) -> Duration {
     const BASE: u64 = 2000;
     let mut rtt = 0;
@@ -432,11 +435,11 @@ fn what_waits_in_ones_own_queue_is_bounded() {
         let mut flows = vec![grown(mss); count];
         let unbounded: u32 = flows.iter().map(Controller::cwnd).sum();
         let rtt = share_a_queue(&mut flows, 40, delay);
-        // Of many connections each has the least bound.
+        // With many connections, each has the smallest bound, and the sum of the bounds makes the round trip longer.
         let aim = Duration::from_micros(18)
             .max(Duration::from_nanos(2000 + count as u64 * LEAST_BOUND as u64 / 10));
         assert!(rtt > aim * 9 / 10 && rtt < aim * 5 / 4, "{count} of {mss}: {rtt:?}, windows {unbounded}");
-        // A peer that lost its core for a while is forgiven as soon as it is back.
+        // After a peer has lost its core for a while, the bounds recover in a few rounds.
         for c in &mut flows {
             c.on_round_trip(Duration::from_millis(8), c.allowed(0, 0), delay);
         }
@@ -457,18 +460,19 @@ fn a_bound_lets_whole_trains_go_and_always_something() {
     assert_eq!(c.allowed(least, 18_000), least, "nothing above the bound");
     assert_eq!(c.allowed(least - 1, 18_000), least - 1 + 18_000, "below it a whole train");
     assert_eq!(c.allowed(0, 1 << 30), c.cwnd(), "never more than the congestion window");
-    // Windows smaller than the bound are not changed by it, and nothing grows that does not limit.
+    // The window does not grow while the bound limits sending.
     let before = c.cwnd();
     c.on_ack(&Ack { acked: 1 << 20, ..PLAIN });
     assert_eq!(c.cwnd(), before);
-    // Fast round trips raise it, also where the flight is smaller than the least bound.
+    // A fast round trip raises the bound, even if fewer octets were in flight than the smallest bound.
     c.on_round_trip(Duration::from_micros(3), 1448, delay);
     assert!(c.allowed(0, 0) >= 2 * LEAST_BOUND);
     assert_eq!(controller(Congestion::Cubic).allowed(0, 18_000), 10 * MSS);
 }
 
 proptest! {
-    /// Whatever round trips are measured, a bound is neither below the least one nor above the congestion window.
+    /// Whatever round trips are measured, `allowed` is neither below the smallest bound nor above the congestion
+    /// window.
     #[test]
     fn bounds_stay_sound(rtts in proptest::collection::vec((any::<u64>(), any::<u32>()), 1..50), delay: u32, pipe: u32, train: u32) {
         let mut c = grown(1448);

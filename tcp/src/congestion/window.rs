@@ -43,7 +43,7 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Returns whether nothing has shown yet how much the path carries.
+    /// Returns whether this is the first slow start: no loss and no mark has shown yet how much the path carries.
     pub fn in_first_slow_start(&self) -> bool {
         self.ssthresh == MAX_WINDOW && self.in_slow_start()
     }
@@ -58,8 +58,9 @@ impl Window {
         self.ssthresh = octets.clamp(2 * self.mss, MAX_WINDOW);
     }
 
-    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns what is left for congestion
-    /// avoidance: the octets acknowledged, and whether the window limits sending. `None`: nothing is left.
+    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns the input for congestion avoidance:
+    /// acknowledged octets that slow start has not used, and whether the window limits sending. `None`: slow start
+    /// has used the whole ACK.
     pub fn slow_start(&mut self, ack: &Ack) -> Option<(u32, bool)> {
         // An ACK that reports congestion lets nothing grow (RFC 3168 §6.1.2).
         let limited = ack.limited && !ack.marked;

@@ -26,9 +26,9 @@ impl<B: Buffers> Connection<B> {
         let window = u32::from(s.window) << self.snd_wscale;
         let same_window = window == self.snd_wnd;
         let acked = s.ack - self.snd_una;
-        // RFC 9293 §3.10.7.4, fifth. An ACK that acknowledges more than all before is also newer, although a
-        // retransmitted segment has an old sequence number. Its window may be smaller. If the known window were kept,
-        // it would exceed the right edge by what is newly acknowledged.
+        // RFC 9293 §3.10.7.4, fifth. An ACK that moves SND.UNA is newer than all before, even if its segment is a
+        // retransmission with an old sequence number. Its window must be taken, because the known window, counted
+        // from the new SND.UNA, would reach beyond the right edge that the peer has set.
         if acked > 0 || self.snd_wl1.lt(s.seq) || (self.snd_wl1 == s.seq && self.snd_wl2.le(s.ack)) {
             self.update_window(window, s);
         }
@@ -76,7 +76,8 @@ impl<B: Buffers> Connection<B> {
             && self.recovery == Recovery::None
     }
 
-    /// Returns whether data is missing, or was thought to be.
+    /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, or the ACK has SACK
+    /// blocks.
     #[inline]
     fn is_unquiet(&self, s: &Segment) -> bool {
         let c = &self.cold;
@@ -105,7 +106,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Moves SND.UNA. Returns whether this ends a round trip whose rate is known.
+    /// Moves SND.UNA. Returns whether this ends a round trip whose delivery rate is known.
     fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) -> bool {
         let una = core::mem::replace(&mut self.snd_una, s.ack);
         if (una.0 ^ s.ack.0) >> 30 != 0 {
@@ -151,8 +152,8 @@ impl<B: Buffers> Connection<B> {
         rate.is_some()
     }
 
-    /// Moves long-lived sequence numbers along with SND.UNA. Otherwise they would seem to lie ahead of it after 2^31
-    /// octets. Windows are smaller than 2^30.
+    /// Moves long-lived sequence numbers along with SND.UNA. If left behind, they would seem to lie ahead of SND.UNA
+    /// after 2^31 octets. Windows are smaller than 2^30.
     #[cold]
     fn follow(&mut self) {
         let (una, c) = (self.snd_una, &mut self.cold);

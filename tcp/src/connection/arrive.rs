@@ -173,7 +173,7 @@ impl<B: Buffers> Connection<B> {
             && s.ack == self.snd_nxt
     }
 
-    /// Answers an unacceptable segment with an ACK that tells what would be acceptable.
+    /// Answers an unacceptable segment with an ACK, which tells the peer the sequence numbers that we accept.
     #[cold]
     fn refuse<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if s.has(flag::RST) {
@@ -181,8 +181,9 @@ impl<B: Buffers> Connection<B> {
         }
         let beyond = s.seq.ge(self.rcv_nxt + self.rcv_wnd);
         if s.len() == 0 || s.has(flag::SYN) || beyond {
-            // Keep-alives and window probes need an answer, but two ends that disagree must not exchange them for
-            // ever. A SYN is challenged wherever it lies (RFC 5961 §4.2). No honest peer sends beyond the window.
+            // Keep-alives and window probes need an answer. The rate of answers is limited, because two ends that
+            // disagree would otherwise exchange ACKs for ever. A SYN gets this answer whatever its sequence number
+            // (RFC 5961 §4.2). A segment beyond the window gets it too, because no honest peer sends one.
             self.challenge(cx);
             return;
         }
@@ -203,7 +204,7 @@ impl<B: Buffers> Connection<B> {
             return Fate::Keep;
         }
         if self.only_reads() {
-            return Fate::Keep; // as in TIME-WAIT (RFC 1337): our late ACK may have met a host where the peer is gone
+            return Fate::Keep; // as in TIME-WAIT (RFC 1337): a peer that is gone answers our late ACK with a RST
         }
         cx.net.counters.resets_in += 1;
         Fate::Closed(match self.state {
@@ -212,8 +213,8 @@ impl<B: Buffers> Connection<B> {
         })
     }
 
-    /// Sends a challenge ACK, which a legitimate peer needs and which tells an attacker nothing. Their number is
-    /// limited (RFC 5961 §7).
+    /// Sends a challenge ACK, which a legitimate peer needs and which tells an attacker nothing. The rate of
+    /// challenge ACKs is limited (RFC 5961 §7).
     #[cold]
     pub(super) fn challenge<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let c = &mut self.cold;
@@ -236,7 +237,8 @@ impl<B: Buffers> Connection<B> {
         if !self.flags.has(Flags::FIN) || self.snd_una != self.snd_nxt {
             return None;
         }
-        // Both ends are closed, but our user has data left to read. It is kept as long as FIN-WAIT-2 lasts.
+        // If our user has data left to read, the connection stays for the time of FIN-WAIT-2, although both ends are
+        // closed.
         let unread = !self.cold.parked.is_empty();
         match self.state {
             State::Closing | State::LastAck if unread => self.begin_fin_wait(cx),

@@ -7,9 +7,9 @@ use crate::seq::Seq;
 use crate::wire::{Segment, flag};
 use core::ops::Range;
 
-/// Amount of unacknowledged data, in octets, from which on the ACK is not delayed. A full segment usually has at least
-/// this much. So neither the sender's congestion window nor the memory that it lends instead of copying waits for our
-/// ACK.
+/// Amount of unacknowledged data, in octets, from which on the ACK is not delayed. A full segment usually has at
+/// least this much. The sender's congestion window waits for the ACK. If the sender's stack does not copy its data,
+/// the data's memory is in use until the ACK arrives.
 const MUCH: u32 = 1024;
 
 impl<B: Buffers> Connection<B> {
@@ -21,7 +21,7 @@ impl<B: Buffers> Connection<B> {
         frame: B::Frame,
     ) -> Fate {
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
-            // The peer has sent its FIN, so anything after it is no data.
+            // The peer's FIN has arrived, so these octets are not part of the stream.
             self.flags.set(Flags::ACK);
             return Fate::Keep;
         }
@@ -37,8 +37,8 @@ impl<B: Buffers> Connection<B> {
         if end.gt(limit) {
             at.end -= (end - limit).min(at.len() as u32) as usize;
         } else if s.has(flag::FIN) && self.cold.peer_fin.is_none() && end.ge(self.rcv_nxt) {
-            // A FIN below RCV.NXT, which passes a shut window, does not count, because it would hide the true FIN for
-            // ever.
+            // While the window is shut, a FIN before RCV.NXT can be acceptable. It does not count, because it would
+            // hide the true FIN for ever.
             self.cold.peer_fin = Some(end);
         }
         if seq.lt(self.rcv_nxt) {
@@ -149,8 +149,8 @@ impl<B: Buffers> Connection<B> {
         self.flags.set(Flags::HOLES);
     }
 
-    /// Offers parked data to the handler, which may be able to take it now. Reopens the window by what the handler
-    /// took, and tells the peer if that is worth a segment.
+    /// Offers parked data to the handler, which may be able to take it now. Reopens the window by the octets that the
+    /// handler took, and informs the peer if that is worth a segment.
     pub fn resume<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>) -> Fate {
         if self.cold.parked.is_empty() {
             return Fate::Keep;
@@ -237,8 +237,8 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// Returns whether there is a place for a segment at `seq`: a free one, or that of a segment farther from the
-    /// gap, which is dropped.
+    /// Returns whether there is a place for a segment at `seq`: a free place, or the place of a segment farther from
+    /// the gap, which it then drops.
     fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
         if !cx.net.pressure && cx.net.held.admits(self.held()) {
             return true;

@@ -19,7 +19,7 @@ impl<B: Buffers> Connection<B> {
                 self.echo = flag::ECE;
             }
         } else if marked != (self.echo != 0) {
-            // RFC 8257 §3.2: data from before the change is acknowledged at once, with the old echo.
+            // RFC 8257 §3.2: data from before a change of marks is acknowledged at once, with the old echo.
             if self.owes_ack() {
                 self.send_ack(cx);
             }

@@ -45,8 +45,8 @@ use rack::Rack;
 use rate::Round;
 use repair::{Frto, Undo};
 
-/// Returns the most out-of-order frames that a connection with this receive window holds: as many as half-KiB
-/// segments fill the window.
+/// Returns the largest number of out-of-order frames that a connection with this receive window may hold. This is the
+/// number of 512-octet segments that fill the window, within limits.
 fn held_frames(recv_window: u32) -> u32 {
     (recv_window >> 9).clamp(64, 1 << 16)
 }
@@ -54,9 +54,9 @@ fn held_frames(recv_window: u32) -> u32 {
 /// Most records that one connection may have queued or in flight.
 const MAX_RECORDS: usize = 1 << 16;
 /// Smallest segment size that a peer can make us use, in octets (as in FreeBSD). The peer's MSS option may ask for
-/// less. But every host takes packets of 576 octets (RFC 1122 §3.3.2), and a segment of this size fits a ULPDU of 128
-/// octets, the least that DDP is promised (RFC 5044 §3, MPA-5). A peer that makes us send a segment for every few
-/// octets attacks us.
+/// less. But every host takes packets of 576 octets (RFC 1122 §3.3.2), and a segment of this size holds a ULPDU of
+/// 128 octets, the smallest limit that DDP may get (RFC 5044 §3, MPA-5). A peer that makes us send a segment for
+/// every few octets attacks us.
 const MIN_PEER_MSS: u16 = 216;
 /// The peer's MSS if its SYN has no MSS option (RFC 9293 §3.7.1).
 pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
@@ -106,7 +106,7 @@ pub(crate) struct Cx<'a, T> {
     pub id: ConnId,
 }
 
-/// Flags that every segment needs.
+/// Flags of a connection that are read or set for every segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flags(u8);
 
@@ -211,8 +211,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub waits_for_neighbour: bool,
     /// The next ACK may need a SACK option.
     pub reports: bool,
-    /// The cold part may have a deadline (`hold_until`, `pace_at`, `fin_wait_until`), or time limits of its own
-    /// (`patience`). If not, they are not looked at.
+    /// The cold part may have a deadline, or time limits of its own.
     pub timed: bool,
     /// The connection is in the stack's list of delayed ACKs.
     pub late: bool,
@@ -237,7 +236,7 @@ pub(crate) struct Connection<B: Buffers> {
 pub(crate) struct Cold<B: Buffers> {
     // First line: what to send.
     pub queue: RecordQueue<B::Payload>,
-    /// The next round-trip sample is taken when more than this is acknowledged.
+    /// The next round-trip sample is taken when an ACK goes beyond this sequence number.
     pub sample_at: Seq,
     /// Recovery ends when this is acknowledged. Also the NewReno variable `recover` of RFC 6582.
     pub recover: Seq,
@@ -258,8 +257,8 @@ pub(crate) struct Cold<B: Buffers> {
     pub sampled: bool,
     /// NewReno: a partial ACK has restarted the retransmission timer in this recovery.
     pub partial_acked: bool,
-    /// An ICMP error reported that the peer cannot be reached. This is the reason to report if the peer stays silent
-    /// (RFC 5461).
+    /// An ICMP error or a silent neighbour has shown that the peer cannot be reached. If the peer stays silent, the
+    /// connection ends with this reason (RFC 5461).
     pub soft_error: bool,
     /// Each change of marks is echoed exactly (RFC 8257 §3.2).
     pub exact_echo: bool,
@@ -312,7 +311,7 @@ pub(crate) struct Cold<B: Buffers> {
     pub fin_waits: bool,
     /// The peer's SYN had the window scale option.
     pub peer_scales: bool,
-    /// Accepted, but not welcome yet ([`TcpConfig::wary`]).
+    /// The connection was accepted, and the user has not called `Stack::welcome` yet ([`TcpConfig::wary`]).
     pub newcomer: bool,
 }
 
@@ -482,7 +481,7 @@ impl<B: Buffers> Connection<B> {
         (self.snd_wl1, self.snd_wl2) = (e.irs, e.iss);
         self.begin_sending();
         if e.cookie {
-            // The time when the SYN-ACK was sent is not known.
+            // No sample: the stack does not know when it sent the SYN-ACK.
         } else if e.retries == 0 {
             self.cold.rtt.sample(now - e.sent_at);
         } else {
@@ -491,7 +490,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Starts the state of sending. Only the SYN has been sent so far, and it is acknowledged.
+    /// Prepares the state for sending. So far we have sent only the SYN, and it is acknowledged.
     pub(super) fn begin_sending(&mut self) {
         let c = &mut self.cold;
         c.scoreboard = Scoreboard::new(self.snd_una);

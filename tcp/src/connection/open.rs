@@ -55,7 +55,7 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at = cx.now + self.cold.rtt.rto();
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let crossed = self.state == State::SynReceived;
-        // The options of the peer's SYN are known from what was negotiated.
+        // If the SYNs crossed, the negotiated options tell which of our options the peer's SYN had.
         let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
         let timestamps = with_timestamps.then(|| Timestamps {
             value: self.timestamp(cx.now),
@@ -102,7 +102,8 @@ impl<B: Buffers> Connection<B> {
         let acked = s.has(flag::ACK);
         if acked && (s.ack.le(self.cold.iss) || s.ack.gt(self.snd_nxt)) {
             self.reset_for(cx, s);
-            // The peer answered for an older connection. Our RST has ended that, so the peer will take the next SYN.
+            // The peer answered for an older connection. Our RST has ended the older connection, so the peer will
+            // take the next SYN.
             if self.cold.retries == 0 && !s.has(flag::RST) {
                 self.rtx_at = self.rtx_at.min(cx.now + SYN_AFTER_RST);
             }

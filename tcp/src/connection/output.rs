@@ -120,7 +120,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Sends at the end of a pass. This is all that is due, or only an ACK. An ACK alone does not touch the cold part.
+    /// Sends what is due at the end of a pass. If this is only an ACK, the cold part is not touched.
     #[inline]
     pub(crate) fn flush<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         if self.flags.has(Flags::OUTPUT) || matches!(self.state, State::SynSent | State::SynReceived) {

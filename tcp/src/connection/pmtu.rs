@@ -1,8 +1,8 @@
 //! Path MTU of a connection: reported by routers (RFC 1191, RFC 8201), or found by probing where no router reports it
 //! (RFC 4821 §7.7).
 //!
-//! Large segments that are lost repeatedly are sent in smaller size. Ten minutes after the last reduction, segments
-//! of the full size are tried again. If the first of them is lost, one timeout ends the trial.
+//! If large segments are lost repeatedly, the connection sends smaller ones. Ten minutes after the last reduction, it
+//! tries segments of the full size again. If the first of these is lost, one timeout ends the trial.
 
 use super::repair::Frto;
 use super::{Connection, Cx, Recovery, State, TIMESTAMPS_LEN};
@@ -53,7 +53,7 @@ impl PathMtu {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// Returns the smallest path MTU that is believed.
+    /// Returns the smallest path MTU that a report may set, in octets.
     fn least_mtu(&self) -> u16 {
         if self.key.is_v6() { MIN_MTU } else { 576 }
     }
@@ -75,9 +75,9 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Resends all outstanding segments that are larger than the new size. The path dropped them for their size,
-    /// which is no sign of congestion. So they go again at once, as far as the window allows, and the window stays
-    /// (RFC 8201 §5.4; RFC 1191 §6.4 would wait for the ACK of the first). `before`: the size in which they were
-    /// sent.
+    /// which is no sign of congestion. So they are sent again at once, as far as the window allows, and the window is
+    /// not reduced (RFC 8201 §5.4; RFC 1191 §6.4 would wait for the ACK of the first one). `before`: the size in
+    /// which they were sent.
     fn resend_larger(&mut self, before: u32, now: Time) {
         let (mut seq, end) = (self.snd_una, self.data_sent());
         let mut from = None;
@@ -94,7 +94,7 @@ impl<B: Buffers> Connection<B> {
             seq += len;
         }
         if let Some(from) = from {
-            // The FIN went with the last of these segments.
+            // Up to SND.NXT, because our FIN may have gone with the last of these segments.
             self.cold.scoreboard.lose(from..self.snd_nxt);
         }
         if self.cold.scoreboard.lost() == 0 {

@@ -9,7 +9,7 @@ use crate::time::Time;
 /// Longest time that a peer may delay the ACK of a lone segment, in nanoseconds. Longer delays show up in the
 /// round-trip time.
 const ACK_DELAY: u64 = 25_000_000;
-/// Shortest wait, in nanoseconds, so that two ends that are scheduled in turn do not probe each other.
+/// Shortest wait, in nanoseconds, so that two ends that take turns on a core do not probe each other.
 const SHORTEST: u64 = 1_000_000;
 
 /// A probe that was sent and not answered yet.

@@ -19,7 +19,8 @@ struct Record<P> {
 }
 
 impl<P> Record<P> {
-    /// See [`RecordQueue::segment_len`]. `rest` octets of the record are left from `seq` on.
+    /// Returns the length of the segment at `seq`; see [`RecordQueue::segment_len`]. `rest`: octets of the record
+    /// from `seq` on.
     fn cut(&self, seq: Seq, rest: u32, max: u32, train: u32) -> u32 {
         let unit = u32::from(self.unit);
         let into = seq.since(self.start) % unit;
@@ -31,7 +32,7 @@ impl<P> Record<P> {
     }
 }
 
-/// Limits on what is cut from the queue, in octets.
+/// Limits of the segments that are cut from the queue, in octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Largest segment.
@@ -147,7 +148,7 @@ impl<P: Payload> RecordQueue<P> {
         self.len_at(i, seq, max, train)
     }
 
-    /// Does the same for the record at index `i`, which contains `seq`.
+    /// Like `segment_len`; the record at index `i` contains `seq`.
     fn len_at(&self, i: usize, seq: Seq, max: u32, train: u32) -> u32 {
         let Some(first) = self.records.get(i) else { return 0 };
         let mut len = (first.start + first.len).since(seq);
@@ -200,8 +201,9 @@ impl<P: Payload> RecordQueue<P> {
         len - left
     }
 
-    /// Combines [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces). Returns the length and the unit of
-    /// the first record. If the segment would be longer than `limits.total`, cuts nothing and returns zero.
+    /// Combines [`segment_len`](Self::segment_len) and [`pieces`](Self::pieces). Returns the length of the segment
+    /// and the unit of its first record. If the segment would be longer than `limits.total`, cuts nothing and returns
+    /// zero.
     #[inline(always)]
     pub fn cut<'a>(&'a mut self, seq: Seq, limits: Limits, pieces: &mut Pieces<'a, P>) -> (u32, u16) {
         let Limits { segment, train, total } = limits;

@@ -98,7 +98,7 @@ impl Rack {
 }
 
 impl<B: Buffers> Connection<B> {
-    /// Updates RACK with what an ACK reports as arrived.
+    /// Updates RACK with the octets that an ACK reports as arrived.
     pub(super) fn rack_update(&mut self, now: Time, d: &Delivered, una: Seq) {
         let c = &mut self.cold;
         c.rack.update(d, una, now, c.rtt.min_rtt());

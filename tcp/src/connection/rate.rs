@@ -10,19 +10,19 @@ pub(super) struct Round {
     began: Time,
     /// Octets delivered before it began.
     delivered: u64,
-    /// For some time in this round trip, the window did not limit sending.
+    /// For part of this round trip, the window did not limit sending.
     pub app_limited: bool,
 }
 
 impl Round {
-    /// Ends the round and begins the next one. The caller has seen the ACK of what was sent last when the round
-    /// began. Returns the rate of the ended round; `None` if it is not known.
+    /// Ends the round and begins the next one. The caller has seen the ACK of the last octet that had been sent when
+    /// the round began. Returns the rate of the ended round; `None` if it is not known.
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
         const SECOND: u64 = 1_000_000_000;
         let (time, octets) = ((now - before.began).as_nanos(), delivered - before.delivered);
         let time = u64::try_from(time).unwrap_or(u64::MAX);
-        // A round has at most some windows of octets, far from an overflow.
+        // A round delivers at most a few windows of octets, so nothing overflows.
         let rate = octets.saturating_mul(SECOND).checked_div(time)?;
         (before.began > Time::ZERO).then_some(Rate { octets: rate, app_limited: before.app_limited })
     }

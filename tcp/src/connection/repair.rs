@@ -51,7 +51,7 @@ pub(super) struct Facts {
     pub idle: bool,
     /// It echoes Congestion Experienced (RFC 3168 §6.1).
     pub marked: bool,
-    /// Round-trip time of the newest segment that it acknowledges, in the first slow start; otherwise `None`.
+    /// Round-trip time of the newest segment that it acknowledges; `None` outside of the first slow start.
     pub rtt: Option<Duration>,
     /// It ends a round trip whose delivery rate is known.
     pub turned: bool,
@@ -114,7 +114,7 @@ impl<B: Buffers> Connection<B> {
         c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt, rate });
     }
 
-    /// Detects losses, enters recovery, and lets as much be sent as has arrived (RFC 8985 §6, RFC 6937).
+    /// Detects losses, enters recovery, and allows as much to be sent as has arrived (RFC 8985 §6, RFC 6937).
     fn rack_recovery<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts, d: &Delivered) {
         if self.outstanding() == 0 {
             return;
@@ -159,7 +159,8 @@ impl<B: Buffers> Connection<B> {
 
     /// Handles a duplicate ACK without SACK, outside of recovery.
     fn newreno_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts) {
-        // RFC 6582 §3.2 step 1: duplicates of segments that a timeout or the last recovery sent again do not count.
+        // RFC 6582 §3.2 step 1: duplicate ACKs do not count if a retransmission after a timeout or in the last
+        // recovery may have caused them.
         let news = self.snd_una.gt(self.cold.recover) && self.state != State::SynReceived;
         if news && u32::from(self.dup_acks) >= DUP_THRESH {
             self.enter_fast_recovery(cx, Recovery::NewReno, f.flight);
@@ -216,7 +217,8 @@ impl<B: Buffers> Connection<B> {
         if let Some(u) = &mut self.cold.undo {
             u.pending = u.pending.saturating_add(octets);
             u.sent = true;
-            // The report of a duplicate arrives a round trip after the ACK that ends recovery.
+            // The report of a duplicate arrives a round trip after the ACK that ends recovery, so the state is kept
+            // until then.
             u.until = self.snd_nxt + 1;
         }
     }
@@ -270,7 +272,7 @@ impl<B: Buffers> Connection<B> {
         if !in_recovery {
             return;
         }
-        // The segments that counted as lost are on their way. Their delay is reordering.
+        // The segments that counted as lost are still on their way, because the path reorders segments.
         c.scoreboard.revive_lost();
         c.rack.reordering |= self.recovery == Recovery::Sack;
         c.frto = Frto::Off;

@@ -9,8 +9,8 @@ use crate::net::Net;
 use crate::time::Time;
 use core::time::Duration;
 
-/// A timer this late was not delayed by a busy machine: the stack was not driven, because the process was stopped or
-/// the machine slept. This is not the peer's fault, so its time starts anew.
+/// Delay of a timer that a busy machine does not explain. The stack was not driven for this time, because the process
+/// was stopped or the machine slept. This is not the peer's fault, so the peer's time starts anew.
 const LATE: Duration = Duration::from_secs(1);
 
 fn is_late(deadline: Time, now: Time) -> bool {
@@ -25,7 +25,7 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
-    /// Returns the earliest deadline, or a time before it. Reads only the hot part where nothing is in flight.
+    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
         if self.timed || self.outstanding() > 0 {
@@ -63,7 +63,7 @@ impl<B: Buffers> Connection<B> {
     /// Returns the deadline of the next keep-alive probe; `Time::MAX` if there is none. Only connections with nothing
     /// outstanding are probed, because others retransmit (RFC 9293 §3.8.4). While the peer's window is shut,
     /// keep-alive probes come in addition to window probes, which become rare. When both ends are closed and only our
-    /// user has data left to read, there is nothing to ask for.
+    /// user has data left to read, no probe is needed.
     fn keepalive_at(&self, net: &Net) -> Time {
         match self.keepalive(net) {
             Some(k) if self.outstanding() == 0 && !self.only_reads() => self.keepalive_after(&k),
@@ -78,7 +78,7 @@ impl<B: Buffers> Connection<B> {
         self.timed = !none || c.patience.is_some();
     }
 
-    /// Handles the wheel's entry. Deadlines may have moved since it was made.
+    /// Handles the wheel's entry. Deadlines may have moved since the entry was made.
     pub fn on_timer<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         let now = cx.now;
         if self.cold.fin_wait_until <= now {
@@ -117,7 +117,7 @@ impl<B: Buffers> Connection<B> {
             && let Some(k) = self.keepalive(cx.net)
         {
             if is_late(self.keepalive_at(cx.net), now) {
-                // From here on, the next probe is one interval away.
+                // The probe is sent now and the time starts anew: the next probe is due in one interval.
                 self.heard = now - (k.idle + k.interval * u32::from(self.probes));
             } else if self.probes >= k.count {
                 return self.give_up(cx);
@@ -134,7 +134,7 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// Closes the connection because the peer counts as dead. Sends a RST in case it is not.
+    /// Closes the connection because the peer counts as dead. Sends a RST, because the peer may be alive after all.
     fn give_up<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) -> Fate {
         cx.net.counters.timeouts += 1;
         self.send_reset(cx);

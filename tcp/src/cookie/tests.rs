@@ -36,7 +36,7 @@ fn a_cookie_is_of_one_connection_and_one_time() {
     }
 }
 
-/// Of four million guessed numbers, none is expected to be valid, and fewer than one in 2¹⁸ is.
+/// The chance of each guess is 2⁻²⁸, so hardly any of four million guesses is valid.
 #[test]
 fn guesses_fail() {
     let secret = Secret::new(1);

@@ -51,7 +51,7 @@ fn extensions_are_skipped() {
 #[test]
 fn what_is_refused() {
     let problem = |code, at| Err(Refused6::Problem { code, at, even_group: false });
-    // RFC 5095: type 0, and any type, with segments left.
+    // RFC 5095: routing headers of type 0 or of any other type are refused if segments are left.
     for kind in [0, 2, 4] {
         let mut body = [0; 24];
         (body[0], body[1], body[2], body[3]) = (next::TCP, 2, kind, 1);

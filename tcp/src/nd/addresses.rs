@@ -7,28 +7,29 @@ use crate::time::Time;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 
-/// Probes for an address before it is used, and the time after each. RFC 4862 §5.1 has one probe and a second, for
-/// networks where frames are slow. As with ARP, hosts on a wire answer within a millisecond.
+/// Probes for an address before it is used, and the time after each. RFC 4862 §5.1 sends one probe and waits for a
+/// second, because some networks delay frames. As with ARP, the wait here is shorter, because hosts on a wire answer
+/// within a millisecond.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
 /// Most addresses that we make from routers' prefixes.
 pub(super) const MAX_AUTOMATIC: usize = 8;
-/// Lifetime below which a router cannot reduce that of an address at once (RFC 4862 §5.5.3 e).
+/// Remaining lifetime of an address below which no advertisement can reduce it (RFC 4862 §5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
-/// A link-local address that stands for any of them, as a target that link-local addresses can send to.
+/// A link-local destination that stands for all others when a source address is looked up.
 pub(super) const ANY_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The network is being asked whether another host has it.
+    /// The network is being asked whether another host has the address.
     Tentative {
         probes: u8,
         next: Time,
         nonce: [u8; 6],
     },
     Usable,
-    /// Another host has it.
+    /// Another host has the address.
     Duplicate,
 }
 
@@ -114,7 +115,7 @@ impl Inet6 {
         self.contested_address = Some(own.ip);
         if own.is_tentative() {
             own.state = State::Duplicate;
-            // The loss of an automatic address is no conflict to report.
+            // Only conflicts of configured addresses are reported, not the loss of an automatic one.
             if !own.automatic {
                 self.conflict = Some(by);
             }
@@ -180,7 +181,7 @@ impl Inet6 {
         let same = |a: &&mut super::Own| a.automatic && a.ip.to_bits() >> 64 == network;
         if let Some(own) = self.own.iter_mut().find(same) {
             own.preferred_until = now + preferred;
-            // A false message must not be able to take an address away at once (§5.5.3 e).
+            // A forged advertisement must not be able to take an address away at once (§5.5.3 e).
             let rest = own.valid_until.since(now);
             let valid = if valid > TWO_HOURS || valid > rest { valid } else { rest.min(TWO_HOURS) };
             own.valid_until = now + valid;

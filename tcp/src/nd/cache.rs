@@ -71,7 +71,7 @@ impl neighbours::Entry for Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub target: Ipv6Addr,
-    /// MAC address of the station to ask alone, which had the address; `None`: ask the group.
+    /// Last known MAC address of the neighbour, to which the solicitation goes; `None`: it goes to the group.
     pub directly: Option<[u8; 6]>,
 }
 
@@ -181,7 +181,7 @@ impl Cache {
     pub fn next_ask(&mut self) -> Option<Ask> {
         loop {
             let i = self.asks.pop()?;
-            // Another neighbour may have the place by now and may be asked for itself.
+            // Another neighbour may have the place by now. It is asked only if it has a request of its own.
             let Some(e) = self.places.get_mut(i).filter(|e| e.asked) else { continue };
             e.asked = false;
             return Some(Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) });

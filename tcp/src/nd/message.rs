@@ -98,7 +98,7 @@ fn link_layer(kind: u8, mac: [u8; 6]) -> [u8; 8] {
     [kind, 1, a, b, c, d, e, f]
 }
 
-/// Returns a solicitation for a neighbour, to the group of its address or to the station that had it.
+/// Returns a solicitation for a neighbour, sent to the group of its address or to its last known MAC address.
 pub(crate) fn solicitation(
     mac: [u8; 6],
     src: Ipv6Addr,
@@ -178,7 +178,8 @@ pub(crate) fn options(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     rest.is_empty().then_some(found)
 }
 
-/// Returns the Ethernet address in an option of the given kind; `None` unless it is a station's.
+/// Returns the Ethernet address in an option of the given kind; `None` if the option is missing or its address is not
+/// a unicast address.
 pub(crate) fn mac_in(options: &[(u8, &[u8])], kind: u8) -> Option<[u8; 6]> {
     let (_, body) = options.iter().find(|(k, _)| *k == kind)?;
     let mac: [u8; 6] = *body.first_chunk()?;

@@ -1,8 +1,8 @@
 //! IPv6 on the link: our addresses and whether another host has them, neighbours, routers, and the groups that we
 //! join (RFC 4861, RFC 4862, RFC 3810).
 //!
-//! This module does no I/O: messages are passed in, frames to send wait in a bounded queue, and there is one next
-//! deadline. Redirects are ignored, because with them any node of the link could divert a host's packets.
+//! This module does no I/O: the caller passes in messages, takes frames to send from a bounded queue, and asks for
+//! the next deadline. Redirects are ignored, because with them any node of the link could divert a host's packets.
 
 mod addresses;
 mod audit;
@@ -24,8 +24,8 @@ use message::{Envelope, advert, kind, option};
 use router::{Prefix, Router};
 use std::collections::VecDeque;
 
-/// Most frames that wait to be sent. A frame without a place is dropped; the next solicitation or report makes up for
-/// it.
+/// Most frames that wait to be sent. A frame that finds the queue full is dropped; the next solicitation or report
+/// replaces it.
 const MAX_WAITING: usize = 64;
 /// Time between the two reports of groups that we have joined (RFC 3810 §9.11).
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
@@ -46,8 +46,8 @@ pub(crate) struct Arrival<'a> {
 /// The state of IPv6 in a stack.
 pub(crate) struct Inet6 {
     mac: [u8; 6],
-    /// Another stack of the device speaks for our addresses. This one follows the messages and only asks for
-    /// neighbours.
+    /// Another stack of the device speaks for our addresses. This stack learns from all messages, but sends only
+    /// solicitations for neighbours.
     silent: bool,
     /// If false, there is no IPv6: no addresses, and nothing is sent or accepted.
     enabled: bool,
@@ -175,7 +175,7 @@ impl Inet6 {
         let scope = is_link_local(dst);
         let usable = self.own.iter().filter(|a| a.is_usable() && is_link_local(a.ip) == scope);
         let rank = |a: &&Own| (!a.is_deprecated(), (a.ip.to_bits() ^ dst.to_bits()).leading_zeros());
-        // Among equals, the first one wins.
+        // Of addresses with equal ranks, the first one is taken.
         usable.rev().max_by_key(rank).map(|a| a.ip)
     }
 
@@ -403,8 +403,8 @@ impl Inet6 {
             return None;
         }
         let own = self.report_at.min(self.solicit_at).min(self.review_at);
-        // A tick later, because a step that is due at once may have become due in a tick that has been handled
-        // already.
+        // One tick after `reached` at the earliest, because a step that is due at once may belong to a tick that has
+        // already been handled.
         let own =
             (own < Time::MAX).then(|| crate::timer::round_up(own.max(self.reached) + crate::timer::TICK));
         self.cache.next_deadline().into_iter().chain(own).min()
@@ -430,7 +430,7 @@ impl Inet6 {
         None
     }
 
-    /// Returns whether our addresses are ours to use.
+    /// Returns whether our addresses may be used, or which host has one of them.
     pub fn claim(&self) -> Claim {
         match self.conflict {
             Some(mac) => Claim::Conflict(mac),

@@ -84,7 +84,7 @@ impl Inet6 {
         let router_lifetime = Duration::from_secs(u16::from_be_bytes([fields[6], fields[7]]).into());
         let reachable = u64::from(u32::from_be_bytes([fields[8], fields[9], fields[10], fields[11]]));
         if reachable != 0 {
-            // Bounded, so that no router makes us ask all the time or never.
+            // Bounded, so that no router can make us ask neighbours all the time or never.
             self.cache.reachable = Duration::from_millis(reachable).clamp(REACHABLE / 10, REACHABLE * 10);
         }
         self.routers.retain(|r| r.ip != a.src || !router_lifetime.is_zero());

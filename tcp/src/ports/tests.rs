@@ -76,7 +76,7 @@ fn connections_to_one_peer_differ_and_run_out() {
     p.release(40_000, peer(2));
 }
 
-/// RFC 6056 §3.3: of two adjacent ports that fit, neither takes the share of the other.
+/// RFC 6056 §3.3: two adjacent ports that fit are chosen equally often.
 #[test]
 fn ports_that_fit_are_chosen_equally_often() {
     let mut p = LocalPorts::new(3);
@@ -123,7 +123,7 @@ fn members(scope: Scope) -> Vec<IpAddr> {
 }
 
 proptest! {
-    /// Reservations of a port succeed exactly as long as no address belongs to two of them.
+    /// A reservation of a port succeeds if and only if it shares no address with an earlier reservation of the port.
     #[test]
     fn scopes_are_sets_of_addresses(scopes in prop::collection::vec(scope(), 1..8)) {
         let mut ports = LocalPorts::new(1);
@@ -167,7 +167,7 @@ fn stacks_share_ports() {
 }
 
 proptest! {
-    /// With a single stack, shared ports behave like unshared ones, except for the ports that are chosen.
+    /// With a single stack, shared ports behave like unshared ones, except that they choose other ports.
     #[test]
     fn shared_ports_do_as_others(
         steps in proptest::collection::vec((0..5u8, 0..3u16, 0..3u16, 0..4usize), 1..60),

@@ -155,7 +155,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Compared with one flag per octet, across the wrap of sequence numbers.
+    /// The queue agrees with a model that has one flag per octet, also across the wrap of sequence numbers.
     #[test]
     fn agrees_with_a_map_of_octets(base in prop_oneof![any::<u32>(), Just(u32::MAX - 200)], steps in prop::collection::vec(step(), 1..120)) {
         const N: usize = 512;
@@ -237,7 +237,7 @@ proptest! {
 }
 
 proptest! {
-    /// Overlapping segments with different contents: held octets never change, and neither do delivered ones.
+    /// Overlapping segments with different contents never change octets that are held or delivered.
     #[test]
     fn what_came_first_stays(base in any::<u32>(), arrivals in prop::collection::vec((1u32..300, 1u32..60), 1..80), fill in 0u32..120) {
         let mut q: Reassembly<Bytes> = Reassembly::new(1000);

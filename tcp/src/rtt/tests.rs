@@ -82,7 +82,7 @@ fn doubling_ends_at_the_maximum() {
         e.back_off();
         assert_eq!((e.rto(), e.backoff()), (ms(rto), backoff)); // RFC 6298 (5.5)
     }
-    // The RTO exceeds the maximum once, if the maximum is no power of two times the first RTO.
+    // If the maximum is no power of two times the first RTO, the last doubling would exceed it.
     let mut e = RttEstimator::new(&RttConfig { max: ms(3000), ..config(1) });
     for backoff in [1, 2, 2] {
         e.back_off();

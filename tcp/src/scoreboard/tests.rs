@@ -73,7 +73,8 @@ fn what_goes_again_together_is_one_run() {
         s.sent_again(Seq(1000 + 100 * i)..Seq(1100 + 100 * i), at(31));
     }
     assert_eq!((s.runs.len(), s.lost()), (16, 1500));
-    // It is not merged with octets that were sent again at another time, or sent for the first time.
+    // A run that was sent again is not merged with octets that were sent again at another time, or sent for the first
+    // time.
     s.sent_again(Seq(1500)..Seq(1600), at(32));
     s.sent(Seq(3100), at(32));
     assert_eq!((s.runs.len(), s.lost()), (17, 1400));
@@ -89,7 +90,7 @@ fn sacked_or_lost_is_disturbed() {
     let mut lost = with(&[]);
     lost.on_timeout(at(0));
     assert!((lost.sacked(), lost.lost()) == (0, 100) && lost.is_disturbed());
-    // Equal amounts of both count as disturbed as well.
+    // The scoreboard is also disturbed if as many octets are SACKed as are lost.
     let mut s = with(&[(1100, 1200)]);
     s.on_timeout(at(0));
     assert!(s.sacked() == s.lost() && s.is_disturbed());
@@ -107,9 +108,9 @@ fn three_ranges_or_more_than_two_segments_mean_loss() {
 #[test]
 fn what_was_sent_before_what_arrived_is_lost_in_time() {
     let mut s = with(&[(1300, 1400)]);
-    // 1300..1400 was sent at 4 ms and took 10 ms; 2 ms of reordering are tolerated.
+    // 1300..1400 was sent at 4 ms and took 10 ms; the reordering window is 2 ms.
     let (lost, due) = found(&mut s, &yardstick(4, 1400, 12, 14));
-    assert_eq!((lost, due), (200, Some(at(15)))); // sent at 1 and 2 ms; the one of 3 ms has 1 ms left
+    assert_eq!((lost, due), (200, Some(at(15)))); // lost: sent at 1 and 2 ms; the segment sent at 3 ms has 1 ms left
     assert_eq!(s.next_lost(), Some(Seq(1000)..Seq(1200)));
     let (lost, due) = found(&mut s, &yardstick(4, 1400, 12, 15));
     assert_eq!((lost, due, s.lost()), (100, None, 300));
@@ -198,7 +199,7 @@ fn ranges_are_bounded() {
     assert_eq!((s.ranges, s.sacked()), (MAX_RANGES - 2, MAX_RANGES + 6));
 }
 
-/// The same with one entry per octet.
+/// A model of the scoreboard with one entry per octet.
 #[derive(Clone)]
 struct Model {
     una: u32,
@@ -304,7 +305,7 @@ proptest! {
                     let (lost, due) = found(&mut s, &y);
                     let before = m.count(Fate::Lost);
                     let mut latest = None;
-                    // Octets of a run count with the end of the run.
+                    // The scoreboard compares the end of a run, so the model compares it for each of its octets.
                     let mut start = m.una;
                     for run in s.runs.clone() {
                         m.each(start..run.end.0, |o| {

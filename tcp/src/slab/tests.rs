@@ -48,7 +48,7 @@ fn no_id_is_zero_even_after_all_generations() {
 #[derive(Clone, Debug)]
 enum Step {
     Insert,
-    /// Selects one of the entries, or one of all indices so far.
+    /// `Remove` selects one of the entries, `RemoveAny` one of all indices so far.
     Remove(prop::sample::Index),
     RemoveAny(prop::sample::Index),
     Change(prop::sample::Index),

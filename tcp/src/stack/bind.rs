@@ -17,8 +17,8 @@ pub(super) struct LocalEnd {
 
 impl<B: Buffers> Stack<B> {
     /// Reserves a port of a local address. An unspecified address stands for all addresses of its family, and `::`
-    /// for those of both families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all addresses of the
-    /// family that it leads to ([`destination`](Self::destination)). Port zero asks for any free port.
+    /// stands for all addresses of both families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all
+    /// addresses of the family that [`destination`](Self::destination) leads to. Port zero asks for any free port.
     ///
     /// # Errors
     /// The address is not ours, the port is taken, or no port is free.
@@ -90,7 +90,7 @@ impl<B: Buffers> Stack<B> {
     /// device share the backlog in equal parts.
     ///
     /// # Errors
-    /// The reservation does not exist, or it listens already.
+    /// The reservation does not exist, or it already has a listener.
     pub fn listen(&mut self, id: BindId, backlog: usize) -> Result<(), ListenError> {
         let backlog = backlog.div_ceil(self.net.cfg.steering.stacks());
         let binding =
@@ -161,8 +161,9 @@ impl<B: Buffers> Stack<B> {
         }
         self.ports.connect_from(port, remote).map_err(|_| ConnectError::InUse(port))?;
         let mut end = LocalEnd { key: key(port), port: PortFrom::Binding, above: None };
-        // Above this limit, the old connection's last segments cannot be confused with what the peer may remember, as
-        // when the peer reopens the connection (RFC 9293 §3.6.1).
+        // With an initial sequence number above this limit, the peer cannot confuse new segments with those of the
+        // old connection that it may remember. The same rule applies when the peer reopens the connection (RFC 9293
+        // §3.6.1).
         if let Some(Place::TimeWait(index)) = self.table.get(end.key).map(Place::unpack) {
             end.above = self.timewaits.get(index).map(TimeWait::next_sequence);
             self.end_timewait(index);
@@ -198,8 +199,8 @@ impl<B: Buffers> Stack<B> {
         self.home(to.ip()).map_or(to, |home| SocketAddr::new(home, to.port()))
     }
 
-    /// Returns the address of ours that a loopback address leads to; `None` for any other address. It is the first of
-    /// the same family, link-local addresses last. If there is none, it is one of the other family.
+    /// Returns the address of ours that a loopback address leads to; `None` for any other address. It is our first
+    /// address of the same family, or of the other family if there is none. Link-local addresses come last.
     fn home(&self, ip: IpAddr) -> Option<IpAddr> {
         let ip = ip.to_canonical();
         if !ip.is_loopback() {

@@ -5,7 +5,7 @@ use crate::ecn;
 use crate::seq::Seq;
 use crate::wire::Timestamps;
 
-/// The newest of several ACKs of one connection, each of which acknowledged more than the one before.
+/// The newest of several ACKs of one connection. Each of these ACKs acknowledged more than the one before.
 pub(super) struct Acks {
     /// The connection; [`NOBODY`]: no ACK waits.
     index: u32,
@@ -51,8 +51,7 @@ impl<B: Buffers> Stack<B> {
         self.taking_over = false;
     }
 
-    /// Returns the entry of these addresses, which is usually the connection of the last segment; `None` if there is
-    /// none.
+    /// Returns the table entry of `key`; `None` if there is none. It is usually the connection of the last segment.
     #[inline(always)]
     pub(super) fn find(&self, key: Key) -> Option<Place> {
         if self.connections.get(self.last).is_some_and(|c| c.key == key) {
@@ -123,8 +122,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 
 impl Acks {
     /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns
-    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one or the segment has data and
-    /// no news.
+    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one, or the segment has data and
+    /// its ACK is [no news](Connection::is_no_news).
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;

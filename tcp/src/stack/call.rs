@@ -1,4 +1,4 @@
-//! The context of one call from outside, and what it does to connections.
+//! The context of one call from outside, and the effects of the call on connections.
 
 use super::*;
 use crate::sabotage::{Rule, broken};

@@ -5,11 +5,11 @@ use crate::wire::{ETHERNET, IPV4};
 use arrayvec::ArrayVec;
 use core::net::Ipv6Addr;
 
-/// Below this number, connections are in the cache anyway.
+/// Number of connections below which all of them are in the CPU cache anyway.
 const CROWD: usize = 256;
 /// Octets of an IPv6 header.
 const IPV6: usize = 40;
-/// Most frames of a burst that are looked at.
+/// Number of frames of a burst, from its start, for which memory is prefetched.
 const MOST: usize = 64;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;

@@ -1,4 +1,4 @@
-//! ICMP: echo, and errors about what we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
+//! ICMP: echo, and errors about packets that we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
 
 use super::*;
 use crate::sabotage::{Rule, broken};
@@ -62,8 +62,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Hands the frame to the stack of the device that owns the connection in question, and returns true, if that is
-    /// another stack.
+    /// If another stack of the device owns the connection in question, hands the frame to that stack and returns
+    /// true.
     pub(super) fn leaves_to_quoted(
         &mut self,
         sender: SocketAddr,
@@ -106,9 +106,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, scratch, loopback);
     }
 
-    /// Takes the report that a segment of ours could not be delivered. An error that waiting cannot mend closes a
-    /// connection that is being opened, and no other. Any other error is remembered as the reason to report if the
-    /// peer stays silent (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
+    /// Takes the report that a segment of ours could not be delivered. A permanent error closes a connection only
+    /// while it is being opened. In all other cases the connection remembers the error and reports it as the reason
+    /// if the peer stays silent (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
     fn unreachable(&mut self, q: &Quote) {
         let Some(index) = self.stack.quoted(q) else { return };
         self.with(index, |c, cx, _| {
@@ -136,13 +136,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the connection whose segment an error quotes; `None` if the error is not to be believed.
+    /// Returns the connection whose segment an error quotes; `None` if the error is not believed.
     fn quoted(&self, q: &Quote) -> Option<u32> {
         if q.src == self.net.ip.to_bits() { self.sender_of(q.key, q.seq) } else { None }
     }
 
-    /// Returns the connection that sent the segment which an error quotes. `None` unless the quoted octets are in
-    /// flight, because other errors are not believed (RFC 5927 §4.1).
+    /// Returns the connection that sent the segment which an error quotes. `None` if the quoted octets are not in
+    /// flight, because such an error may be forged (RFC 5927 §4.1).
     pub(super) fn sender_of(&self, key: Key, seq: Seq) -> Option<u32> {
         let Some(Place::Connection(index)) = self.table.get(key).map(Place::unpack) else { return None };
         let c = self.connections.get(index)?;
@@ -156,7 +156,7 @@ struct Quote {
     mtu: u16,
     /// Address that the segment was sent from.
     src: u32,
-    /// The connection, as its sender sees it.
+    /// The connection, as the sender of the segment sees it.
     key: Key,
     seq: Seq,
 }

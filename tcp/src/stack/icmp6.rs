@@ -1,4 +1,4 @@
-//! ICMPv6: echo, errors about what we sent, and errors that we send (RFC 4443).
+//! ICMPv6: echo, errors about packets that we sent, and errors that we send (RFC 4443).
 
 use super::ipv6::Complaint;
 use super::*;
@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             net.counters.malformed += 1;
             return;
         }
-        // While an address is only tentative, duplicate address detection alone may use it.
+        // While an address is tentative, only duplicate address detection may use it.
         let tentative = !ip.dst.is_multicast() && !net.inet6.is_own(ip.dst);
         match message[0] {
             kind::LISTENER_QUERY
@@ -101,7 +101,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, &message::frame(&envelope, message), loopback);
     }
 
-    /// Reports to the sender of a packet what is wrong with it. Stays silent if the message could cause a loop or reach
+    /// Reports a fault of a packet to the packet's sender. Stays silent if the message could cause a loop or reach
     /// many hosts (RFC 4443 §2.4 e).
     pub fn complain6(&mut self, frame: &B::Frame, ip: &Ip6, c: Complaint) {
         if self.leaves_to_speaker(frame) {
@@ -109,7 +109,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         let frame = frame.bytes();
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
-        // The packet is an error, or cannot be told from one.
+        // The packet is an ICMP error, or too short to tell.
         let about_error = ip.protocol == next::ICMP
             && frame.get(ip.payload.start).is_none_or(|kind| *kind < kind::ECHO_REQUEST);
         if is_no_host(ip.src) || group && !c.even_group || about_error {
@@ -127,8 +127,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.send_icmp6(dst_mac, ip, &m);
     }
 
-    /// Does the same as `unreachable` of IPv4. An error that waiting cannot mend closes a connection only while it is
-    /// being opened.
+    /// Like `unreachable` of IPv4: a permanent error closes a connection only while it is being opened.
     fn unreachable6(&mut self, code: u8, q: &Quote6) {
         const PROHIBITED: u8 = 1;
         const POLICY: u8 = 5;
@@ -144,7 +143,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         });
     }
 
-    /// Lowers the path MTU (RFC 8201 §4). A value below what every link carries counts as [`MIN_MTU`].
+    /// Lowers the path MTU (RFC 8201 §4). A value below [`MIN_MTU`], which every link carries, counts as [`MIN_MTU`].
     fn too_big(&mut self, q: &Quote6, mtu: u16) {
         self.with_sender_of(q, |c, cx| {
             c.lower_mtu(mtu, cx.now);

@@ -22,7 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.receive_tcp6(frame, &ip, path);
         }
         self.settle_acks();
-        // The address pairs in `paths` were checked when they were added. All others are checked here.
+        // The address pairs in `paths` were checked when they were added. All other pairs are checked here.
         let net = &mut self.stack.net;
         let inet = &net.inet6;
         let group = ip.dst.is_multicast();
@@ -94,7 +94,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             Refused6::Ignore => counters.unknown_protocol += 1,
             Refused6::Fragment { first } => {
                 counters.fragments += 1;
-                // We never reassemble fragments. Tell the sender at once instead of after a minute.
+                // We never reassemble fragments, so the report does not wait for the reassembly timeout of a minute.
                 if first {
                     self.complain6(frame, ip, Complaint::REASSEMBLY);
                 }

@@ -43,14 +43,15 @@ pub struct Stack<B: Buffers> {
     /// The entry for each pair of addresses and ports.
     table: Table,
     connections: Slab<Connection<B>>,
-    /// The connection of the last segment, unless that has ended.
+    /// The connection of the last segment, unless the connection has ended.
     last: u32,
     /// ACKs of the present burst that have not been counted.
     acks: Acks,
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have data to send.
     work: VecDeque<u32>,
-    /// Connections that owe a delayed ACK, and its deadline; the earliest first. An entry may be void.
+    /// Connections that owe a delayed ACK, and its deadline; the earliest first. An entry is void if the connection
+    /// has sent the ACK or ended.
     late: VecDeque<(u32, Time)>,
     bindings: Slab<Binding>,
     /// Listening bindings, by port.
@@ -70,7 +71,7 @@ pub struct Stack<B: Buffers> {
     taking_over: bool,
 }
 
-/// The meaning of a table entry. Packed: the kind in the two highest bits, then the index.
+/// The meaning of a table entry. Its packed form has the kind in the two highest bits and the index in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Connection(u32),
@@ -78,7 +79,8 @@ enum Place {
     TimeWait(u32),
 }
 
-/// Replaces the EtherType of a frame of another VLAN. In Ethernet, this value is a length.
+/// Stands in place of the EtherType for a frame of another VLAN. No EtherType has this value, because Ethernet uses
+/// small values as lengths.
 const OTHER_VLAN: u16 = 0;
 
 const INDEX: u32 = (1 << 30) - 1;
@@ -117,13 +119,13 @@ pub enum ConnectError {
     /// The local address is of the other family.
     #[error("the local address cannot reach {0}: it is of the other family")]
     Family(IpAddr),
-    /// This local port has a connection to that port of the peer already.
+    /// The local port already has a connection to this address and port of the peer.
     #[error("port {0} has a connection to this peer already")]
     InUse(u16),
-    /// By its addresses, the connection belongs to another stack of the device. Open it there.
+    /// Another stack of the device owns connections with these addresses. Open the connection there.
     #[error("the connection belongs to engine {0} of the device")]
     Elsewhere(usize),
-    /// All local ports that lead to this stack are taken.
+    /// All local ports for which this stack would be the owner are taken.
     #[error("no free local port")]
     NoPort,
     /// The process has no file descriptor left. A connection over the kernel's sockets takes one.
@@ -280,14 +282,14 @@ impl<B: Buffers> Stack<B> {
     pub fn claim_address(&mut self, now: Time) {
         if !self.net.ip.is_unspecified() {
             self.net.arp.claim_address(now);
-            // At once, because `advance` may have run already in this tick.
+            // Sends the first probe now, because `advance` may have run already in this tick.
             self.net.arp.advance_claim(now);
         }
         self.net.inet6.claim_addresses(now);
         self.net.inet6.advance(now);
     }
 
-    /// Returns whether our addresses are ours to use.
+    /// Returns whether our addresses may be used, or which host has one of them.
     pub fn claim(&self) -> Claim {
         match (self.net.arp.claim(), self.net.inet6.claim()) {
             (Claim::Held, other)
@@ -394,7 +396,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Enters something into the table under its addresses.
+    /// Adds an entry to the table.
     fn enter(&mut self, key: Key, place: Place) {
         self.net.key_used(key);
         self.table.insert(key, place.pack());

@@ -29,8 +29,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
-                // Between the stacks of a device, a segment on a shorter way may overtake the first ACK: data, or the
-                // ACK of a second SYN-ACK. The first ACK opens the connection, and the peer retransmits the data.
+                // Between the stacks of a device, data or the ACK of a second SYN-ACK may overtake the first ACK on a
+                // shorter way, so this is no reason for a RST. The first ACK opens the connection, and the peer
+                // retransmits the data.
                 None if !self.stack.net.cfg.steering.is_alone() => {}
                 None => self.refuse(&incoming),
             },
@@ -39,8 +40,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Hands the segment to the stack of the device that owns its addresses, and returns true, if that is another
-    /// stack.
+    /// If another stack of the device owns the segment's addresses, hands the frame to that stack and returns true.
     #[inline]
     fn leaves_to_owner(&mut self, incoming: &Incoming<'_, B::Frame>) -> bool {
         let Some(owner) = self.stack.other_owner(incoming.key) else { return false };
@@ -59,7 +59,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.now < self.stack.cookies_until && !self.stack.is_full()
     }
 
-    /// Returns the half-open connection that a SYN at `listener` asks for, or that the SYN before an ACK asked for.
+    /// Returns the half-open connection for a SYN to `listener`, or for the SYN that must have preceded an ACK.
     fn conceive(&self, listener: BindId, incoming: &Incoming<'_, B::Frame>, mac: [u8; 6]) -> Embryo {
         let (key, s) = (incoming.key, incoming.segment);
         Embryo {
@@ -106,7 +106,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.repeat_syn_ack(index);
     }
 
-    /// Answers with a SYN-ACK that holds a cookie and is not remembered.
+    /// Answers with a SYN-ACK that holds a cookie. The stack keeps no state.
     fn send_cookie(&mut self, mut e: Embryo) {
         e.cookie = true;
         e.syn.ecn = false;
@@ -120,8 +120,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         send_syn_ack(net, self.now, &e, self.tx);
     }
 
-    /// Takes the ACK of a SYN-ACK that was not remembered. Returns `e` as it was when the SYN-ACK was sent; `None` if
-    /// none was.
+    /// Takes the ACK of a SYN-ACK that held a cookie. Returns `e` as it was when that SYN-ACK was sent; `None` if the
+    /// ACK holds no valid cookie.
     fn eat_cookie(&mut self, mut e: Embryo, s: &Segment) -> Option<Embryo> {
         (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
         let Some(mss) = self.stack.cookies(&e).check(self.now, e.iss) else {
@@ -179,8 +179,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let Some(e) = self.stack.embryos.get_mut(index) else { return };
         if s.has(flag::SYN) || !in_window {
             // This is the peer's SYN again, or a segment that does not fit. Our SYN-ACK tells the peer what we
-            // expect. The MAC address of the first SYN may have been damaged on the way, because no checksum covers
-            // it.
+            // expect. It goes to the MAC address of the repeated SYN, because that of the first SYN may have been
+            // damaged on the way: no checksum covers it.
             if s.has(flag::SYN)
                 && s.seq == e.irs
                 && let Some(mac) = incoming.source_mac()
@@ -207,9 +207,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.stack.net.counters.syn_backlog_full += 1;
     }
 
-    /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old. The genuine
-    /// one must not be kept out, whichever it is. That would happen if we kept answering only to the MAC address of
-    /// the first SYN. So the second SYN gets a cookie, and the answer that comes back first opens the connection.
+    /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old, and the stack
+    /// does not know which. If it answered only the first SYN, it could keep the genuine one out. So the second SYN
+    /// gets a cookie, and the answer that comes back first opens the connection.
     fn answer_rival(&mut self, listener: BindId, incoming: &Incoming<'_, B::Frame>) {
         let Some(mac) = incoming.source_mac() else { return };
         let rival = self.conceive(listener, incoming, mac);

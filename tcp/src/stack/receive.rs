@@ -18,7 +18,7 @@ impl<F: Frame> Incoming<'_, F> {
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the EtherType after a frame's tag, and the offset of what the frame carries. The EtherType is
+    /// Returns the EtherType after a frame's VLAN tag, and the offset of the frame's payload. The EtherType is
     /// [`OTHER_VLAN`] if the tag is that of another VLAN, and `None` if the frame is too short. A tag of VLAN zero
     /// means only a priority (IEEE 802.1Q), so stacks without a VLAN accept it.
     fn untag(&self, frame: &[u8]) -> (Option<u16>, usize) {
@@ -139,7 +139,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.dispatch(Incoming { key, segment: &segment, frame });
     }
 
-    /// Passes a segment to the entry `place`, which has its addresses; `None` if no entry has them. Segments that take
+    /// Passes a segment to the table entry `place` of its addresses; `None`: there is no entry. Segments that take
     /// the short path do not come here.
     #[inline(never)]
     pub fn arrive_at(&mut self, place: Option<Place>, incoming: Incoming<'_, B::Frame>) {

@@ -84,7 +84,7 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Sets time limits for one connection. `None`: those of the configuration.
+    /// Sets time limits for one connection. `None`: the limits of the configuration apply.
     pub fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
         if let Some(c) = self.get_mut(conn) {
             c.cold.patience = patience.map(Box::new);
@@ -177,8 +177,8 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, Connection::unacked)
     }
 
-    /// Returns the number of records, queued or in flight, that the peer has not acknowledged. Each keeps its
-    /// buffers.
+    /// Returns the number of records, queued or in flight, that the peer has not acknowledged. Each of these records
+    /// keeps its buffers.
     pub fn records(&self, conn: ConnId) -> usize {
         self.get(conn).map_or(0, Connection::records)
     }
@@ -222,8 +222,8 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Frees receive buffers when the link is about to run out of them. Every connection drops the farther half of
-    /// its out-of-order frames. The peers have SACKs for these frames but will send them again (RFC 2018 §8). Octets
-    /// that were acknowledged cumulatively are never dropped.
+    /// its out-of-order frames. The peers have SACKs for these frames, but send them again when no ACK covers them
+    /// (RFC 2018 §8). Octets that were acknowledged cumulatively are never dropped.
     pub fn give_back_held(&mut self) {
         for index in self.net.held.holders() {
             let Some(c) = self.connections.get_mut(index) else { continue };

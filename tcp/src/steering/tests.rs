@@ -74,7 +74,7 @@ fn the_hash_of_these_tests_is_that_of_nics() {
 }
 
 proptest! {
-    /// Addresses of either family, but never mixed, because a NIC hashes no mixture.
+    /// Both addresses are of one family, because a NIC hashes the addresses of one packet.
     #[test]
     fn owners_are_those_that_a_nic_chooses(
         v6: bool, ips: (u128, u128), ports: (u16, u16), stacks in 2..=MAX_STACKS, key: u16, log in 0u32..=16,

@@ -94,8 +94,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Compared with a map that is scanned: never early, never more than two ticks late, no deadline lost and none
-    /// reported twice.
+    /// Compared with a map that is scanned, the wheel is never early and never more than two ticks late. It loses no
+    /// deadline and reports none twice.
     #[test]
     fn behaves_like_a_map(origin in span(), steps in prop::collection::vec(step(), 1..200)) {
         let mut now = Time(origin);

@@ -98,7 +98,7 @@ fn finish_tcp(b: &mut [u8; TCP_MAX], c: &Common, own: Own, len: usize, payload_s
 /// Template of Ethernet, IPv4 and TCP headers.
 pub(crate) struct HeaderTemplate {
     bytes: [u8; START + IPV4 + TCP_MAX],
-    /// Offset of the frame, which begins earlier with a VLAN tag.
+    /// Offset of the frame in `bytes`. With a VLAN tag the frame begins earlier.
     begin: usize,
     /// Sum of the constant part of the IPv4 header.
     ip_sum: u32,
@@ -121,8 +121,8 @@ impl HeaderTemplate {
         HeaderTemplate { bytes, begin, ip_sum, pseudo_sum: address + u32::from(PROTO_TCP) }
     }
 
-    /// Begins a series of segments that have these fields in common, except for sequence number and flags. No other
-    /// series may begin before the last segment of this one.
+    /// Begins a series of segments that differ from `t` only in sequence number and flags. No other series may begin
+    /// before the last segment of this series.
     #[inline]
     pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();
@@ -152,8 +152,8 @@ impl HeaderTemplate {
     }
 }
 
-/// Writes the neighbour's MAC address at the start of the frame: at zero with a VLAN tag, and otherwise later by the
-/// length of a tag.
+/// Writes the neighbour's MAC address at the start of the frame. The start is zero with a VLAN tag, and the length of
+/// a tag without.
 #[inline(always)]
 fn set_destination<const N: usize>(b: &mut [u8; N], begin: usize, mac: [u8; 6]) {
     let at = if begin == 0 { 0 } else { TAG };

@@ -106,8 +106,8 @@ fn those_of_a_burst_count_as_one() {
         vec![ack(1000, 20_000), ack(3000, 8000), ack(3500, 7000), ack(6000, 9000)]
     });
     assert_eq!(several, one);
-    // Data among the ACKs is taken in its place. An ACK that acknowledges less, or the ACK of another connection, is
-    // handled alone.
+    // Data between the ACKs keeps its place in the order. An ACK that acknowledges less, or the ACK of another
+    // connection, is handled alone.
     let mixed = after(|c| {
         let ack = |n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.seg() };
         let data = |at: u32, n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.data(at, 100) };
@@ -120,7 +120,7 @@ fn those_of_a_burst_count_as_one() {
         ]
     });
     assert_eq!((mixed.1, mixed.2, mixed.3, mixed.4), (6000, 300, one.3, 0));
-    // An ACK of octets that were never sent does not count; the others do.
+    // An ACK of octets that were never sent is ignored; the other ACKs count.
     let wrong = after(|c| {
         let ack = |n: u32| Seg { ack: Some(c.una.wrapping_add(n)), window: 9000, ..c.seg() };
         vec![ack(2000), ack(2000 + (1 << 31)), ack(60_000), ack(6000)]

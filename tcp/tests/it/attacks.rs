@@ -40,7 +40,7 @@ fn a_reset_must_hit_the_next_octet_exactly() {
 
 #[test]
 fn a_syn_in_a_connection_is_challenged() {
-    // RFC 5961 §4.2: whatever its sequence number is.
+    // RFC 5961 §4.2: a SYN is challenged whatever its sequence number is.
     let (mut b, c) = established();
     for seq in [c.nxt, c.nxt.wrapping_add(5), c.nxt.wrapping_sub(1), c.nxt.wrapping_add(1 << 31)] {
         let reply = b.send(&Seg { seq, syn: true, ..syn() });
@@ -59,7 +59,7 @@ fn data_with_an_impossible_ack_is_not_taken() {
         assert!(reply.len() == 1 && is_challenge(&reply[0], &c), "ACK {ack}: {reply:?}");
     }
     assert_eq!(b.host.app.sessions[0].received, 0);
-    // Without any ACK.
+    // A segment without an ACK is dropped.
     assert_eq!(b.send(&Seg { ack: None, ..c.data(0, 100) }), []);
     assert_eq!(b.host.app.sessions[0].received, 0);
 }
@@ -109,7 +109,7 @@ pub fn an_ack_from_outside_of_the_window_acknowledges_nothing() {
 pub fn octets_that_come_again_are_delivered_once() {
     let (mut b, c) = established();
     b.send(&c.data(0, 100));
-    // Segments that cross both ends of the held data and of the delivered data.
+    // Segments that overlap the start or the end of the held data or of the delivered data.
     for (offset, len, total) in [(50, 100, 150), (200, 50, 150), (140, 80, 250), (0, 251, 251), (250, 1, 251)]
     {
         b.send(&c.data(offset, len));
@@ -167,8 +167,8 @@ fn a_syn_flood_is_bounded_and_passes() {
     assert_eq!(b.host.app.accepted, 2);
 }
 
-/// A forged SYN in the name of a peer, whose answer goes to the forger, does not keep the peer's own SYN out, whether
-/// it comes before or after it.
+/// A forger sends a SYN in the name of a peer and gets the answer. The peer's own SYN still opens a connection,
+/// whether it comes before or after the forged SYN.
 #[test]
 fn a_forged_syn_keeps_the_peers_own_out_neither_before_nor_behind_it() {
     for forged_first in [true, false] {
@@ -200,7 +200,7 @@ fn what_is_for_nobody_is_answered_by_a_reset() {
 #[test]
 fn dribbled_and_overlapping_octets_stay_bounded() {
     let (mut b, c) = established();
-    // Single octets with gaps between them, all over the window.
+    // Single octets with gaps between them fill the window.
     for i in 0..50_000u32 {
         b.send(&c.data(1 + 2 * (i % 30_000), 1));
     }

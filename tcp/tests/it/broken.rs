@@ -1,5 +1,5 @@
-//! Breaks rules of the protocol from outside of a stack: changes what reaches the stack, what it delivers and what it
-//! sends, as if it had broken the rule itself.
+//! Breaks rules of the protocol from outside of a stack: changes the frames that reach the stack, the data that it
+//! delivers and the frames that it sends, as if the stack had broken the rule itself.
 
 use crate::harness::{App, Out, Record};
 use std::net::SocketAddr;
@@ -26,7 +26,8 @@ impl Rule {
     pub const ALL: [Rule; 5] =
         [Rule::Checksum, Rule::OverlapOnce, Rule::RetransmitRange, Rule::InOrder, Rule::AckReceived];
 
-    /// Returns whether the network has given the stack an occasion to break the rule. Before that, nothing is broken.
+    /// Returns whether the stack has had an occasion to break the rule, for example a loss. Before that, the rule is
+    /// kept.
     pub fn has_cause(self, seen: &Counters) -> bool {
         match self {
             Rule::OverlapOnce => seen.duplicate + seen.unacceptable > 0,
@@ -104,7 +105,7 @@ impl Transmit<Record> for Unruly<'_, Out> {
             Some(Rule::RetransmitRange) if e.retransmit && !e.payload.is_empty() => {
                 let octets = e.payload.iter().flat_map(|p| &p.payload[p.range.clone()]);
                 let mut octets: Vec<u8> = octets.copied().collect();
-                // Whole words change places, so the checksum stays right.
+                // Whole 16-bit words change places, so the checksum stays correct.
                 let even = octets.len() & !1;
                 octets[..even].rotate_left(even.min(2));
                 let range = 0..octets.len();

@@ -13,9 +13,9 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Loses each TCP frame from 0 to 1 in turn, and each one from 1 to 0.
+/// Runs the same connection many times. Each run loses another TCP frame from host 0 to host 1, or from 1 to 0.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
-    // A connection like this one has fewer frames.
+    // No connection of these tests has more than 24 frames in one direction.
     for n in 0..24u64 {
         for from in 0..2usize {
             let mut w = World::pair("delay=100us", |_| {});
@@ -23,7 +23,7 @@ fn lose_each_frame_in_turn(client: Script, server: Script) {
             let cut = Impairment { loss: 1.0, ..Impairment::default() };
             let whole = *w.net.link(from, 1 - from).expect("exists").impairment();
             let mut lost = false;
-            // Lets n frames pass, then loses what is sent while the link is cut.
+            // Lets n frames pass, then cuts the link until a frame is lost.
             let done =
                 w.run(HOUR, |w| w.net.link(from, 1 - from).is_some_and(|l| l.statistics().pushed >= n));
             if done {
@@ -57,7 +57,7 @@ fn any_one_loss_is_repaired_when_both_close() {
 #[test]
 fn a_half_closed_connection_goes_on_receiving() {
     let mut w = World::pair("delay=100us", |_| {});
-    // The client finishes at once. The server sends only after that, and much.
+    // The client finishes at once. After that, the server sends a lot of data.
     w.open(Script::send(1), Script { close_first: false, ..Script::send(3_000_000) });
     w.run_to_end(HOUR);
 }
@@ -250,8 +250,9 @@ fn nothing_keeps_ticking_afterwards() {
     assert!(idle, "wakes at {:?}, {:?}", w.next(), w.now);
 }
 
-/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again. Our
-/// sequence numbers begin above all of its own, although the clock of initial numbers has hardly moved.
+/// RFC 9293 §3.6.1, MAY-2 (1): the addresses of a connection that sent much in little time are used again. The
+/// sequence numbers of the new connection begin above those of the old one, although the clock of initial sequence
+/// numbers has hardly moved.
 #[test]
 fn numbers_begin_above_those_of_the_connection_before() {
     let mut b =

@@ -172,7 +172,7 @@ fn three_duplicates_tell_of_a_loss() {
     assert_eq!(far.stack.counters().fast_recoveries, 1);
 }
 
-/// RFC 8985 §6.2 step 3: the first arrival after a long time is no reordering.
+/// RFC 8985 §6.2 step 3: the first arrival after more than 2^31 octets does not count as reordering.
 #[test]
 fn a_loss_is_no_reordering() {
     let mut far = Far::new(true, 0);
@@ -182,7 +182,7 @@ fn a_loss_is_no_reordering() {
     assert!(!far.stack.info(conn).expect("it lives").reordering);
 }
 
-/// RFC 3168 §6.1.2: the first mark after a long time reduces the window.
+/// RFC 3168 §6.1.2: the first mark after more than 2^31 octets reduces the window.
 #[test]
 fn a_mark_is_heard() {
     let mut far = Far::new(true, ECN_SYN);

@@ -102,8 +102,8 @@ impl Forge {
     }
 }
 
-/// RFC 4987: a million SYNs from anywhere, and a thousand connections of honest peers among them. All of these open
-/// at the first try and carry data. The state that the flood leaves behind is bounded.
+/// RFC 4987: a million SYNs from anywhere, and a thousand connections of honest peers among them. All of these
+/// connections open at the first try and carry data. The state that the flood leaves behind is bounded.
 #[test]
 fn a_thousand_connections_in_a_million_syns() {
     const SYNS: u32 = 1_000_000;
@@ -157,7 +157,7 @@ fn a_thousand_connections_in_a_million_syns() {
     // Not more answers than frames, except for the repetitions of the backlog.
     let answers = lan.to_others;
     assert!(answers <= u64::from(SYNS) + 10 * limit as u64, "{answers}");
-    // Afterwards, nothing of it is left.
+    // Afterwards, no state of the flood is left.
     for _ in 0..300 {
         lan.pass(Duration::from_secs(1));
     }
@@ -185,7 +185,7 @@ fn syn6(from: Ipv6Addr, port: u16, seq: u32) -> Vec<u8> {
     f
 }
 
-/// The same over IPv6, where every SYN can come from a new address.
+/// Connections in a flood of SYNs over IPv6, where every SYN can come from a new address.
 #[test]
 fn connections_in_a_flood_over_ipv6() {
     const SYNS: u32 = 200_000;
@@ -256,7 +256,7 @@ fn blind_segments() {
     let c = b.established(Seg { seq: 1000, mss: Some(1460), ..Seg::default() });
     let mut answers = 0;
     for i in 0..300_000u32 {
-        // Half of them are in or near the window.
+        // Half of the segments are in or near the window.
         let seq = if rng.bool() { c.nxt.wrapping_add(rng.u32(1..1 << 20)) } else { rng.u32(..) };
         if seq == c.nxt {
             continue;
@@ -280,7 +280,7 @@ fn blind_segments() {
     }
     let s = &b.host.app.sessions[0];
     assert!(s.closed.is_none() && s.received == 0, "{s:?}");
-    // Ten per second and connection (RFC 5961 §7).
+    // The limit is ten challenge ACKs per second and connection (RFC 5961 §7).
     assert!(answers <= 11 * 10, "{answers} answers");
     b.send(&c.data(0, 100));
     assert_eq!(b.host.app.sessions[0].received, 100);
@@ -343,8 +343,8 @@ fn pinned_frames_are_bounded() {
         }
         let held = 3000 - (lan.victim.stack.counters().out_of_order_dropped - dropped);
         assert!(held <= u64::from(LIMIT) / 2, "{held} frames of one connection");
-        // Each takes half of what the others have left, so a few of them exhaust it. RFC 2018 §8 allows refusing the
-        // rest.
+        // Each connection takes half of the frames that the others have left, so a few connections exhaust them.
+        // RFC 2018 §8 allows dropping the rest.
         if port < 5005 {
             assert!(held >= 60, "{held} frames of the connection from port {port}");
         }
@@ -373,7 +373,7 @@ fn ack_storm() {
     let session = lan.clients[0].connect(lan.now, SocketAddrV4::new(ip(VICTIM), 7), Script::send(0));
     lan.settle();
     let port = lan.clients[0].app.sessions[session].who as u16;
-    // The attacker sees the wire and so knows the sequence numbers. They are in a segment of the client.
+    // The attacker sees the wire, so it takes the sequence numbers from a segment of the client.
     let client = &mut lan.clients[0];
     let conn = client.app.sessions[session].conn;
     let bytes = (0..10).map(|i| octet(u64::from(port), i)).collect();
@@ -394,8 +394,7 @@ fn ack_storm() {
     assert!(frames <= 11 * 11, "{frames} frames in ten seconds");
 }
 
-/// A peer that opens its window by single octets costs us few segments, however long it goes on. So does a peer that
-/// keeps its window shut.
+/// A peer that opens its window by single octets, or keeps it shut, costs us few segments, however long it does so.
 #[test]
 fn tiny_windows() {
     for window in [0, 1, 2] {
@@ -417,8 +416,8 @@ fn tiny_windows() {
     }
 }
 
-/// A peer that asks for single octets in each segment does not get them, so that no transfer costs us a thousand
-/// times too many segments.
+/// A peer that asks for segments of one octet gets larger ones, because a transfer would otherwise cost us a thousand
+/// times as many segments.
 #[test]
 fn tiny_segments() {
     for mss in [0, 1, 64, 215] {
@@ -440,7 +439,8 @@ fn tiny_segments() {
     }
 }
 
-/// Requests for us from ever new addresses fill the neighbour cache but no more. Connections keep their neighbours.
+/// Requests for our address from ever new addresses fill the neighbour cache, but it does not grow beyond its limit.
+/// Connections keep their neighbours.
 #[test]
 fn neighbours_are_bounded() {
     let mut lan = Lan::new(1, |_, c| c.tcp.max_neighbours = 64);

@@ -24,7 +24,7 @@ impl Buffers for Vectors {
     type Payload = Record;
 }
 
-/// Frames that a stack has emitted. Refuses more than `limit` until some are taken.
+/// Frames that a stack has emitted and that wait to be taken, at most `limit`.
 pub struct Out {
     pub frames: Vec<Vec<u8>>,
     pub loopback: Vec<Vec<u8>>,
@@ -110,7 +110,7 @@ pub struct App {
     /// Random source of an application that takes arrived data at any time and in any amount; `None`: it takes
     /// everything at once.
     pub moody: Option<Rng>,
-    /// Time when it looks at the data that it has left.
+    /// Time when the application looks at the data that it has left to the stack.
     reads_at: Option<Time>,
     /// Frames that concern other stacks of the device.
     pub handed_over: Vec<(Elsewhere, Vec<u8>)>,
@@ -138,7 +138,7 @@ impl App {
         i
     }
 
-    /// Returns how many of the offered octets it takes now.
+    /// Returns how many of the offered octets the application takes now.
     fn appetite(&mut self, offered: usize) -> usize {
         match &mut self.moody {
             Some(rng) => match rng.u8(..8) {
@@ -229,7 +229,7 @@ pub struct Host {
     pub inbox: VecDeque<Vec<u8>>,
     /// Frames for the next pass from other stacks of its device.
     pub taken_over: VecDeque<Vec<u8>>,
-    /// The rule that it breaks; `None`: none.
+    /// The rule that the stack breaks; `None`: none.
     pub broken: Option<Rule>,
 }
 
@@ -293,7 +293,7 @@ impl Host {
             && self.app.reads_at.is_none()
             && self.app.sessions.iter().any(|s| s.unread)
         {
-            // Occasionally after a long time.
+            // Occasionally the application waits long.
             let longest = if rng.u8(..16) == 0 { 60_000 } else { 20 };
             self.app.reads_at = Some(now + Duration::from_millis(rng.u64(1..=longest)));
         }
@@ -503,7 +503,7 @@ impl World {
         }
     }
 
-    /// Runs until all connections are gone. Checks that each delivered everything in both directions.
+    /// Runs until all connections are gone. Checks that each connection delivered everything in both directions.
     pub fn run_to_end(&mut self, limit: Duration) {
         let done = self.run(limit, |w| {
             w.hosts.iter().all(Host::done) && w.hosts.iter().map(|h| h.app.sessions.len()).sum::<usize>() > 1
@@ -539,7 +539,7 @@ impl World {
 /// Seeds of the test that runs the most.
 pub const MOST_SEEDS: u64 = 500;
 
-/// Returns the seeds of a randomized test: `default` of them, multiplied by `URNIC_SEEDS` over [`MOST_SEEDS`].
+/// Returns the seeds of a randomized test. Their number is `default` · `URNIC_SEEDS` / [`MOST_SEEDS`].
 pub fn seeds(default: u64) -> Range<u64> {
     let wanted = std::env::var("URNIC_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(MOST_SEEDS);
     0..(default * wanted / MOST_SEEDS).max(1)

@@ -7,7 +7,7 @@ use urnic_tcp::sum;
 pub struct Path {
     /// Largest packet that gets through, in octets.
     pub mtu: usize,
-    /// The router reports a larger packet to its sender; otherwise the packet is dropped silently.
+    /// The router reports a packet that is too large to its sender. If false, it drops such a packet silently.
     pub tells: bool,
 }
 

@@ -156,7 +156,8 @@ impl Bench {
         b
     }
 
-    /// Returns a stack that listens on port 7. It has the options of `tune`, as far as the peer offers them too.
+    /// Returns a stack that listens on port 7, with its settings changed by `tune`. TCP options are in use only if
+    /// the peer offers them too.
     pub fn listening(tune: impl FnOnce(&mut StackConfig), script: Script) -> Self {
         let mut b = Bench::new(tune);
         b.host.app.on_accept = Some(script);

@@ -42,7 +42,7 @@ pub fn impairment(rng: &mut Rng) -> Impairment {
         delay: rng.u64(..2_000_000) * u64::from(rng.bool()),
         jitter: rng.u64(..500_000) * u64::from(rng.bool()),
         rate: rng.bool().then(|| rng.u64(10_000_000..20_000_000_000)),
-        // From shallow to very deep.
+        // Queues from shallow to very deep.
         queue: if rng.u8(..4) == 0 { rng.usize(500..20_000) } else { rng.usize(5..500) },
         ecn: rng.bool().then(|| rng.usize(1..100)),
         seed: rng.u64(..),
@@ -99,7 +99,7 @@ fn world(rng: &mut Rng) -> World {
         let back = self::impairment(rng);
         w.net.link_mut(1, 0).expect("exists").set_impairment(&back);
     }
-    // The hosts know each other's addresses. Otherwise, on a bad network, some would rightly find each other
+    // The hosts know each other's MAC addresses. Otherwise a network that loses many frames would make some hosts
     // unreachable.
     for (i, host) in w.hosts.iter_mut().enumerate() {
         let (me, other) = (1 + i as u8, 2 - i as u8);
@@ -119,7 +119,7 @@ pub fn one(seed: u64) {
     one_with(seed, None);
 }
 
-/// Runs the same connection between stacks that break `rule`.
+/// Like [`one`], but between stacks that break `rule`.
 pub fn one_with(seed: u64, rule: Option<Rule>) {
     let mut rng = Rng::with_seed(seed);
     let mut w = world(&mut rng);
@@ -213,7 +213,8 @@ fn an_outage_is_survived() {
         let mut rng = Rng::with_seed(seed ^ 0x77);
         let mut w = world(&mut rng);
         w.open(Script::send(400_000), Script::send(400_000));
-        // A user that connects is told if no host answers.
+        // The outage begins after the handshake, because an open fails if no host answers for long, while an open
+        // connection keeps trying.
         let connected = |w: &World| w.hosts.iter().all(|h| h.app.sessions.iter().any(|s| s.established));
         assert!(w.run(Duration::from_secs(600), connected), "not connected: {}", w.describe());
         w.run(Duration::from_millis(rng.u64(..50)), |_| false);
@@ -265,7 +266,8 @@ fn an_outage_while_opening() {
         let in_time = rng.bool();
         let span = if in_time { rng.u64(100..14_000) } else { rng.u64(33_000..40_000) };
         outage(&mut w, Duration::from_millis(span));
-        // The address may turn out unreachable only after the outage, which has lost the last request for it.
+        // The outage may lose the last request for the address, so the address may turn out unreachable only after
+        // the outage.
         let decided =
             |w: &World| w.hosts[0].app.sessions.last().is_some_and(|s| s.established || s.closed.is_some());
         w.run(Duration::from_secs(60), decided);
@@ -304,8 +306,9 @@ fn bursts_of_losses_are_repaired() {
     });
 }
 
-/// From some time on, or from the start, the path carries smaller packets than both links, and later others again.
-/// Routers report it, or packets are dropped silently. No size is below the minimum that every host may rely on.
+/// From the start, or after some time, the path carries only packets that are smaller than the links allow. Later
+/// this size changes again. Routers report it, or packets are dropped silently. No size is below the minimum that
+/// every host may rely on.
 #[test]
 fn path_mtus_change() {
     for_seeds(60, |seed| {

@@ -70,7 +70,7 @@ fn marks_replace_losses() {
         println!("{congestion:?}: {rate:e}, at most {longest} under way, {link:?}");
         assert!(rate > 0.9e8 * 1448.0 / 1538.0, "{congestion:?}: {rate:e}");
         assert!(link.marked > 0 && link.overflowed == 0 && c.retransmitted_segments == 0, "{link:?} {c:?}");
-        // The frames in transit are the queue and 8 frames on the link.
+        // The frames in transit are those in the queue and 8 on the link.
         assert!(longest < most, "{congestion:?}: {longest}");
     }
 }

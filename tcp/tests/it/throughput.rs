@@ -12,7 +12,7 @@ fn goodput(impairment: &str, octets: u64, tune: impl Fn(&mut StackConfig)) -> (f
     let mut w = World::pair(impairment, tune);
     let mss = 1448;
     w.open(Script { records: vec![mss], ..Script::send(octets) }, Script::silent());
-    // From the handshake on, because a lost SYN alone costs a second.
+    // The time counts from the handshake on, because a lost SYN alone costs a second.
     assert!(w.run(HOUR, |w| !w.hosts[1].app.sessions.is_empty()));
     let start = w.now;
     let done = w.run(HOUR, |w| w.hosts[1].app.sessions.first().is_some_and(|s| s.received == octets));
@@ -49,7 +49,7 @@ fn the_rate_of_delivery_is_that_of_the_link() {
     }
 }
 
-/// On a link that nobody else uses what waits is bounded, and the link is filled all the same.
+/// On a link without other users, the queue is bounded, and the link is still filled.
 #[test]
 pub fn a_queue_of_ones_own_stays_short() {
     let last_trip = |delay: Option<Duration>| {
@@ -73,7 +73,7 @@ pub fn a_queue_of_ones_own_stays_short() {
 #[test]
 fn the_window_bounds_a_long_path() {
     let (rate, _) = goodput("rate=10gbit,delay=5ms,queue=5000", 50_000_000, |c| c.tcp.recv_window = 1 << 20);
-    // One window per round trip.
+    // The bound is one window per round trip.
     let bound = f64::from(1u32 << 20) * 8.0 / 0.010;
     assert!(rate < bound && rate > 0.8 * bound, "{rate:e} of {bound:e}");
 }

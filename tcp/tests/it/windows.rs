@@ -1,4 +1,4 @@
-//! Receive windows: zero, small and shrinking ones of the peer. Ours never shrinks.
+//! Receive windows. The peer's window may be zero, small or shrinking; ours never shrinks.
 
 use crate::harness::{Script, World, for_seeds};
 use crate::peer::{Bench, Seg};
@@ -63,7 +63,7 @@ fn the_stack_never_sends_beyond_the_window() {
         if got == 100_000 {
             break;
         }
-        // Windows that shrink are included; a stack must survive them.
+        // Some windows shrink; a stack must tolerate this.
         c.base.window = *rng.choice([0u16, 1, 10, 500, 999, 1000, 1001, 2500, 8000].as_slice()).unwrap_or(&0);
         let new_edge = c.una.wrapping_add(u32::from(c.base.window));
         if (new_edge.wrapping_sub(edge) as i32) > 0 {
@@ -101,7 +101,7 @@ fn a_record_waits_for_a_window_that_fits_it() {
     c.una = c.una.wrapping_add(400);
     c.base.window = 8000;
     let sent = b.send(&c.seg());
-    // Then aligned again: the rest of the record, and the next record whole.
+    // Then segments are aligned with records again: the rest of the record, then the next record as a whole.
     let lens: Vec<_> = sent.iter().map(|s| s.data.len()).collect();
     assert_eq!(lens, [600, 1000]);
 }

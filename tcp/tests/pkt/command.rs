@@ -139,7 +139,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `take N|any`: sets what the user takes from now on, starting with waiting data.
+    /// `take N|any`: sets how many octets the user takes from now on, starting with waiting data.
     fn take(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: take OCTETS|any";
         let conn = self.conn()?;
@@ -254,7 +254,7 @@ impl Runner<'_> {
         let want = &rest[operator.len()..];
         let got = self.value(name)?;
         let order = match (magnitude(&got), magnitude(want)) {
-            // Durations are written with few digits.
+            // The comparison is not exact, because scripts write durations with few digits.
             (Some(a), Some(b)) if (a - b).abs() < 1e-4 * (a.abs() + b.abs()) => std::cmp::Ordering::Equal,
             (Some(a), Some(b)) => a.total_cmp(&b),
             _ if matches!(operator, "=" | "!=") => got.as_str().cmp(want),

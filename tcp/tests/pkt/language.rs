@@ -1,4 +1,4 @@
-//! The language itself: scripts that must fail, and their messages.
+//! Tests of the script language itself: scripts that must fail, and their messages.
 
 use crate::run;
 

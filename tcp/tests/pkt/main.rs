@@ -1,7 +1,7 @@
 //! Packet scripts: every file under `tests/scripts` that ends in `.pkt` is a test of its own.
 //!
-//! `cargo test -p urnic-tcp --test pkt close/` runs those whose names contain `close/`. The language is described in
-//! `docs/packet-scripts.md`.
+//! `cargo test -p urnic-tcp --test pkt close/` runs the scripts whose names contain `close/`. The language is
+//! described in `docs/packet-scripts.md`.
 
 mod command;
 mod language;

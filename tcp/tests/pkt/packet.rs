@@ -216,7 +216,7 @@ fn mac_at(b: &[u8], at: usize) -> [u8; 6] {
     b[at..at + 6].try_into().expect("six octets")
 }
 
-/// Parses a frame of the stack, and checks everything about it that no script needs to check.
+/// Parses a frame of the stack, and checks all fields that scripts leave out, such as checksums.
 pub fn parse(f: &[u8]) -> Result<Packet, String> {
     if f.len() < 34 {
         return Err(format!("a frame of {} octets", f.len()));

@@ -16,7 +16,7 @@ const TOLERANCE: Duration = Duration::from_micros(500);
 pub fn run(text: &str, wire: Wire) -> Result<(), (Fault, Vec<String>)> {
     let script = script::parse(text).map_err(|f| (f, Vec::new()))?;
     let mut start = Time::from_secs(1000);
-    // Twice if our initial sequence number is prescribed.
+    // The script runs a second time if it prescribes our initial sequence number and the first run had another one.
     for _ in 0..2 {
         let mut world = settings::world(&script, start, wire).map_err(|f| (f, Vec::new()))?;
         let result = steps(&mut world, &script);
@@ -480,7 +480,7 @@ impl Runner<'_> {
             self.world.settle()?;
             expect(self, plain(ACK, 1, Some(1)))?;
         } else {
-            // If something listens already, this fails and does no harm.
+            // If there is a listener already, this fails and changes nothing.
             let _ = self.command("listen", &[]);
             self.inject_tcp(&first(options, syn, None))?;
             self.world.settle()?;
@@ -534,7 +534,7 @@ fn match_options(t: &Tcp, s: &Segment, o: packet::Origin) -> Result<(), String> 
             )
         })
     };
-    // Timestamps may be there or not. Scripts about timestamps name them.
+    // Additional timestamps are allowed, because only scripts about timestamps name them.
     match s.options.iter().find(|o| !matches!(o, packet::Opt::Ts(..)) && !asked(o)) {
         Some(extra) => Err(format!("there is an option that the line does not have: {extra:?}")),
         None => Ok(()),

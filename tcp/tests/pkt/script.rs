@@ -113,7 +113,7 @@ pub enum Opt {
     Nop,
     Eol,
     Other(u8, Vec<u8>),
-    /// Raw octets, whatever they mean.
+    /// Raw octets of an option field.
     Raw(Vec<u8>),
 }
 

@@ -12,7 +12,7 @@ pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
     let mut wire = wire;
     let mut cfg = StackConfig::new([2, 0, 10, 0, 0, 1], US, 24, 1);
     cfg.gateways = vec![GATEWAY.into()];
-    cfg.tcp.ack_delay = Duration::ZERO; // scripts about other things see each ACK at once
+    cfg.tcp.ack_delay = Duration::ZERO; // only scripts about delayed ACKs set a delay
     let mut around = Vec::new();
     for (line, key, value) in &script.config {
         match set(&mut cfg, key, value) {
@@ -37,7 +37,7 @@ pub fn world(script: &Script, start: Time, wire: Wire) -> Result<World, Fault> {
     }
     cfg.vlan = wire.vlan;
     if wire.v6 {
-        // With 20 octets more per packet, segments are as long as over IPv4.
+        // The IPv6 header is 20 octets longer. With an MTU larger by 20, segments are as long as over IPv4.
         cfg.mtu += 20;
         let of = |ip: IpAddr| IpAddr::V6(v6(v4(ip)));
         for a in &mut cfg.addresses {

@@ -1,10 +1,11 @@
-//! Translates packets for stacks with only IPv6 or with a VLAN, because scripts are written for IPv4. Addresses
-//! a.b.c.d stand for fd00::a.b.c.d, ARP for neighbour discovery, and messages of ICMP for those of ICMPv6.
+//! Translates packets for stacks with only IPv6 or with a VLAN, because scripts are written for IPv4. For IPv6, the
+//! address a.b.c.d in a script stands for fd00::a.b.c.d, ARP stands for neighbour discovery, and ICMP stands for
+//! ICMPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use urnic_tcp::sum;
 
-/// Differences between frames of the script and those on the wire.
+/// Differences between the frames of a script and the frames on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wire {
     pub v6: bool,
@@ -85,7 +86,7 @@ impl Wire {
         }
     }
 
-    /// Returns what the stack receives for a frame of the script; `None` if IPv6 has no equivalent.
+    /// Returns the frame that the stack receives for a frame of the script; `None` if IPv6 has no equivalent.
     pub fn inward(self, frame: Vec<u8>) -> Option<Vec<u8>> {
         let mut frame = if self.v6 { to_v6(&frame)? } else { frame };
         if let Some(vlan) = self.vlan {
@@ -94,7 +95,7 @@ impl Wire {
         Some(frame)
     }
 
-    /// Returns what a script sees of a frame of the stack; `None` if it does not concern scripts.
+    /// Returns the frame that a script sees for a frame of the stack; `None` if the frame does not concern scripts.
     pub fn outward(self, mut frame: Vec<u8>) -> Result<Option<Vec<u8>>, String> {
         if let Some(vlan) = self.vlan {
             if frame.get(12..16) != Some(&[0x81, 0, (vlan >> 8) as u8, vlan as u8]) {
@@ -226,7 +227,7 @@ fn to_v4(f: &[u8]) -> Result<Option<Vec<u8>>, String> {
         (58, kind @ (135 | 136)) => {
             let about = Ipv6Addr::from(<[u8; 16]>::try_from(&body[8..24]).expect("16"));
             let unasked = kind == 136 && body[4] & 0x40 == 0;
-            // Messages about only the link-local address, and announcements.
+            // Scripts do not see messages about the link-local address, or announcements.
             if about.segments()[0] == 0xfe80 || unasked {
                 return Ok(None);
             }

@@ -21,7 +21,7 @@ pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 /// Our default port in a script, and the first of the peers' ports.
 pub const PORT: u16 = 7471;
 const PEER_PORT: u16 = 40_000;
-/// Most wakes without work of the stack in this time.
+/// A span of time, and the largest number of the stack's wakes in it that may find no work.
 const SPIN: (Duration, u32) = (Duration::from_millis(10), 300);
 /// A peer's clock for timestamps at the start of a script.
 const PEER_CLOCK: u32 = 1000;
@@ -53,7 +53,7 @@ impl Payload for Record {
     }
 }
 
-/// Returns the MAC address of any host except us.
+/// Returns the MAC address of the host with address `ip`, which must not be ours.
 pub fn mac_of(ip: impl Into<IpAddr>) -> [u8; 6] {
     let [a, b, c, d] = match ip.into() {
         IpAddr::V4(ip) => ip.octets(),
@@ -76,7 +76,7 @@ pub fn octet(ours: bool, seq: u32) -> u8 {
 #[derive(Default)]
 pub struct Out {
     frames: VecDeque<Vec<u8>>,
-    /// Frames that it still takes; `None`: any number.
+    /// Number of frames that it still takes; `None`: any number.
     pub room: Option<usize>,
 }
 
@@ -162,7 +162,7 @@ impl Handler<Vec<u8>> for Events {
     }
 }
 
-/// A pair of addresses, and the state of the peer of that name.
+/// A named connection: its addresses, and the state of the peer.
 #[derive(Clone)]
 pub struct Flow {
     pub name: String,
@@ -215,7 +215,7 @@ pub struct World {
     pub peer_window: u16,
     /// Prescribed initial sequence number of our first connection; `None`: any.
     pub our_isn: Option<u32>,
-    /// Set if it was another one: by how much later the script must start.
+    /// Time by which the script must start later so that `our_isn` holds; `None` if it holds.
     pub shift: Option<Duration>,
     pub trace: Vec<String>,
 }
@@ -283,7 +283,7 @@ impl World {
         Some(self.events.sessions.entry(conn).or_default())
     }
 
-    /// Lets the stack receive a frame. The consequences follow in `settle`.
+    /// Lets the stack receive a frame. The next `settle` completes the pass.
     pub fn receive(&mut self, frame: Vec<u8>) {
         if let Some(frame) = self.wire.inward(frame) {
             self.stack.receive(self.now, frame, &mut self.events, &mut self.out);
@@ -393,8 +393,8 @@ impl World {
         }
     }
 
-    /// Lets time pass up to `end`, or until something is sent. A deadline that stays in the past would keep a core
-    /// fully busy, so the stack may not ask to be called much more often than it has work.
+    /// Lets time pass up to `end`, or until something is sent. The stack must not ask to be called much more often
+    /// than it has work, because a deadline that stays in the past would keep a core busy.
     pub fn advance(&mut self, end: Time) -> Result<(), String> {
         let (mut wakes, mut since) = (0, self.now);
         while self.pending.is_empty() {
@@ -419,7 +419,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that all delivered data that no line has checked is what the peer sent.
+    /// Checks that delivered data equals the data that the peer sent, except for ranges that a script has checked
+    /// itself.
     pub fn check_data(&self) -> Result<(), String> {
         for f in &self.flows {
             let Some(s) = f.conn.and_then(|c| self.events.sessions.get(&c)) else { continue };

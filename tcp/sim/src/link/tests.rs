@@ -36,7 +36,8 @@ fn the_same_seed_gives_the_same_arrivals() {
     assert_ne!(a, run(&mut link(&format!("{s}2")), 1000, 100, 500));
 }
 
-/// The fate of a frame does not depend on the pace of the frames, even where a full queue drops some of them.
+/// The random decisions about a frame do not depend on the times of the frames, even if a full queue drops some of
+/// them.
 #[test]
 fn decisions_do_not_depend_on_time() {
     let fates = |gap: u64, queue: &str| {

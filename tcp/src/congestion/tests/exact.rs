@@ -55,7 +55,7 @@ fn slow_start_stops_at_the_threshold() {
     c.on_ack(&Ack { acked: 0, ..PLAIN });
     c.on_ack(&Ack { acked: 5 * MSS, ..PLAIN });
     assert_eq!(c.cwnd(), 6 * MSS);
-    // Three of the six segments that make a window in congestion avoidance.
+    // Three segments already count for congestion avoidance. With six, a whole window, the window grows.
     c.on_ack(&Ack { acked: 3 * MSS - 1, ..PLAIN });
     assert_eq!(c.cwnd(), 6 * MSS);
     c.on_ack(&Ack { acked: 1, ..PLAIN });
@@ -88,7 +88,7 @@ fn proportional_rate_reduction_to_the_octet() {
         c.on_recovery_ack(&Progress { delivered: delivered * MSS, pipe: pipe * MSS, safe });
         c.cwnd()
     };
-    // In proportion to the arrived octets, less the octets sent.
+    // The window allows octets in proportion to those that arrived, less those that were sent.
     let mut c = start();
     assert_eq!(told(&mut c, 3, 16, true), 17 * MSS + MSS / 2);
     c.on_recovery_sent(MSS);
@@ -99,10 +99,11 @@ fn proportional_rate_reduction_to_the_octet() {
     // At the threshold, the window allows no more than the threshold; below it, it grows at most to the threshold.
     assert_eq!(told(&mut start(), 5, 10, true), 10 * MSS);
     assert_eq!(told(&mut start(), 5, 9, true), 10 * MSS);
-    // If recovery makes no progress: as much as arrived. Otherwise one segment more.
+    // If recovery makes no progress, the window allows as much as arrived. If it does, the window allows one segment
+    // more.
     assert_eq!(told(&mut start(), 2, 5, false), 7 * MSS);
     assert_eq!(told(&mut start(), 2, 5, true), 8 * MSS);
-    // At least one segment.
+    // The window always allows one segment.
     assert_eq!(told(&mut start(), 0, 0, false), MSS);
 }
 
@@ -208,8 +209,8 @@ fn cubic_carries_fractions_over() {
     });
 }
 
-/// RFC 9438 §4.8: after a timeout K is 0, so the window grows from where slow start ended. After the next loss it
-/// does not.
+/// RFC 9438 §4.8: after a timeout K is 0, so the window grows from where slow start ended. After the next loss K is
+/// not 0.
 #[test]
 fn cubic_after_a_timeout() {
     let timed_out = || {
@@ -233,7 +234,7 @@ fn cubic_after_a_timeout() {
     assert!(c.cwnd() > 970 * MSS, "{}", c.cwnd());
 }
 
-/// RFC 9438 §5.8: time in which the window does not limit sending is left out.
+/// RFC 9438 §5.8: the cubic function leaves out time during which the window does not limit sending.
 #[test]
 fn cubic_leaves_unused_time_out() {
     let rtt = Duration::from_millis(100);
@@ -273,7 +274,7 @@ fn cubic_is_reno_again_beyond_the_last_window() {
     assert!((54..=60).contains(&before), "{before}");
 }
 
-/// RFC 9438 §4.3: it is one as soon as both are equal, not only beyond. Alpha counts segments.
+/// RFC 9438 §4.3: alpha is one as soon as the two windows are equal, not only beyond. The unit of alpha is a segment.
 #[test]
 fn cubic_is_reno_again_at_the_last_window() {
     // No window is reduced below two segments, so this one is as large as before the loss.

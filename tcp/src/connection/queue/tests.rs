@@ -73,7 +73,7 @@ fn a_burst_gives_its_memory_back() {
     assert!(q.records.capacity() <= IDLE_CAPACITY);
 }
 
-/// A train has whole units or ends its record. What is cut off later begins at a unit again.
+/// A train consists of whole units or ends its record, so the next segment begins at a unit again.
 #[test]
 fn trains_are_cut_between_units() {
     let mut q = RecordQueue::<Shared>::new(Seq(0));
@@ -88,10 +88,10 @@ fn trains_are_cut_between_units() {
         (0, 1200, 9000, 4500),
         (3000, 1200, 9000, 1500),
         (4000, 1200, 9000, 500),
-        // In the middle of a unit, a segment ends with the unit or at its limit.
+        // A segment that begins inside a unit ends with the unit, or at its maximum length.
         (300, 1200, 9000, 700),
         (300, 200, 0, 200),
-        // Segments that have become smaller than the unit.
+        // The largest segment has become smaller than the unit.
         (0, 600, 9000, 600),
         (600, 600, 9000, 400),
     ] {

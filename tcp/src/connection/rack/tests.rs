@@ -30,7 +30,7 @@ fn a_round_trip_with_duplicates_widens_the_window_once() {
     assert_eq!(with_duplicates(300).patience(false, MIN_RTT, MIN_RTT), MIN_RTT);
 }
 
-/// RFC 8985 §6.2 step 4: after sixteen recoveries without a duplicate.
+/// RFC 8985 §6.2 step 4: after sixteen recoveries without a duplicate, the window has its initial size again.
 #[test]
 fn recoveries_without_duplicates_make_the_window_small_again() {
     let mut r = with_duplicates(4);
@@ -48,8 +48,8 @@ fn recoveries_without_duplicates_make_the_window_small_again() {
     assert_eq!(window(&r), 6);
 }
 
-/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, even when its numbers have wrapped so far that
-/// they lie ahead.
+/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, even when sequence numbers have wrapped so far
+/// that its end seems to lie ahead.
 #[test]
 fn a_round_trip_of_long_ago_is_over() {
     let mut r = with_duplicates(1);
@@ -60,7 +60,7 @@ fn a_round_trip_of_long_ago_is_over() {
     assert_eq!(window(&r), 3);
 }
 
-/// RFC 8985 §6.2 step 3: reordering stays known when it is seen again.
+/// RFC 8985 §6.2 step 3: reordering stays known, also when it is seen again.
 #[test]
 fn reordering_once_seen_stays_seen() {
     let mut r = Rack::new(Seq(1000));

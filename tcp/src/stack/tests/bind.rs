@@ -138,7 +138,8 @@ fn connections_follow_each_other_from_one_port() {
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const LOOPBACK6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
-/// As in Linux's connection manager (`cma_any_addr`), because a port has no loopback of its own.
+/// A loopback address stands for all addresses of its family, because the network port has no loopback of its own.
+/// Linux's connection manager does so as well (`cma_any_addr`).
 #[test]
 fn a_loopback_address_stands_for_all_of_its_family() {
     let mut p = both_families();

@@ -45,8 +45,8 @@ fn options_take_two() {
     }
 }
 
-/// With `wary`, an accepted connection has a window of two segments until it is welcome. It takes all data, but only
-/// so much at a time. This holds for connections opened by a cookie as well.
+/// With `wary`, an accepted connection has a window of two segments until it is welcome. Until then it takes any
+/// amount of data, but at most two segments at a time. This also holds for connections that a SYN cookie opens.
 #[test]
 fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
     for (scales, full_backlog) in [(true, false), (false, false), (true, true)] {
@@ -137,7 +137,7 @@ fn any_frame_may_be_lost() {
             if n - 1 == lost { Act::Drop } else { Act::Pass }
         });
         assert_eq!(p.a.stack.info(c).map(|i| i.state), Some(State::Established), "lost {lost}");
-        // The server's side is open at the latest when data arrives.
+        // If the last ACK of the handshake was lost, data opens B's side.
         p.a.stack.send(c, Shared::new(b"hello")).unwrap();
         p.a.stack.output(p.now, c, &mut p.a.out);
         p.run(Duration::from_secs(2));

@@ -37,7 +37,7 @@ fn random_frames() {
             frame[12..14].copy_from_slice(if rng.bool() { &[8, 0] } else { &[8, 6] });
         }
         let trusted = Trusted(frame);
-        // For half of them the link vouches for the checksums, so that they get further.
+        // For half of the frames the link vouches for the checksums, so that the stack processes them further.
         if rng.bool() {
             p.b.receive(p.now, trusted.fixed());
         } else {

@@ -209,7 +209,7 @@ fn advertisements() {
     let frame = advertisement(&p, v6(B), other, advert::SOLICITED);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), right);
-    // With it, the address changes, and changes back.
+    // With the override flag, the address changes, and changes back.
     let frame = advertisement(&p, v6(B), other, advert::OVERRIDE);
     p.a.receive(p.now, frame);
     assert_eq!(next_mac(&mut p), other);
@@ -332,7 +332,7 @@ fn complaints() {
     let frame = packet(&p, 60, &[&[58, 0, 0x82, 4, 0, 0, 0, 0][..], &quoting].concat(), v6(A));
     p.a.receive(p.now, frame);
     p.now += Duration::from_secs(1);
-    // And reports are few.
+    // The rate of reports is limited.
     for _ in 0..1000 {
         let frame = packet(&p, 17, &[0; 8], v6(A));
         p.a.receive(p.now, frame);
@@ -374,7 +374,7 @@ fn an_address_that_is_free() {
     p.connect();
 }
 
-/// Our own probes that come back from a loop in the network are no conflict. Those of another host are.
+/// Our own probes that come back from a loop in the network are no conflict. Probes of another host are a conflict.
 #[test]
 fn questions_at_the_same_time() {
     let mut p = pair();
@@ -385,8 +385,8 @@ fn questions_at_the_same_time() {
     for frame in own {
         p.a.receive(p.now, frame);
     }
-    // The kernel's interface has our Ethernet address too, and the kernel probes for the address that it makes from
-    // that one. Such a probe is no conflict.
+    // The kernel's interface has our Ethernet address, too. The kernel makes an IPv6 address from it and probes for
+    // that address. Such a probe is no conflict.
     let of_our_station = message::probe(mac(&p.a), v6(A), [1; 6]);
     p.a.receive(p.now, of_our_station);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
@@ -446,7 +446,8 @@ fn routers_tell_addresses() {
     let own = made.iter().find(|a| of("2001:db8:1::").reaches(a.ip)).expect("an address of the prefix").ip;
     // EUI-64 of 02:00:0a:00:00:01.
     assert_eq!(own, "2001:db8:1::aff:fe00:1".parse::<Ipv6Addr>().unwrap());
-    // Far destinations go to the router. Its station, MTU and hop limit are known.
+    // Packets to far destinations go to the router's MAC address, with the MTU and hop limit that the router
+    // advertised.
     p.a.out.frames.clear();
     let c = p.a.stack.connect(p.now, far, 0, &mut p.a.out).unwrap();
     let syn = &p.a.out.frames[0].bytes;
@@ -566,7 +567,7 @@ fn errors_about_segments() {
     let frame = about(&p, kind::TOO_BIG, 0, 1300, &blind);
     p.a.receive(p.now, frame);
     assert_eq!(p.a.stack.mss(c), 1428);
-    // RFC 8201 §4: a value below what every link carries, 1280, counts as 1280.
+    // RFC 8201 §4: a value below 1280 octets, which every link carries, counts as 1280.
     for (mtu, mss) in [(9000, 1428), (1400, 1328), (1350, 1278), (1400, 1278), (1000, 1208)] {
         let frame = about(&p, kind::TOO_BIG, 0, mtu, &sent[14..]);
         p.a.receive(p.now, frame);
@@ -595,8 +596,8 @@ fn errors_about_segments() {
     }
 }
 
-/// Segments for addresses without an entry leave no address pair behind, and neither does a flood of SYNs from
-/// everywhere.
+/// Neither segments for addresses without an entry nor a flood of SYNs from many addresses leave address pairs
+/// behind.
 #[test]
 fn floods_leave_nothing() {
     let mut p = Pair::new(|c| {
@@ -705,7 +706,7 @@ fn settings_that_cannot_work() {
     assert!(with(|c| c.addresses[0].ip = "ff02::1".parse().unwrap()).is_err());
 }
 
-/// Messages with any damage, but with a corrected checksum, break nothing and let nothing grow.
+/// Damaged messages with a corrected checksum break nothing, and no table grows.
 #[test]
 fn damaged_messages() {
     let seed = fastrand::u64(..);
@@ -735,7 +736,7 @@ fn damaged_messages() {
         if rng.bool() {
             f.truncate(rng.usize(54..=f.len()));
         }
-        // With a matching length and a correct checksum, a message gets past the first checks.
+        // A matching length and a correct checksum let the message pass the first checks.
         let len = f.len() - 54;
         f[18..20].copy_from_slice(&(len as u16).to_be_bytes());
         if len >= 4 && f[20] == 58 {

@@ -58,7 +58,7 @@ fn quote<'a>(reason: Icmpv4DstUnreachable, frame: &[u8], data: &'a [u8]) -> Icmp
     Icmpv4Repr::DstUnreachable { reason, header, data }
 }
 
-/// An unreachable port ends a connection that is being opened, and no other (RFC 1122 §4.2.3.9, RFC 5461).
+/// An unreachable port ends a connection only while it is being opened (RFC 1122 §4.2.3.9, RFC 5461).
 #[test]
 fn unreachable_is_hard_only_for_a_syn() {
     for (reason, close) in [
@@ -106,8 +106,8 @@ fn a_moved_neighbour_is_followed() {
     assert_eq!(p.a.out.frames[0].bytes[..6], [2, 9, 9, 9, 9, 9]);
 }
 
-/// After a while, an address is asked for again, directly and without stopping traffic. If no host answers, it is
-/// forgotten, and asked for when it is needed.
+/// After a while, the stack asks a neighbour for its MAC address again, directly and without stopping traffic. If no
+/// host answers, the stack forgets the MAC address, and asks by broadcast when it needs the address.
 #[test]
 fn neighbours_are_confirmed() {
     let mut p = Pair::new(|_| {});
@@ -124,7 +124,8 @@ fn neighbours_are_confirmed() {
     assert_eq!(p.a.stack.unacked(c), 0);
 }
 
-/// Destinations that are not on our link go to the gateway. Without one, they are unreachable.
+/// Packets to destinations that are not on our link go to the gateway. Without a gateway, these destinations are
+/// unreachable.
 #[test]
 fn routes() {
     let far = SocketAddrV4::new(Ipv4Addr::new(192, 168, 1, 1), 80);

@@ -139,7 +139,7 @@ fn rst_must_be_exact() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::Reset));
 }
 
-/// §4.2: a SYN is challenged wherever it lies.
+/// §4.2: a SYN is challenged whatever its sequence number.
 #[test]
 fn syn_is_challenged() {
     let mut s = Script::new(65_535, |_| {});
@@ -228,7 +228,7 @@ fn a_small_window_holds_a_record_for_the_override_time() {
     assert_eq!(payloads, [500, 300], "the rest of the record alone, then whole ones");
 }
 
-/// A window that never fits a record does not stop it, and does not slow it down to one piece per override time.
+/// If a record never fits the window, it is still sent, and faster than one piece per override time.
 #[test]
 fn a_tiny_window_still_moves() {
     let mut s = Script::new(500, |_| {});
@@ -320,7 +320,7 @@ fn fin_out_of_order() {
     assert_eq!(out.last().unwrap().ack, 1202);
     assert_eq!(s.a.data(s.conn).len(), 200);
     assert_eq!(s.state(), Some(State::CloseWait));
-    // Octets after the FIN are no data.
+    // Octets after the FIN are not part of the stream.
     s.inject(1202, s.ack, ACK, b"ghost", &[]);
     assert_eq!(s.a.data(s.conn).len(), 200);
 }
@@ -432,7 +432,8 @@ fn a_pause_of_ours_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
-/// The same between probes: they are not sent again, and each has its interval for an answer.
+/// A pause between two keep-alive probes does not count either: probes are not sent in a row, and each has its
+/// interval for an answer.
 #[test]
 fn a_pause_between_probes_is_not_the_peers() {
     let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
@@ -620,8 +621,8 @@ fn octets_without_a_buffer_are_not_received() {
     assert_eq!((user.taken, received(&s), s.a.stack.counters().bytes_in), (500, 1000, 1000));
 }
 
-/// Octets after those that the user has left wait behind them until the user resumes, however much the user would
-/// take before that (`Handler::data`).
+/// After the user has left octets, all later octets wait until the user resumes, even if the user could take them
+/// earlier (`Handler::data`).
 #[test]
 fn nothing_overtakes_what_the_user_has_left() {
     let mut s = Script::new(65_535, |_| {});
@@ -641,8 +642,8 @@ fn nothing_overtakes_what_the_user_has_left() {
     assert_eq!(user.taken, 5000);
 }
 
-/// A user is told of each octet that is acknowledged, and of a window that has grown while it may send, but of
-/// nothing else.
+/// The user is told of each octet that is acknowledged. While the user may send, it is also told of a window that has
+/// grown. It is told of nothing else.
 #[test]
 fn users_hear_of_room() {
     let mut s = Script::new(1000, |_| {});

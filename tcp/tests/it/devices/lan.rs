@@ -13,9 +13,9 @@ use urnic_tcp::{BindId, CloseReason, Counters, Elsewhere, SharedPorts, StackConf
 /// How the network chooses a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// Any stack.
+    /// Any stack of the device.
     Random,
-    /// The owner, if the frame is one of TCP.
+    /// The owner of the connection, if the frame is a TCP segment; otherwise any stack.
     Right,
 }
 
@@ -155,7 +155,8 @@ impl Lan {
         hosts[chosen].inbox.push_back(frame);
     }
 
-    /// Runs passes of the stacks of a device until none has frames from another. Returns whether anything happened.
+    /// Runs passes of the stacks of a device until no stack has frames from another one. Returns whether any frame
+    /// moved.
     pub fn turn(&mut self, node: usize) -> bool {
         let mut busy = false;
         for _ in 0..1000 {
@@ -232,7 +233,8 @@ impl Lan {
         }
         if frame.len() - 14 > self.path.mtu {
             if let Some(message) = too_big(&frame, self.path.mtu).filter(|_| self.path.tells) {
-                // A random stack would sometimes be the sender's own. Here each message goes to another stack.
+                // A random stack could be the sender itself, so each message goes to a random one of the other
+                // stacks.
                 let hosts = &mut self.devices[node].hosts;
                 let past = self.rng.usize(1..hosts.len().max(2));
                 let other = (stack + past) % hosts.len();
@@ -280,8 +282,8 @@ impl Lan {
         }
     }
 
-    /// Runs until `opened` connections are gone at both ends. Checks that each delivered everything in both
-    /// directions.
+    /// Runs until `opened` connections are gone at both ends. Checks that each connection delivered everything in
+    /// both directions.
     pub fn run_to_end(&mut self, opened: usize, limit: Duration) {
         let sessions = |lan: &Lan| lan.devices.iter().map(|d| d.sessions().count()).sum::<usize>();
         let gone = |lan: &Lan| lan.devices.iter().all(|d| d.hosts.iter().all(Host::done));

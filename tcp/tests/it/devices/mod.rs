@@ -131,7 +131,7 @@ fn path_mtus_reach_the_owners() {
     for_seeds(40, narrow);
 }
 
-/// A SYN to a port without a listener, through each stack: one RST each, from the owner.
+/// A SYN to a port without a listener reaches each stack in turn. The owner answers each SYN with one RST.
 pub fn refused(seed: u64) {
     let mut lan = Lan::pair([5, 1], seed, |_| {});
     lan.keeps = true;
@@ -170,7 +170,7 @@ pub fn asked(seed: u64) {
             assert_eq!(lan.sent.len(), usize::from(round), "one answer for each question");
         }
         lan.sent.clear();
-        // The stacks need not ask, whichever one connects.
+        // No stack needs to ask for the neighbour, whichever stack connects.
         let to = SocketAddr::new(address(105, v6), 9);
         for host in &mut lan.devices[0].hosts {
             host.connect(lan.now, to, Script::silent());
@@ -327,8 +327,9 @@ fn cookies_come_back_to_their_owner() {
     for_seeds(10, flooded);
 }
 
-/// The same addresses are used repeatedly, and either end closes first. From a reserved port, one stack can reach a
-/// given peer; the other stacks name it. The TIME-WAIT of neither end prevents the next connection.
+/// The same addresses are used repeatedly, and either end closes first. From a reserved port, only one stack can
+/// connect to a given peer; the other stacks return its number. The next connection opens although either end may
+/// have TIME-WAIT entries.
 pub fn again(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0xa6a1);
     let v6 = rng.bool();
@@ -373,7 +374,7 @@ fn addresses_are_used_again() {
     for_seeds(60, again);
 }
 
-/// A reservation and a listener exist at all stacks, under one id, until they are removed at all.
+/// A reservation and a listener exist at all stacks under the same id, until all stacks have removed them.
 #[test]
 fn a_listener_is_everywhere_or_nowhere() {
     let mut lan = Lan::pair([3, 2], 11, |_| {});
@@ -402,8 +403,8 @@ fn a_listener_is_everywhere_or_nowhere() {
     assert!(stack.bind_too(bound, false).is_ok() && stack.bind_too(other, false).is_ok());
 }
 
-/// Connections get ports that lead to their own stack, as long as there are any, and each port serves one connection
-/// per peer.
+/// A connection gets a port for which its own stack is the owner, until no such port is free. Each port serves one
+/// connection per peer.
 #[test]
 fn ports_lead_home() {
     let mut lan = Lan::pair([7, 1], 5, |_| {});
@@ -422,7 +423,7 @@ fn ports_lead_home() {
     }
 }
 
-/// A single stack, with the default steering, behaves as before.
+/// A single stack, with the default steering, hands no frames over.
 #[test]
 fn one_stack_hands_nothing_over() {
     let devices = vec![Device::new(1, 1, |_| {}), Device::new(2, 1, |_| {})];
