@@ -24,9 +24,9 @@ enum What {
         #[arg(long, value_name = "DIR", default_value = "target/bench")]
         out: PathBuf,
     },
-    /// Run the end of a ping-pong that answers
+    /// Run the answering end of a ping-pong
     KernelServer(GameArgs),
-    /// Run the end of a ping-pong that measures; print one JSON object
+    /// Run the measuring end of a ping-pong; print one JSON object
     KernelClient {
         #[command(flatten)]
         game: GameArgs,
