@@ -23,6 +23,7 @@ use tempfile::TempDir;
 /// Exit statuses of the C program: `ENDED` if the case ends the process, `WENT_ON` if the program goes on after the
 /// case.
 const ENDED: End = End::Exit(7);
+/// See [`ENDED`].
 const WENT_ON: End = End::Exit(8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// How long the process of the case `stopped` is stopped. Over the kernel's sockets it is stopped for `ANSWERED_FOR`,
 /// which exceeds the peer's patience; the kernel answers the peer meanwhile.
 const STOPPED: Duration = Duration::from_secs(30);
+/// See [`STOPPED`].
 const ANSWERED_FOR: Duration = Duration::from_secs(6);
 
 /// How our libraries get into the program.

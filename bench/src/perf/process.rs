@@ -18,6 +18,7 @@ use super::error::{Doing, PerfError};
 /// Environment variables that contain the name of a process's end, and the pair's directory. They do not begin with
 /// `URNIC_`, because variables with this prefix are settings.
 const END: &str = "_URNIC_PERF_END";
+/// See [`END`].
 const DIR: &str = "_URNIC_PERF_DIR";
 
 /// One end of a pair.
