@@ -19,7 +19,7 @@ use super::child;
 pub const SERVER_PORT: u16 = 5001;
 pub const CLIENT_PORT: u16 = 5002;
 
-/// The content of a stream: known at every offset, with its hash so far.
+/// The content of a stream, which is known at every offset, and the hash of the content so far.
 pub struct Content {
     block: Vec<u8>,
     pub at: u64,
@@ -27,14 +27,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes after which the content repeats. No multiple of any other size here.
+    /// Bytes after which the content repeats. This is a multiple of no other size in these tests.
     const PERIOD: usize = 1_000_003;
 
     pub fn new(seed: u64) -> Self {
         Self { block: super::node::pattern(seed, Self::PERIOD), at: 0, crc: urnic_crc::INIT }
     }
 
-    /// Returns the next bytes, up to offset `end`, at most `most`.
+    /// Returns the next bytes, up to offset `end`, but at most `most` bytes.
     pub fn next(&mut self, end: u64, most: usize) -> Vec<u8> {
         let from = (self.at % Self::PERIOD as u64) as usize;
         let len = (end - self.at).min(most as u64).min((Self::PERIOD - from) as u64) as usize;
@@ -43,7 +43,7 @@ impl Content {
         bytes
     }
 
-    /// Checks that `bytes` are the next ones.
+    /// Checks that `bytes` are the next bytes of the content.
     pub fn check(&mut self, bytes: &[u8]) {
         for (i, byte) in bytes.iter().enumerate() {
             let at = ((self.at + i as u64) % Self::PERIOD as u64) as usize;
@@ -109,7 +109,7 @@ impl Transmit<Octets> for Wire {
         for piece in emit.payload {
             frame.extend_from_slice(&piece.payload.0[piece.range.clone()]);
         }
-        // Without a buffer the frame is lost, as on a wire.
+        // If the port has no buffer, the frame is lost, as on a wire.
         if let Some(frame) = self.port.frame(&frame, &[], false) {
             let _ = self.queue.push(frame);
         }
@@ -122,7 +122,7 @@ struct Seen {
     conn: Option<ConnId>,
     content: Option<Content>,
     closed: Option<CloseReason>,
-    /// Takes no octets beyond this offset for now; `None`: takes all.
+    /// Offset beyond which the connection takes no octets for now; `None`: it takes all.
     takes_until: Option<u64>,
 }
 
@@ -159,8 +159,8 @@ impl Handler<Received> for Seen {
     }
 }
 
-/// Serves connections one after the other, and opens one when told. Sends and receives on each. Our address may be
-/// `autoconf`: the address that routers offer.
+/// Serves connections one after the other, opens a connection when told to, and sends and receives on each. Our address
+/// may be `autoconf`: the address that routers offer.
 pub fn run() {
     let spec: PortSpec = child::arg(0);
     let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
