@@ -165,7 +165,8 @@ pub fn run() {
     let spec: PortSpec = child::arg(0);
     let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
     let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
-    // Stops reading at every so many octets, until the kernel has probed the shut window; 0: never.
+    // After each `stops_every` octets, the connection stops reading until the kernel has probed the shut window; 0:
+    // never.
     let stops_every: u64 = child::arg(6);
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
@@ -197,7 +198,8 @@ pub fn run() {
     loop {
         let now = Time(clock.now());
         match stack.claim() {
-            // Beside the link-local address, one that a router has offered.
+            // With `autoconf`, the stack must also have an address that a router has offered, beside the link-local
+            // address.
             Claim::Held if !claimed && (!autoconf || stack.addresses().len() > 1) => {
                 claimed = true;
                 let ours: Vec<String> = stack.addresses().iter().map(|a| a.ip.to_string()).collect();
