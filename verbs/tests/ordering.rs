@@ -138,8 +138,8 @@ fn a_fence_waits() {
 }
 
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees all data that the peer sent before it. It is answered in
-/// order (RDMAP-30, 32, 38, RDMAPX-14), and the answer names its destination by the peer's STag and offset (RDMAP-14,
-/// 15). The user gets no completion for it, and it uses no receive (RDMAP-23, 29, RDMAPX-11). RDMAP-65.
+/// order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
+/// (RDMAP-14, 15). The user gets no completion, and no receive is used (RDMAP-23, 29, RDMAPX-11). RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
     let mut s = scene();
