@@ -80,7 +80,7 @@ fn needs_ib_write_lat_both_directions() {
     ]);
 }
 
-/// 2 bytes to 8 MiB.
+/// Runs messages of 2 bytes to 8 MiB.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_all_sizes() {

@@ -125,7 +125,7 @@ fn servers_die(kinds: [&str; 2], engines: usize) {
         "{kinds:?}, engines {engines}: {} servers killed; clients ended within {told:?}: {endings:?}",
         kills()
     );
-    // Both ends start on what the dead processes left behind.
+    // Both ends must start although the dead processes left files behind.
     let (_, printed) =
         stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
     assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");

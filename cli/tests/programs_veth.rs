@@ -127,7 +127,7 @@ fn needs_root_perftest_over_af_packet() {
     }
 }
 
-/// 2 bytes to 8 MiB.
+/// Runs messages of 2 bytes to 8 MiB.
 #[test]
 #[ignore = "takes a minute, and needs root, for network namespaces, and the package perftest"]
 fn long_perftest_all_sizes_over_af_packet() {
@@ -164,8 +164,8 @@ fn needs_root_rsockets_over_af_packet() {
     }
 }
 
-/// A program for sockets, whose sockets librspreload.so turns into rsockets; the sockets by which DPDK's driver asks
-/// the kernel about the interface stay sockets.
+/// librspreload.so turns the sockets of a program into rsockets. The sockets by which DPDK's driver asks the kernel
+/// about the interface stay sockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages iperf and librdmacm1"]
 fn needs_root_sockets_become_rsockets_over_af_packet() {

@@ -36,7 +36,8 @@ const OURS: &str = "10.9.0.1";
 const KERNEL6: &str = "fd09::2";
 const OURS6: &str = "fd09::1";
 
-/// Three namespaces: `a` and `b` with an interface `eth` each, whose peers `a` and `b` are in the third.
+/// Three namespaces. `a` and `b` have an interface `eth` each. The other ends of these two cables are the interfaces
+/// `a` and `b` in the third namespace.
 struct Lab {
     a: Namespace,
     b: Namespace,

@@ -141,7 +141,7 @@ fn fpdu(segment: &[u8], rng: &mut Rng) -> Vec<u8> {
     fpdu
 }
 
-/// SEC-4, SEC-15: whatever one stream does, it does not affect the memory and the streams of others.
+/// SEC-4, SEC-15: no action of one stream affects the memory or the streams of others.
 #[test]
 fn a_hostile_peer_reaches_nothing_that_it_was_not_granted() {
     let (mut refused, mut received) = (0, 0);

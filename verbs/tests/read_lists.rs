@@ -75,7 +75,7 @@ impl Scene {
         self.client.post(wr_id, op, &sges);
         let data = pattern(SOURCE, 1);
         let mut next = from;
-        // In order, because elements may overlap. An element of length 0 changes nothing.
+        // Copies to the elements in order, because they may overlap. An element of length 0 changes nothing.
         for (which, sge) in list.iter().filter(|(_, sge)| sge.len > 0) {
             let (at, len) = ((sge.addr - self.sinks[*which].addr()) as usize, sge.len as usize);
             self.model[*which][at..at + len].copy_from_slice(&data[next..next + len]);
@@ -109,8 +109,8 @@ impl Scene {
     }
 }
 
-/// Any Reads into lists, one after the other and several at a time, leave in memory what a copy in a loop would
-/// leave, and change nothing else.
+/// Checks that random Reads into lists, one after the other and several at a time, place the same octets as a copy in a
+/// loop, and change no others.
 fn reads_agree_with_the_model(seed: u64, options: &Options) {
     let mut rng = Rng::with_seed(seed);
     let mut scene = scene(options);

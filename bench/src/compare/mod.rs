@@ -59,7 +59,7 @@ enum Tool {
     Pair(&'static str),
     /// `urnic perf server` and `client` on the cable, with this operation.
     Nodes(&'static str),
-    /// [`kernel`].
+    /// The ping-pong of the module [`kernel`].
     Kernel(Protocol, Wait),
     /// iperf3, with or without segmentation offload.
     Iperf { offload: bool },

@@ -96,7 +96,7 @@ pub enum PerfError {
     End {
         /// `server` or `client`.
         end: &'static str,
-        /// Its error message.
+        /// The error message of this process.
         message: String,
     },
     /// One of the two processes of a pair ended without a result.
@@ -104,7 +104,7 @@ pub enum PerfError {
     Died {
         /// `server` or `client`.
         end: &'static str,
-        /// Its exit status.
+        /// The exit status of this process.
         status: ExitStatus,
     },
     /// The operating system refused.

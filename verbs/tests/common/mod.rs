@@ -29,7 +29,7 @@ pub fn next_cq(device: &Device) -> Cq {
     device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: false, vector }).unwrap()
 }
 
-/// A queue pair and what it needs.
+/// A queue pair, and the objects that it needs.
 pub struct End {
     pub pd: Pd,
     pub cq: Cq,

@@ -76,8 +76,8 @@ impl Veth {
         a.ip(&["link", "add", "va", "type", "veth", "peer", "name", "vb", "netns", &b.name]);
         for (ns, link) in [(&a, "va"), (&b, "vb")] {
             ns.ip(&["link", "set", link, "mtu", &mtu.to_string(), "up"]);
-            // With these offloads, a cable in memory would carry segments without checksums, and data that is not cut
-            // into segments.
+            // With these offloads enabled, a cable in memory would carry segments without checksums, and data that is
+            // not cut into segments.
             command("ip", &["netns", "exec", &ns.name, "ethtool", "-K", link, "tx", "off"]);
         }
         Self { a, b }

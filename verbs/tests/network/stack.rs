@@ -116,7 +116,7 @@ impl Transmit<Octets> for Wire {
     }
 }
 
-/// The connection, and what it has received.
+/// The connection, and the state of its received data.
 #[derive(Default)]
 struct Seen {
     conn: Option<ConnId>,

@@ -535,8 +535,8 @@ impl World {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());
             let Some(mut draft) = self.source(pair, side, most + 1) else {
-                // The source has no space for a longer message than the receive, which is as long as the longest
-                // message, and no message is under way whose end would free space.
+                // The source has no space for a message longer than the receive. (The receive is as long as the longest
+                // message, and no outstanding message will free space.)
                 self.p.endings[pair] = Ending::Graceful;
                 return Ok(());
             };
