@@ -453,7 +453,7 @@ fn when_to_fall_back() {
     raw.borrow_mut().unlisten();
     raw.borrow_mut().close(conn);
     assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
-    // If a queue pair is dropped just before its second try, the device makes no second connection, or ends it.
+    // If a queue pair is dropped while the device is about to make its second connection, that connection ends.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().close(conn);
