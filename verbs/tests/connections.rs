@@ -144,7 +144,7 @@ fn strangers_do_not_disturb_a_listener() {
     let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
     let strange =
         [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0xFF; 64], &too_long, &surplus, &reply];
-    // More rounds than the backlog has places: each stranger must give its place back.
+    // There are more rounds than places in the backlog, so each stranger must give its place back.
     for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, octets);
@@ -334,7 +334,7 @@ fn a_queue_pair_connects_once() {
     assert!(matches!(again, Err(Error::QpState { state: QpState::Rts, .. })), "{:?}", again.err());
 }
 
-/// Both sides refuse at once more private data than the frame can carry.
+/// At both sides, a call with more private data than the frame can carry fails at once.
 #[test]
 fn too_much_private_data_is_refused() {
     let mut simulation = Simulation::new(&options()).unwrap();

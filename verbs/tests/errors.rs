@@ -253,8 +253,7 @@ fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     scene.all_else_goes_on("receive");
 }
 
-/// A request with unusable local memory fails at the side that posted it. The peer gets a Terminate with the codes 0 0
-/// 00.
+/// A request with unusable local memory fails at the side that posted it. A Terminate tells the peer 0 0 00.
 #[test]
 fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     for (name, op) in [("Send", SendOp::Send), ("Write", SendOp::Write { addr: 0, rkey: 0 })] {

@@ -255,7 +255,7 @@ fn the_next_peer_inherits_nothing() {
     assert_eq!(next.next(&mut scene.simulation).status, WcStatus::Success);
 }
 
-/// Faulty requests that concern memory. Each ends the connection that it was posted to.
+/// Each faulty request that concerns memory ends the connection to which it was posted.
 #[test]
 fn bindings_and_registrations_are_checked() {
     let access = Access::REMOTE_WRITE;
@@ -305,8 +305,9 @@ fn bindings_and_registrations_are_checked() {
     assert!(scene.remote.restrict_to(&scene.client.qp).is_err());
 }
 
-/// Requests that concern memory take effect in order: requests posted before them have their data, and requests posted
-/// later find the new state. With a fence, an invalidation waits for Reads. Without a fence, the Read fails.
+/// Requests that concern memory take effect in order: requests that were posted before still move their data, and
+/// requests that are posted later find the new state. With a fence, an invalidation waits for Reads. Without a fence,
+/// the Read fails.
 #[test]
 fn invalidations_take_their_turn() {
     let mut scene = Scene::new(ALL);

@@ -27,9 +27,9 @@ fn word(msn: u32) -> Vec<u8> {
     untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
 }
 
-/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests of all kinds are sent in the order of posting. RDMAP-67:
-/// nothing but RDMA messages is sent. RDMAP-62, 64, RDMAPX-18: completions come in the same order, and an unanswered
-/// Read or Atomic holds up the completions of later requests. RDMAP-37.
+/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests of all kinds are sent in the order of posting. RDMAP-67: the
+/// RNIC sends only RDMA messages. RDMAP-62, 64, RDMAPX-18: completions come in the same order, and an unanswered Read
+/// or Atomic holds up the completions of later requests. RDMAP-37.
 #[test]
 fn requests_go_out_and_complete_in_order() {
     let mut s = scene();

@@ -192,10 +192,10 @@ fn atomics_are_aligned_in_memory() {
     }
 }
 
-/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: exactly one Terminate, then a FIN. The RNIC places or completes nothing
-/// of this segment and of later segments, all work ends, and the program can read the reason. DDP-8, DDP-42, 46..48,
-/// DDP-52..56, RDMAP-5, RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26. RDMAP-17..20, 26, 67, 87;
-/// RDMAPX-8, 12.
+/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: the RNIC answers a mistake by exactly one Terminate, then a FIN. It
+/// places or completes nothing of this segment and of later segments, all work ends, and the program can read the
+/// reason. DDP-8, DDP-42, 46..48, DDP-52..56, RDMAP-5, RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
+/// RDMAP-17..20, 26, 67, 87; RDMAPX-8, 12.
 #[test]
 fn mistakes_are_answered_by_the_terminate_of_the_table() {
     for Mistake { name, says, codes, receive } in mistakes() {

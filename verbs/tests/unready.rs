@@ -102,8 +102,8 @@ fn the_side_that_connects_waits_as_long_as_it_says() {
     }
 }
 
-/// A Send waits at most 100 ms for each retry. The limit starts anew for each Send. After it, the peer gets a Terminate
-/// with ERR-22 (DDP-49).
+/// A Send waits at most 100 ms for each retry. The limit starts anew for each Send. After this limit, the peer gets a
+/// Terminate with ERR-22 (DDP-49).
 #[test]
 fn err_22_when_the_retries_are_used_up() {
     let (mut simulation, server, client) = patient(6);

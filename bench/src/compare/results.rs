@@ -196,7 +196,7 @@ pub mod who {
     pub const VIRTIO_READ: &str = "urnic Read, virtio/vhost";
     /// Send.
     pub const VIRTIO_SEND: &str = "urnic Send, virtio/vhost";
-    /// RDMA Write over the virtual cable that the kernel's peers use.
+    /// RDMA Write over the virtual cable, which the programs on the kernel's sockets also use.
     pub const VETH_WRITE: &str = "urnic Write, af_packet/veth";
     /// Kernel TCP, both ends spinning.
     pub const TCP_SPIN: &str = "kernel TCP, spinning, veth";

@@ -61,8 +61,8 @@ impl FromStr for Link {
 
 impl Link {
     /// Returns the server's port of a link named by `path`; `None` for the kernel's sockets. The client's port is the
-    /// peer of this port. The client's port is `virtio_user`, so that the server's `vhost` copies the frames. With the
-    /// kinds exchanged, the link is slower.
+    /// peer of this port. Over virtio, the client's port is `virtio_user`, so that the server's `vhost` copies the
+    /// frames. With the kinds exchanged, the link is slower.
     pub(super) fn server_port(self, path: &Path) -> Result<Option<PortSpec>, PerfError> {
         let name = path.display();
         let spec = match self {

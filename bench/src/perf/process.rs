@@ -1,7 +1,7 @@
 //! The ends of a pair as processes.
 //!
 //! Each end is this same program, started with the same arguments, so that both ends have exactly the settings of the
-//! program. Two environment variables contain the name of the end and the pair's directory.
+//! program that started them. Two environment variables contain the name of the end and the pair's directory.
 
 use std::{
     env, fs,

@@ -174,8 +174,8 @@ fn a_peer_may_go_before_it_has_answered() {
                 println!("{way:?} after {said:?} octets of the Reply");
                 let node = Node::of(&host.device);
                 node.events.connect(&node.qp, to, &plain()).unwrap();
-                // A peer that closes without an answer may know only revision 1, so the device asks it once more (RFC
-                // 6581 §9).
+                // RFC 6581 §9: a peer that closes without an answer may know only revision 1, so the device asks it
+                // once more.
                 let tries = if said.unwrap_or(0) == 0 { 1..=2 } else { 1..=1 };
                 for _ in tries.clone() {
                     let (mut peer, _) = server.accept().unwrap();

@@ -136,8 +136,8 @@ fn needs_root_kernel_tcp_over_af_packet() {
     over_af_packet(9000, 64 << 20);
 }
 
-/// Readers stop at both ends, so that the kernel's window and ours shut, are probed, and reopen. Nothing is lost (RFC
-/// 9293 §3.8.6.1).
+/// RFC 9293 §3.8.6.1: readers stop at both ends, so that the kernel's window and ours shut, are probed, and reopen.
+/// Nothing is lost.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_with_readers_that_stop() {
