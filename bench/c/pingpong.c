@@ -1,6 +1,6 @@
 /*
- * The ping-pong of `urnic perf floor --mode lat` in plain C, for comparison: one frame back and forth between two
- * processes, nothing above the poll-mode driver.
+ * The ping-pong of `urnic perf floor --mode lat` in plain C, for comparison: one frame goes back and forth between
+ * two processes, which use nothing above the poll-mode driver.
  *
  *   pingpong EAL-ARGUMENTS -- echo            sends frames back, until it is killed
  *   pingpong EAL-ARGUMENTS -- ping SIZE N     prints the median of N round trips in nanoseconds
@@ -40,7 +40,7 @@ static struct rte_mempool *open_port(void)
 		die("pool", 0);
 	if ((status = rte_eth_dev_info_get(PORT, &info)) != 0)
 		die("device", status);
-	/* As in urnic: the peers of a memory link leave checksums out, and accept several segments in a frame. */
+	/* The offloads that urnic uses: ends of a memory link leave checksums out, and accept several segments in a frame. */
 	conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_LRO);
 	conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO |
 						       RTE_ETH_TX_OFFLOAD_MULTI_SEGS);

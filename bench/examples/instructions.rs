@@ -1,6 +1,6 @@
-//! Runs a number of RDMA operations between two devices over a perfect simulated link, and nothing else, so that
-//! `scripts/instructions` can count their instructions. Usage: `instructions OP SIZE COUNT` with OP write, read,
-//! send, or pingpong; in a pingpong, each Write is answered by one.
+//! Runs RDMA operations between two devices over a perfect simulated link, and does nothing else, so that
+//! `scripts/instructions` can count their instructions. Usage: `instructions OP SIZE COUNT` with OP write, read, send,
+//! or pingpong. In a pingpong, the other end answers each Write by a Write.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

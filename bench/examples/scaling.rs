@@ -19,7 +19,7 @@ use urnic_bench::{
 const USAGE: &str =
     "usage: scaling [--rounds N] [--seconds S] [--cores 0,1] [--load write8,send8,read4k,write64k] [--json]";
 
-/// The share of a core that a thread gets on an idle machine, at least.
+/// The least share of a core that a thread gets on an idle machine.
 const LEAST_SHARE: f64 = 0.95;
 
 fn main() -> ExitCode {

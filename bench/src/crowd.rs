@@ -1,5 +1,6 @@
-//! The cost of many queue pairs, and their effect, and that of concurrent registrations, on the latency of a small
-//! Write. Uses two devices of one process, joined by a ring, with several engines each.
+//! The cost of many queue pairs, and the latency of a small Write beside many queue pairs or concurrent registrations.
+//! A crowd is two devices of one process, joined by a ring, with several engines each, and the queue pairs between
+//! them.
 
 use std::{
     net::Ipv4Addr,
@@ -27,7 +28,7 @@ const PORT: u16 = 18_700;
 /// Host numbers of the two ends.
 const SERVER: u8 = 1;
 const CLIENT: u8 = 2;
-/// Connections whose local ports the engine chooses; it has 28,232 to choose from.
+/// Number of connections whose local ports the engine chooses; it can choose from 28,232 ports.
 const CHOSEN: usize = 25_000;
 /// Number of listeners; each further local port connects to all of them.
 const LISTENERS: usize = 8;
@@ -36,7 +37,7 @@ const FURTHER: u16 = 1024;
 /// Polls of its own engine after which a Write polls all engines for its completion.
 const OWN_POLLS: u32 = 8;
 const ENTRIES: u32 = 16;
-/// Connections being set up at once.
+/// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Registrations in each round of a storm.
@@ -119,7 +120,7 @@ struct Crowd {
     client: End,
     network: u8,
     _listeners: Vec<Listener>,
-    /// The index of the local port of the latest connections, and the port.
+    /// The local port of the latest connections, and its index; `None` while the engine chooses the ports.
     bound: Option<(usize, Bound)>,
     active: Vec<Qp>,
     passive: Vec<Qp>,
@@ -200,8 +201,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Posts an 8-byte Write on one of the queue pairs, and returns the time until its completion; this thread drives
-    /// both ends.
+    /// Posts an 8-byte Write on one of the queue pairs, and returns the time until its completion. The calling thread
+    /// drives both ends.
     fn write(&self, number: usize) -> Result<Duration, PerfError> {
         let (Some(qp), Some(cq), Some(there)) = (
             self.active.get(number),
@@ -256,13 +257,13 @@ pub struct Many {
     pub bytes_per_qp: f64,
     /// Processor time to make a connection and use it once, both ends together, in us.
     pub setup_us: f64,
-    /// The same for the last tenth of the connections.
+    /// The same processor time, for the last tenth of the connections, in us.
     pub last_setup_us: f64,
     /// Time of an 8-byte Write on one of 16 queue pairs, from posting to completion: median, in us.
     pub write_of_few_us: f64,
-    /// The same on one of all queue pairs.
+    /// The same time on one of all queue pairs: median, in us.
     pub write_of_many_us: f64,
-    /// The same on each queue pair in turn, when its state has left the caches.
+    /// The same time when each queue pair is used once in turn, so that its state has left the caches: median, in us.
     pub write_on_each_us: f64,
 }
 
@@ -280,8 +281,8 @@ fn quantile(times: &[Duration], part: f64) -> f64 {
     times.get(at.min(times.len().saturating_sub(1))).map_or(f64::NAN, |time| us(*time))
 }
 
-/// Connects `qps` queue pairs between devices of `engines` engines. Compares, in turns, a Write on one of them with a
-/// Write on one of 16 queue pairs between another pair of devices.
+/// Connects `qps` queue pairs between devices of `engines` engines. Compares a Write on one of them with a Write on one
+/// of 16 queue pairs between another pair of devices; the two are measured alternately.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -325,7 +326,7 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
         write_of_many_us: quantile(&of_many, 0.5),
         write_on_each_us: quantile(&of_each, 0.5),
     };
-    // Not dropped, because the process ends now.
+    // Dropping the crowds would only cost time, because the process ends now.
     std::mem::forget((few, all));
     Ok(report)
 }
@@ -335,18 +336,18 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
 pub struct Storm {
     /// Time of an 8-byte Write, from posting to completion, without registrations: median, in us.
     pub alone_p50_us: f64,
-    /// The same: 99th percentile.
+    /// The 99th percentile of this time, in us.
     pub alone_p99_us: f64,
     /// The median during registrations on the other core, in us.
     pub beside_p50_us: f64,
     /// The 99th percentile during registrations, in us.
     pub beside_p99_us: f64,
-    /// Regions registered and deregistered per second meanwhile.
+    /// Regions registered and deregistered per second during the Writes.
     pub registrations_s: f64,
 }
 
-/// Measures Writes through engine 0, driven by a thread on the first of `cores`, in turns alone and while a thread on
-/// the second core registers and deregisters regions of both devices without a pause.
+/// Measures Writes through engine 0, which a thread on the first of `cores` drives: alternately alone, and during a
+/// storm, in which a thread on the second core registers and deregisters regions of both devices without a pause.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -387,7 +388,8 @@ pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
                     let before = registered.load(Ordering::Relaxed);
                     let calm = || blow && registered.load(Ordering::Relaxed) < before + BLOWS;
                     let mut writes = 0;
-                    // Waits for a storm that has not got its core yet.
+                    // Goes on until the storm has made its registrations, because the storm's thread may not have got
+                    // its core yet.
                     while writes < 20 * TURN || calm() && start.elapsed() < PATIENCE / 10 {
                         times.push(crowd.write(0)?);
                         writes += 1;

@@ -1,5 +1,5 @@
-//! Measurements: perftest-like operations between two urnic nodes, the raw link below them, the kernel's peers for
-//! comparison, and the relay that impairs a link.
+//! Measurements: RDMA operations between two urnic nodes, the raw link below them, and programs on the kernel's sockets
+//! for comparison. Also the relay, which impairs a link.
 
 pub mod compare;
 #[cfg(feature = "dpdk")]

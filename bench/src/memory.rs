@@ -20,11 +20,11 @@ use crate::perf::PerfError;
 /// Result of [`queue_pair_memory`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct QpMemory {
-    /// Queue pairs that were added to the first one at each end.
+    /// Number of queue pairs that were added at each end after the first queue pair.
     pub qps: u64,
-    /// Resident memory and EAL heap of each of them, in bytes.
+    /// Resident memory and EAL heap of each added queue pair, in bytes.
     pub bytes_per_qp: f64,
-    /// EAL heap alone, in bytes.
+    /// EAL heap of each added queue pair, in bytes.
     pub heap_bytes_per_qp: f64,
     /// Time to open the first device of the process, EAL included, in ms.
     pub open_ms: f64,
@@ -35,11 +35,11 @@ const PORT: u16 = 18516;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections being set up at once.
+/// Maximum number of connections being set up at once.
 const CONNECTING: usize = 32;
 
-/// Measures the memory of an idle queue pair: 16 entries in each queue, one scatter-gather element, connected, one
-/// Send received and acknowledged.
+/// Measures the memory of an idle queue pair that is connected and has received and acknowledged one Send. Each of its
+/// queues has 16 entries with one scatter-gather element.
 ///
 /// Two devices in this process are linked by a ring. They make one connection first, and then `qps` more. Each end is
 /// charged half of the growth of memory. The completion queues, which any number of queue pairs share, exist from the
@@ -126,7 +126,7 @@ impl Node {
         Ok(qp)
     }
 
-    /// Takes completions; returns how many receives are among them.
+    /// Takes completions, and returns the number of receives among them.
     fn reap(&self) -> Result<usize, PerfError> {
         let mut found = [Wc::default(); 32];
         let n = self.cq.poll(&mut found);
@@ -205,7 +205,7 @@ impl Usage {
         let statm = fs::read_to_string("/proc/self/statm")
             .map_err(|source| PerfError::Os { doing: "reading /proc/self/statm", source })?;
         let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-        // Returns the EAL that the devices already use.
+        // This call returns the EAL that the devices already use.
         let heap = Eal::start(&EalConfig::default()).map_or((0, 0), |eal| eal.heap());
         let heap = heap.0.saturating_sub(heap.1) as u64;
         Ok(Self { resident: pages * 4096, heap })

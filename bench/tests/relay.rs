@@ -1,4 +1,4 @@
-//! The relay between two in-process links, stepped by hand with a time of the test's choice.
+//! The relay between two links in this process. The test calls every pass of the relay, and chooses the time.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use urnic_config::{Config, PortSpec};
 use urnic_dataplane::{BURST, Eal, EalConfig, Mbuf, Port, PortOptions, TxQueue};
 use urnic_sim::Impairment;
 
-/// The relay, with an end of the test's own connected to each of its ports.
+/// The relay, and for each of its ports the port at the other end of the link, which the test uses.
 struct Bench {
     relay: Relay,
     a: Port,
@@ -34,7 +34,7 @@ impl Bench {
         bench
     }
 
-    /// Sends a frame that contains `number` from A's end, or from B's.
+    /// Sends a frame that contains `number`, from A's peer if `from_a` is set, else from B's peer.
     fn send(&mut self, from_a: bool, number: u32, leave_checksum: bool) {
         let port = if from_a { &mut self.a } else { &mut self.b };
         let mut queue = TxQueue::new();
@@ -43,7 +43,7 @@ impl Bench {
         assert_eq!(port.tx_burst(&mut queue), 1);
     }
 
-    /// Returns the frames that have arrived at B's end, or at A's.
+    /// Returns the frames that have arrived at B's peer if `at_b` is set, else at A's peer.
     fn receive(&mut self, at_b: bool) -> Vec<Vec<u8>> {
         let port = if at_b { &mut self.b } else { &mut self.a };
         let mut out = Vec::new();
@@ -80,7 +80,7 @@ fn number(frame: &[u8]) -> u32 {
     u32::from_be_bytes(*frame[54..].first_chunk().expect("a whole frame"))
 }
 
-/// Sends `frames` frames from A to B, `gap` nanoseconds apart; returns what arrived, and the report.
+/// Sends `frames` frames from A to B, `gap` nanoseconds apart. Returns the frames that arrived, and the report.
 fn cross(name: &str, fault: &str, frames: u32, gap: u64) -> (Vec<Vec<u8>>, RelayReport) {
     let mut bench = Bench::new(name, fault, "");
     let mut out = Vec::new();
@@ -89,7 +89,7 @@ fn cross(name: &str, fault: &str, frames: u32, gap: u64) -> (Vec<Vec<u8>>, Relay
         bench.relay.pass(u64::from(i) * gap);
         out.extend(bench.receive(true));
     }
-    // Later than any frame is held.
+    // This time is after the release of every frame.
     bench.relay.pass(u64::from(frames) * gap + 10_000_000_000);
     for _ in 0..100 {
         out.extend(bench.receive(true));
@@ -130,7 +130,7 @@ fn frames_cross_both_ways_unchanged_and_in_order() {
     assert!(report.table().contains("ring:plain-a"));
 }
 
-/// The same seed and the same frames lead to the same decisions, at any pace; another seed leads to others.
+/// The same seed and the same frames lead to the same decisions, at any pace. Another seed leads to other decisions.
 #[test]
 fn decisions_follow_the_seed() {
     let fault = |seed: u32| format!("loss=5%,dup=5%,corrupt=5%,mark=5%,delay=20us,seed={seed}");
@@ -154,7 +154,7 @@ fn frames_are_reordered_and_slowed_down() {
     sorted.sort_unstable();
     assert_eq!(sorted, (0..2000).collect::<Vec<_>>());
 
-    // 62 octets and 24 of overhead are 688 bits: 68.8 us at 10 Mbit/s. Of 100 frames at once, 20 may wait.
+    // 62 octets and 24 of overhead are 688 bits: 68.8 us at 10 Mbit/s. Of 100 frames that arrive at once, 20 may wait.
     let mut bench = Bench::new("rate", "rate=10mbit,queue=20,ecn=10", "");
     (0..100).for_each(|i| bench.send(true, i, false));
     while bench.relay.pass(0) {}
@@ -181,7 +181,7 @@ fn what_is_held_is_bounded() {
     }
 }
 
-/// A checksum that the sender left to the link is filled in when the frame has crossed.
+/// If the sender leaves a checksum to the link, the relay fills it in.
 #[test]
 fn checksums_are_filled() {
     let mut bench = Bench::new("checksum", "", "");
@@ -200,7 +200,7 @@ fn checksums_are_filled() {
 #[test]
 fn frames_without_a_way_out_are_counted() {
     let mut bench = Bench::new("out", "", "");
-    // Disconnect B's end.
+    // Disconnects B's peer.
     let Bench { mut relay, mut a, b } = bench;
     drop(b);
     relay.look();
@@ -219,7 +219,7 @@ fn frames_without_a_way_out_are_counted() {
     assert_eq!(bench.receive(true).len(), 1);
 }
 
-/// The loop, in real time: relays until it is stopped.
+/// The loop relays in real time until the test stops it.
 #[test]
 fn it_runs_until_told_to_stop() {
     let mut bench = Bench::new("run", "delay=3ms", "");

@@ -1,6 +1,6 @@
-//! Both ends in this process, over a pair of rings, every byte verified.
+//! Measurements between two ends in this process, over a pair of rings. Every byte is verified.
 //!
-//! One test, because its parts would otherwise compete for the cores that they poll on.
+//! This file is one test, because several tests would run at once and compete for the cores that they poll on.
 
 use urnic_bench::perf::{Amount, Link, Mode, Op, PerfOptions, PerfReport, run_pair};
 use urnic_config::{Config, Progress};

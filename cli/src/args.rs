@@ -59,10 +59,10 @@ pub struct EngineArgs {
     /// Largest IP packet in bytes, 576 to 9000
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<String>,
-    /// Cores to run on, such as 0,1 or 2-3: one engine of the device on each, unless --engines sets their number
+    /// Cores to run on, such as 0,1 or 2-3; each runs one engine, unless --engines sets the number of engines
     #[arg(long, value_name = "LIST")]
     pub cores: Option<String>,
-    /// Engines of the device, 1 to 64, or auto for one on each of --cores
+    /// Number of engines of the device, 1 to 64, or auto: one for each core of --cores
     #[arg(long, value_name = "N")]
     pub engines: Option<String>,
     /// Which threads drive the engine: inline, dedicated or adaptive
@@ -71,7 +71,7 @@ pub struct EngineArgs {
     /// Faults to inject at the port, such as loss=0.01,seed=7
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<String>,
-    /// Record the frames that the port sends and receives, for Wireshark; of a pair, those of the client
+    /// Record the frames that the port sends and receives, for Wireshark; a pair records the frames of its client
     #[arg(long, value_name = "FILE")]
     pub capture: Option<String>,
 }
@@ -85,7 +85,7 @@ pub struct NodeArgs {
     /// Our address with its prefix length, such as 10.0.0.1/24 or fd00::1/64; may be repeated
     #[arg(long, value_name = "ADDR/LEN")]
     pub ip: Vec<String>,
-    /// Take addresses and routers that IPv6 routers of the network advertise
+    /// Use the addresses and routers that IPv6 routers of the network advertise
     #[arg(long)]
     pub autoconf: bool,
     /// VLAN that all frames belong to, from 1 to 4094
@@ -99,7 +99,7 @@ pub struct NodeArgs {
     /// or vdev:DEVICE
     #[arg(long, value_name = "KIND:ARG")]
     pub port: Option<String>,
-    /// Ethernet address, or `interface` for that of the interface or NIC; by default derived from the IP address
+    /// Ethernet address, or `interface` for the address of the interface or NIC; by default derived from the IP address
     #[arg(long, value_name = "ADDR")]
     pub mac: Option<String>,
 }
@@ -174,7 +174,7 @@ pub struct RpingArgs {
     /// Pings that a client sends; 0: without end
     #[arg(short = 'C', long, value_name = "N", default_value_t = 0)]
     pub count: u64,
-    /// Bytes of a client's ping: 26 to 65535; a server takes any
+    /// Bytes of a client's ping: 26 to 65535; a server accepts any of these sizes
     #[arg(short = 'S', long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(i64::from(PING_SIZES.0)..=i64::from(PING_SIZES.1)))]
     pub size: u32,
@@ -215,13 +215,14 @@ pub struct MeasureArgs {
     pub size: Option<usize>,
     #[command(flatten)]
     pub amount: AmountArgs,
-    /// Queue pairs that the messages of a thread are spread over
+    /// Queue pairs of each thread, which spreads its messages over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub qps: usize,
-    /// Load beside it, such as write:8: queue pairs that each keep two Writes (or Reads) of 8 MiB outstanding
+    /// Load beside the measurement, such as write:8: 8 queue pairs, each with two Writes (or Reads) of 8 MiB
+    /// outstanding
     #[arg(long, value_name = "OP:N")]
     pub beside: Option<Beside>,
-    /// Threads of each end, 1 to 64, with queue pairs and messages of their own; not needed at the server
+    /// Threads of each end, 1 to 64, each with its own queue pairs and messages; a server uses its client's number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
     /// How both ends wait for completions: by polling, or asleep on a completion channel [default: event with a
@@ -386,8 +387,8 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "write a number of bytes such as 4096 or 64KiB".to_owned())
 }
 
-/// The smallest and the largest ping, in octets: the smallest holds the text of every number, the largest is rping's
-/// limit.
+/// The smallest and the largest ping, in octets. The smallest has space for the text of any ping number; the largest is
+/// rping's limit.
 pub const PING_SIZES: (u32, u32) = (26, 65_535);
 
 /// How our libraries get into a program.
@@ -397,7 +398,7 @@ pub enum Way {
     Both,
     /// Only preloaded
     Preload,
-    /// Only in place of the system's libraries: for programs with which nothing may be preloaded, such as those with
+    /// Only in place of the system's libraries: for programs that allow no preloading, such as programs built with
     /// sanitizers
     DropIn,
 }

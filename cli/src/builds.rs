@@ -1,5 +1,5 @@
-//! The two builds of this command. Code that uses DPDK loads only if DPDK's libraries are installed. So the command
-//! in the PATH is the build without DPDK, which executes the other build when ports are asked for.
+//! The two builds of this command. Code that uses DPDK loads only if DPDK's libraries are installed. So the command in
+//! the PATH is the build without DPDK, which executes the other build for a command that uses ports.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::places::{DPDK, places};
 use crate::settings::Settings;
 
-/// Executes the build with DPDK, if the command needs ports. `urnic run` does not: it leaves the choice to the
-/// libraries.
+/// Executes the build with DPDK, if the command needs ports. `urnic run` itself never needs ports: the libraries that
+/// it brings into the program choose the build.
 pub fn hand_over(command: &Command) -> Result<(), Failure> {
     if !needs_ports(command)? {
         return Ok(());
@@ -70,7 +70,7 @@ fn missing(list: &str) -> Vec<&str> {
     list.lines().filter_map(|line| line.trim().strip_suffix(" => not found")).collect()
 }
 
-/// Returns the message for a missing library, and `others` more.
+/// Returns the message that `library` and `others` further libraries are missing.
 fn lacks(library: &str, others: usize) -> String {
     let others = match others {
         0 => String::new(),

@@ -17,7 +17,7 @@ use crate::failure::{Failure, print};
 struct Running {
     pid: u32,
     counters: BTreeMap<String, Value>,
-    /// Empty if the program's urnic is too old to report them.
+    /// Counters of each engine; empty if the program's urnic is too old to report them.
     engines: Vec<BTreeMap<String, Value>>,
     connections: Vec<BTreeMap<String, Value>>,
 }
@@ -84,7 +84,7 @@ fn read(answer: &str, told: &mut Running) -> Option<()> {
     Some(())
 }
 
-/// Returns a number or a truth value as such, anything else as a string.
+/// Converts a word to JSON: a number or boolean keeps its type, any other word becomes a string.
 fn value(word: &str) -> Value {
     match serde_json::from_str(word) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,

@@ -40,12 +40,12 @@ struct Info {
     run: RunInfo,
 }
 
-/// The effect of these settings on `urnic run`.
+/// The effect of the settings on `urnic run`.
 #[derive(Serialize)]
 struct RunInfo {
-    /// The variables that it sets.
+    /// The environment variables that `urnic run` sets.
     environment: BTreeMap<&'static str, String>,
-    /// Why it would not run a program; null if it would.
+    /// Why `urnic run` would fail to run a program; null if it would not fail.
     missing: Option<String>,
 }
 
@@ -57,21 +57,22 @@ struct HugepageInfo {
     free: u64,
 }
 
-/// The work that the port does for us; without a device, the most that ports of its kind may do.
+/// The work that the port does for the stack; without an open device, the most that a port of this kind can do.
 #[derive(Serialize)]
 struct Offloads {
-    /// Whether we are spared computing TCP checksums of sent segments.
+    /// Whether the stack may leave out the TCP checksums of sent segments.
     checksum: bool,
-    /// The party that computes them: `software` (the stack), `nic`, or none (`spared`), because the link needs none.
+    /// Where checksums of sent segments are computed: `software` (the stack), `nic`, or `spared` (nowhere, because the
+    /// link needs none).
     tx_checksum: &'static str,
-    /// The party that verifies checksums of received segments: `software`, `nic` where it reports one as right, or
-    /// none (`link`) where the peer says so.
+    /// Where checksums of received segments are verified: `software`, `nic` (for segments that the NIC reports as
+    /// right), or `link` (nowhere, if the peer states that a segment needs no check).
     rx_checksum: &'static str,
     /// Whether frames are sent in several pieces.
     scatter_gather: bool,
     /// The memory that is sent without a copy: `none`, `eal` or `any`.
     zero_copy: &'static str,
-    /// Whether the present peer takes several TCP segments as one frame.
+    /// Whether the present peer accepts several TCP segments as one frame.
     tso: bool,
     rss: bool,
 }
@@ -131,7 +132,7 @@ fn dpdk() -> Option<&'static str> {
     version
 }
 
-/// Returns why ports cannot be used.
+/// Returns why ports cannot be used; `None` if they can.
 fn no_ports() -> Option<String> {
     #[cfg(feature = "dpdk")]
     let why = None;

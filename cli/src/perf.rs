@@ -60,8 +60,8 @@ fn floor(_: &FloorArgs) -> Result<(), Failure> {
     Err(Failure::without_dpdk())
 }
 
-/// Returns the cores that threads are pinned to: those of the engines, unless the engines are dedicated and need them
-/// alone.
+/// Returns the cores to pin the measuring threads to: the engines' cores; none if dedicated engines need their cores
+/// for themselves.
 fn own_cores(config: &Config) -> Vec<usize> {
     match config.engine.progress {
         Progress::Dedicated => Vec::new(),

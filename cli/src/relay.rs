@@ -25,7 +25,7 @@ pub fn run(args: &RelayArgs) -> Result<(), Failure> {
             )));
         }
     }
-    // Before any thread starts, so that all threads block the signals.
+    // This must precede the start of any thread, because a new thread inherits the blocked signals.
     let signals = stop_signals()?;
     let options = RelayOptions { ports: [args.a.clone(), args.b.clone()], impairments: impairments(args) };
     let mut relay = Relay::open(&config, &options).map_err(failed)?;

@@ -1,8 +1,9 @@
 //! `urnic rping`: the ping-pong of librdmacm's rping, with its wire protocol, so that stock rping is a possible peer.
 //!
 //! One ping: the client fills a buffer and Sends its location; the server Reads the buffer and Sends a go-ahead; the
-//! client Sends the location of another buffer; the server Writes the text that it has read there and Sends a
-//! go-ahead. Requests and go-aheads have 16 bytes ([`wire::Info`]); the contents of a go-ahead have no meaning.
+//! client Sends the location of another buffer; the server Writes the text of the first buffer to this one and Sends a
+//! go-ahead. The messages with locations are requests. Requests and go-aheads have 16 bytes ([`wire::Info`]); the
+//! contents of a go-ahead have no meaning.
 
 mod client;
 mod lane;
@@ -19,7 +20,7 @@ use crate::args::RpingArgs;
 use crate::failure::{Failure, print};
 use crate::settings::Settings;
 
-/// Default TCP port, that of rping.
+/// Default TCP port: the same as that of librdmacm's rping.
 const DEFAULT_PORT: u16 = 7174;
 
 pub fn run(args: &RpingArgs) -> Result<(), Failure> {
@@ -33,13 +34,13 @@ struct Report {
     op: &'static str,
     role: &'static str,
     peer: SocketAddr,
-    /// Bytes of a ping; at a server, of the largest ping.
+    /// Bytes of a ping; at a server, the bytes of the largest ping.
     size: u32,
     /// Number of completed pings.
     pings: u64,
     /// Whether every byte of every ping was checked.
     verified: bool,
-    /// Times of the pings, us; `None` at a server.
+    /// Durations of the pings, in microseconds; `None` at a server.
     ping_us: Option<Quantiles>,
 }
 
@@ -87,5 +88,5 @@ impl Report {
     }
 }
 
-/// Time that a peer has to answer a request.
+/// Time limit of the peer's answer to a request.
 const PATIENCE: Duration = Duration::from_secs(20);

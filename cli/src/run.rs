@@ -69,7 +69,7 @@ impl Libraries {
             ))
         })?;
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.clone());
-        // The dynamic linker treats these as separators or variables.
+        // The dynamic linker treats these characters as separators or variables.
         if folder.to_string_lossy().contains([':', ';', ' ', '$']) {
             return Err(Failure::Failed(format!(
                 "the dynamic linker takes no libraries from {}: its name must not contain spaces, colons, semicolons or \
@@ -80,8 +80,8 @@ impl Libraries {
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
 
-    /// Checks that the build with DPDK, which the preloaded library uses for ports, can be loaded if it is installed.
-    /// If it is not, the only installed build may support ports, and otherwise reports that itself.
+    /// Checks that the build with DPDK, which the preloaded library uses for ports, can be loaded. Succeeds if that
+    /// build is not installed, because the one installed build may support ports, and reports an error if it does not.
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);
@@ -91,10 +91,10 @@ impl Libraries {
         }
     }
 
-    /// Returns the dynamic linker's variables, with our libraries before those that the variables contain already.
+    /// Returns the dynamic linker's variables, with our libraries before the present contents of the variables.
     pub fn environment(&self, way: Way, rsockets: bool) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut preload = Vec::new();
-        // Must come before librspreload.so, which would otherwise turn DPDK's sockets into rsockets.
+        // The shim must precede librspreload.so, which would otherwise turn DPDK's sockets into rsockets.
         if way != Way::DropIn || rsockets {
             preload.push(self.shim.clone());
         }
@@ -132,7 +132,8 @@ fn rspreload() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns whether a program gets privileges from its file, so that the dynamic linker ignores its user's variables.
+/// Returns whether a program gets privileges from its file. For such a program the dynamic linker ignores the variables
+/// of the user.
 fn privileged(program: &OsStr) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = match Path::new(program).components().count() {

@@ -64,7 +64,7 @@ impl Settings {
             variables.extend(variable(key).map(|name| (name, value.into())));
         }
         let config = self.load_node()?;
-        // The address is always set, whichever source it came from, for programs that read only this variable.
+        // The address is always set, even if it came from the file, for programs that read only this variable.
         if !config.ip.addresses.is_empty() {
             let addresses: Vec<_> = config.ip.addresses.iter().map(ToString::to_string).collect();
             variables.push(("URNIC_IP", addresses.join(",").into()));
@@ -98,7 +98,8 @@ impl Settings {
                     .to_owned(),
             ));
         }
-        // A link waits for its other end; without this check it would wait for ever, because neither end could open.
+        // An end of a link waits for the other end. Without this check it would wait for ever, because neither end
+        // could make its socket in a missing folder.
         let path = config.port.spec.as_ref().and_then(PortSpec::path);
         let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {

@@ -33,7 +33,7 @@ const TEST_ARROWS: &[(&str, &[&str])] = &[
     ("urnic-cli", &["urnic-tcp", "urnic-crc"]),
 ];
 
-/// Floors inside a crate, from the top: modules of a floor may use their own floor and lower ones.
+/// Floors inside a crate, from the top: a module may use modules of its own floor and of lower floors.
 const FLOORS: &[(&str, &[&str])] = &[("verbs", &["api", "drive", "shared"])];
 
 /// Crates that consist of safe Rust only.
@@ -78,7 +78,7 @@ fn crates_use_only_those_below_them() {
     }
 }
 
-/// Developers without DPDK can still work on the protocols.
+/// Developers without DPDK can work on the protocols.
 #[test]
 fn protocol_crates_build_without_dpdk() {
     let metadata = metadata();
@@ -100,8 +100,8 @@ fn protocol_crates_build_without_dpdk() {
     }
 }
 
-/// Returns the modules directly below the crate's root that `source` names. Ignores tests at its end, and links in
-/// documentation.
+/// Returns the modules directly below the crate's root that `source` names. Ignores tests at the end of the source, and
+/// links in documentation.
 fn modules_named(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let code: Vec<_> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
@@ -269,8 +269,8 @@ fn files_stay_readable() {
 
 /// Returns the line numbers (from 1) of `unsafe` blocks and impls that no SAFETY comment precedes.
 ///
-/// A comment counts if it stands between the start of the statement and the block. That means: on the same line, or
-/// on one of the lines above, up to the first that is blank, or ends a statement or block.
+/// A comment counts if it stands between the start of the statement and the block. It may stand on the same line, or on
+/// a line above, but not above a line that is blank or that ends a statement or block.
 fn unexplained(source: &str) -> Vec<usize> {
     let lines: Vec<&str> = source.lines().collect();
     let code = |line: &str| line.split("//").next().unwrap_or("").trim_end().to_owned();

@@ -76,7 +76,7 @@ fn it_becomes_the_build_with_dpdk_for_ports_only() {
     }
     let own = urnic(root, &["info"]);
     assert!(own.status.success() && text(&own).contains("with DPDK for ports"), "{}", text(&own));
-    // The settings are checked first.
+    // The command checks the settings before it looks for the other build.
     assert_eq!(urnic(root, &["info", "--port", "ring:x", "--mtu", "1"]).status.code(), Some(2));
 }
 
@@ -93,7 +93,8 @@ fn it_says_what_the_build_with_dpdk_lacks() {
     let parts = ["DPDK 22.11", "(librte_none.so.23)", "apt install librte-meta-all", "--port kernel"];
     refuses(root, &pair, &parts);
     refuses(root, &relay, &parts);
-    // Reported before the program starts, because the program would report it too.
+    // `urnic run` reports the missing library before it starts the program. (A program that had started would report it
+    // too.)
     let run = [&["run"][..], &RING, &["--", "echo", "started"]].concat();
     refuses(root, &run, &parts);
     assert!(!text(&urnic(root, &run)).contains("started"));

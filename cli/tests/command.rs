@@ -169,7 +169,7 @@ fn info_of_the_machine() {
     refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
 }
 
-/// There are as many engines as are asked for, or else one for each core.
+/// The device has the number of engines that `--engines` sets, by default one for each core.
 #[test]
 fn info_of_several_engines() {
     let engines = |args: &[&str]| {
@@ -213,8 +213,8 @@ fn info_of_a_device() {
     );
 }
 
-/// DPDK's runtime directory may belong to another user, because nothing needs it. On ordinary pages, because the
-/// number of free hugepages may cause a warning.
+/// DPDK's runtime directory may belong to another user, because nothing needs it. The test uses ordinary pages, because
+/// the number of free hugepages may cause a warning.
 #[test]
 fn no_runtime_directory() {
     let mut info = urnic(&["info", "--port", "ring:dir", "--ip", "10.9.0.1/24"]);
@@ -323,7 +323,7 @@ fn failures() {
     assert!(message.contains("urnic: ") && message.contains("/nonexistent/dir"), "{message}");
 }
 
-/// The connections of running programs are one JSON array, whatever runs on this machine.
+/// The connections of running programs are one JSON array, even if no program runs on this machine.
 #[test]
 fn connections_of_running_programs() {
     let output = run(&["info", "--connections", "--json"]);

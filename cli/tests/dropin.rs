@@ -109,8 +109,8 @@ fn versions_go_up_to_those_of_rdma_core_65() {
     }
 }
 
-/// With rdma-core 44 installed, all symbols must agree, except newer ones in ours; with another release, the symbols
-/// of both.
+/// With rdma-core 44 installed, our libraries must have all its symbols, and may have newer ones. With another release,
+/// more than 60 symbols must be the same.
 #[test]
 #[ignore = "needs the libraries that the package ibverbs-utils brings"]
 fn needs_ibv_devinfo_the_installed_libraries_have_the_same_symbols() {
@@ -211,7 +211,8 @@ fn needs_pyverbs_programs_that_look_for_versions() {
     }
 }
 
-/// The way in which GPU libraries load verbs, because they cannot know whether there is RDMA where they run.
+/// Loads verbs at run time, by name and version of each symbol. GPU libraries do this because they cannot know whether
+/// the machine has RDMA.
 const DLVSYM: &str = r#"
 import ctypes
 verbs = ctypes.CDLL("libibverbs.so.1", mode=ctypes.RTLD_LOCAL)

@@ -1,6 +1,6 @@
-//! How C programs end, and what careless ones do to themselves (`verbs/abi/tests/c/endings.c`), with libraries of the
-//! release profile in each way of loading them: a process ends as `docs/run.md` promises, its peer learns of it as
-//! promised there, and other clients are served meanwhile.
+//! C programs that end in many ways, some of them after they damaged themselves (`verbs/abi/tests/c/endings.c`), with
+//! libraries of the release profile in each way of loading them. A process ends as `docs/run.md` promises, its peer
+//! learns of the end as promised there, and the peer serves other clients meanwhile.
 //!
 //! `URNIC_ENDINGS=dev` uses the libraries of the tests' own profile, which are built sooner.
 
@@ -20,8 +20,10 @@ use nix::sys::signal::Signal;
 use stock::{Node, PATIENCE, Talking, alone, text, urnic, was_ended_by};
 use tempfile::TempDir;
 
-/// Exit statuses of a program that should have ended by itself, and of one that should have gone on.
+/// Exit statuses of the C program: `ENDED` if the case ends the process, `WENT_ON` if the program goes on after the
+/// case.
 const ENDED: End = End::Exit(7);
+/// See [`ENDED`].
 const WENT_ON: End = End::Exit(8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +32,14 @@ enum End {
     Signal(Signal),
 }
 
-/// How the peer learns of the end.
+/// How the peer learns that the process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hears {
     /// The connection is closed.
     Goodbye,
-    /// The peer gets no message, and finds out by itself.
+    /// The peer gets no message, and finds out by its own time-outs.
     Nothing,
-    /// One or the other, depending on what was interrupted.
+    /// `Goodbye` or `Nothing`, depending on what the end interrupted.
     Either,
 }
 
@@ -72,7 +74,7 @@ const CASES: [(&str, End, Hears); 27] = [
     ("deregistered", WENT_ON, Hears::Goodbye),
 ];
 
-/// Ways that depend on the way of loading, because they call functions that our libraries override.
+/// Ways to end that depend on the way of loading, because they call functions that our libraries override.
 const LOADED: [&str; 9] = [
     "exit",
     "return",
@@ -85,12 +87,13 @@ const LOADED: [&str; 9] = [
     "inherits-nothing",
 ];
 
-/// Time limit of a process's end, in addition to the times that it waits: it covers its start, the echoes, and five
-/// seconds of goodbye. A bound for a busy machine.
+/// Time limit of a process, in addition to the time for which it is stopped. The limit covers the start, the echoes,
+/// and five seconds of goodbye; it is generous, because the machine may be busy.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
-/// How long `stopped` is stopped; and how long on the kernel's sockets, where the kernel answers meanwhile: longer
-/// than the peer's patience.
+/// How long the process of the case `stopped` is stopped. Over the kernel's sockets it is stopped for `ANSWERED_FOR`,
+/// which exceeds the peer's patience; the kernel answers the peer meanwhile.
 const STOPPED: Duration = Duration::from_secs(30);
+/// See [`STOPPED`].
 const ANSWERED_FOR: Duration = Duration::from_secs(6);
 
 /// How our libraries get into the program.
@@ -178,7 +181,7 @@ impl Transport {
     }
 
     /// Returns a case as it happens on this transport. The kernel closes the sockets of a process that has ended, and
-    /// answers for one that is stopped.
+    /// answers for a process that is stopped.
     fn case(self, case: (&'static str, End, Hears)) -> (&'static str, End, Hears) {
         match (self, case) {
             (Self::AfPacket, case) => case,
@@ -193,8 +196,8 @@ impl Transport {
     }
 }
 
-/// A peer, a witness that checks that the peer serves all the time, and a place for programs that end. Each has a
-/// network interface on one switch.
+/// Three network namespaces, each with an interface on one switch: for the peer, for a witness that checks that the
+/// peer always serves, and for the programs that end.
 struct Lab {
     transport: Transport,
     server: Talking,
@@ -229,7 +232,7 @@ impl Lab {
         }
         let node = |namespace: &Namespace, ip: &str| {
             let namespace = Some(namespace.name().to_owned());
-            // These programs run through all cases, and so for longer than others.
+            // The server and the witness run through all cases, so they need more time than other programs.
             Node {
                 ip: ip.into(),
                 port: transport.port().into(),
@@ -242,7 +245,7 @@ impl Lab {
         let run = |node: &Node, arguments: &str| {
             node.talk(&format!("--libraries preload -- {} {arguments}", honest.display()))
         };
-        // Short time-outs, because the peer must find out by itself about ends without a goodbye.
+        // The time-outs are short, because the peer learns of an end without a goodbye only by a time-out.
         let settings = package().join("quick.toml");
         std::fs::write(
             &settings,
@@ -267,7 +270,7 @@ impl Lab {
         }
     }
 
-    /// Lets a program end in one way, and checks it, the peer and the witness.
+    /// Runs a program that ends in one way; checks its end, and what the peer and the witness notice.
     fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
         let mut command = self.end.program("timeout");
         let stopped = match name {
@@ -282,7 +285,8 @@ impl Lab {
             command.env_remove(name);
         }
         command.env("URNIC_MEMORY_HUGEPAGES", "off").env("SECONDS_STOPPED", stopped.as_secs().to_string());
-        // Leaks are the program's own, and signals must kill it as they would without the sanitizer.
+        // The sanitizer must not report leaks, which are the program's own, and must not handle signals, which must
+        // kill the program.
         command.env("ASAN_OPTIONS", "detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_abort=0");
         command.args(["run", "--port", self.transport.port()]);
         if self.transport == Transport::AfPacket {
@@ -317,8 +321,8 @@ impl Lab {
         println!("the witness: {last}");
         self.server.stop();
         let worst = last.split_whitespace().nth(3).and_then(|ms| ms.parse::<u64>().ok());
-        // A bound for a busy machine: an end without a goodbye that blocked the peer would block it for good, not for
-        // a moment.
+        // The bound allows for a busy machine. If an end without a goodbye blocked the peer, it would block it for
+        // good, not for a moment.
         assert!(worst.is_some_and(|ms| ms < 10_000), "the witness stood still: {last}");
     }
 }

@@ -19,7 +19,7 @@ use program::Program;
 
 const SERVER: &str = "10.9.0.1";
 const CLIENT: &str = "10.9.0.2";
-/// Time limit of a command. A bound, not a measurement, because the machine may be busy.
+/// Time limit of a command, generous because the machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Allows one pair of polling processes at a time, because the machine may have only two cores.
@@ -48,7 +48,7 @@ impl Running {
         Self(command.spawn().expect("the command starts"))
     }
 
-    /// Waits for its end, and returns its output.
+    /// Waits for the end of the command, and returns its output.
     fn output(mut self) -> Output {
         let start = Instant::now();
         let status = loop {
@@ -76,7 +76,7 @@ fn node(command: &str, port: &str, ip: &str, more: &str) -> String {
     format!("{command} --port {port} --ip {ip}/24 {more}")
 }
 
-/// Measures every operation between the ends of a cable, with verification.
+/// Measures every operation between the ends of a cable, and verifies all data.
 fn measure(kind: &str, mtu: u16) {
     let all = [
         ("write", "lat", 8, 2000),
@@ -87,8 +87,8 @@ fn measure(kind: &str, mtu: u16) {
     measure_at(kind, mtu, SERVER, (&format!("{SERVER}/24"), &format!("{CLIENT}/24")), &all);
 }
 
-/// Measures operations, with verification: the server's and the client's addresses are `ips`, and the client connects
-/// to `target`.
+/// Measures operations, and verifies all data. `ips` are the addresses of the server and the client; the client
+/// connects to `target`.
 fn measure_at(kind: &str, mtu: u16, target: &str, ips: (&str, &str), which: &[(&str, &str, u32, u32)]) {
     let _alone = alone();
     let veth = Veth::new(mtu);
@@ -118,7 +118,8 @@ fn needs_root_perf_over_af_packet() {
     measure("af_packet", 9000);
 }
 
-/// Every operation between the kernel's sockets, without settings, and a port, in both roles.
+/// Runs every operation between a node on the kernel's sockets, without settings, and a node on a port. Each node is
+/// the server once.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_between_the_kernel_and_af_packet() {
@@ -153,8 +154,8 @@ fn needs_root_perf_between_the_kernel_and_af_packet() {
     }
 }
 
-/// By link-local addresses: configured ones, and those derived from Ethernet addresses, with and without the
-/// interface's name.
+/// Clients connect to link-local addresses: to configured addresses, and to addresses derived from Ethernet addresses,
+/// with and without the interface's name.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_ipv6_on_the_link() {
@@ -170,8 +171,8 @@ fn needs_root_perf_over_af_xdp() {
     measure("af_xdp", 3436);
 }
 
-/// One engine for each queue of an interface. The interface is one that a port of kind `tap` has made, with as many
-/// queues and engines: among interfaces without hardware, the only one with several queues that the driver accepts.
+/// Runs one engine for each queue of an interface. A port of kind `tap`, with as many queues and engines, makes the
+/// interface: no other interface without hardware has several queues and is accepted by the driver.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_af_xdp_with_several_queues() {
@@ -254,7 +255,8 @@ fn needs_root_missing_rights_are_named() {
     }
 }
 
-/// Waits until the node with the address [`SERVER`] exists: from then on it refuses connections.
+/// Waits until the node with the address [`SERVER`] exists. A node that exists refuses the connection, so that the wait
+/// ends.
 fn answers(from: &Namespace) {
     let there = from.run(|| {
         let (to, start) = (format!("{SERVER}:9").parse().expect("an address"), Instant::now());
@@ -269,7 +271,7 @@ fn answers(from: &Namespace) {
     assert!(there.join().expect("a thread"), "the other node does not answer");
 }
 
-/// RFC 5227: an address is not used if another host has it, or our own kernel.
+/// RFC 5227: urnic does not use an address that another host or our own kernel has.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_address_conflicts() {
@@ -279,7 +281,7 @@ fn needs_root_address_conflicts() {
     let free = Running::start(info("af_packet:vb")).output();
     assert!(free.status.success(), "{}", String::from_utf8_lossy(&free.stderr));
     assert!(String::from_utf8_lossy(&free.stdout).contains("active"));
-    // Another urnic with the same Ethernet address, because that is derived from the same IP address.
+    // Another urnic has the address. It also has the same Ethernet address, which is derived from the IP address.
     let other = node("perf server", "af_packet:va", SERVER, "");
     let other = Running::start(urnic(&veth.a, &other));
     veth.b.ip(&["address", "add", "10.9.0.9/24", "dev", "vb"]);
@@ -302,9 +304,9 @@ fn needs_root_address_conflicts() {
     fails(info("af_packet:vb"), &["address conflict: the kernel has 10.9.0.1 on its interface vb"]);
 }
 
-/// Processes on one interface do not receive each other's frames: the second one that wants an address is refused,
-/// with the first one's process id. Another address is free, even with the same Ethernet address, and so is the
-/// address in another namespace, and the address of a killed process.
+/// Processes on one interface do not receive each other's frames. So urnic refuses an address that another process
+/// uses, and names that process. Another address is free, even with the same Ethernet address. The same address is free
+/// in another namespace, and after its process was killed.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_an_address_belongs_to_one_process_of_an_interface() {

@@ -1,8 +1,8 @@
-//! perftest, as the distribution ships it, over virtio/vhost: every program, in the modes that it has on iWARP.
+//! perftest, as the distribution ships it, over virtio/vhost: all its programs, in the modes that they have on iWARP.
 //!
-//! A pair takes one to two seconds, whatever it measures: two starts, and for each size a quarter of a second at
-//! either end, in which perftest determines the frequency of the processor. With `-C` latencies stay in cycles, which
-//! spares half of that.
+//! A pair takes one to two seconds: two starts, and for each size a quarter of a second at either end, in which
+//! perftest determines the frequency of the processor. With `-C`, latencies stay in cycles, which saves half of these
+//! quarters of a second.
 
 mod stock;
 
@@ -40,10 +40,10 @@ fn needs_ib_write_lat_bandwidths() {
     perftest(&["ib_atomic_bw -R -n 200", "ib_send_bw -R -n 100 --use-srq"]);
 }
 
-/// Without Writes, for which perftest has no events. There are enough Sends that a completion of the last one is
-/// asked for, and no more than the 512 receives of the other end. Otherwise a sender without credits waits for a
-/// completion, although it needs a credit, and if its last completion came before, it waits for ever (perftest 4.5,
-/// `run_iter_bw`).
+/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest: the
+/// last Send asks for a completion, and there are at most 512 Sends, the number of receives of the other end. With
+/// other numbers, a sender that needs a credit may wait for a completion, and if its last completion came before, the
+/// sender waits for ever (perftest 4.5, `run_iter_bw`).
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {
@@ -80,7 +80,7 @@ fn needs_ib_write_lat_both_directions() {
     ]);
 }
 
-/// 2 bytes to 8 MiB.
+/// Runs messages of 2 bytes to 8 MiB.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_all_sizes() {
@@ -105,7 +105,7 @@ fn long_ib_write_lat_all_sizes() {
     ]);
 }
 
-/// The only excuse for a client that fails is a refusal before the server listened again.
+/// A client may fail only because it was refused before the server listened again.
 #[test]
 fn only_perftests_own_race_is_excused() {
     let connecting =

@@ -1,5 +1,5 @@
-//! Programs for libibverbs and librdmacm, as the distribution ships them, under `urnic run`: the two ends are
-//! processes joined by a virtio/vhost link.
+//! Programs for libibverbs and librdmacm, as the distribution ships them, under `urnic run`. The two ends are processes
+//! joined by a virtio/vhost link.
 
 mod stock;
 
@@ -73,7 +73,8 @@ fn needs_rping_large_pings() {
     pair("rping -s -V -C 5 -S 60000", "rping -c -V -C 5 -S 60000 -a 10.4.0.1");
 }
 
-/// By an address of the network, and by a link-local one with its interface, which `rping` asks the system about.
+/// The client connects to an address of the network, and to a link-local address with its interface, whose index
+/// `rping` asks the system for.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_ipv6() {
@@ -88,7 +89,7 @@ fn needs_rping_ipv6() {
     }
 }
 
-/// Synchronous identifiers, endpoints and requests; and with a shared receive queue.
+/// Runs programs with synchronous identifiers, endpoints and requests, and with a shared receive queue.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_endpoints() {
@@ -125,7 +126,7 @@ fn what_is_missing_is_said() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("there is no folder /no/such/folder"), "{}", text(&output));
 
-    // Without its libraries.
+    // The copy of the command has no libraries beside it.
     let lonely = folder.path().join("urnic");
     std::fs::copy(urnic(), &lonely).expect("a copy");
     let mut run = Command::new(&lonely);

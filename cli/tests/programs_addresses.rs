@@ -1,5 +1,5 @@
 //! Stock programs that bind addresses of all kinds, on a port: the unspecified address of each family, and loopback
-//! addresses. In a network namespace, because some of them also use the kernel's TCP.
+//! addresses. They run in a network namespace, because some of them also use the kernel's TCP.
 
 #[path = "../../verbs/tests/network/netns.rs"]
 #[allow(dead_code)] // no cables here
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use netns::Namespace;
 use stock::{Node, PATIENCE, alone, text};
 
-/// Returns two ends of a link in a folder; the namespace's kernel has their addresses as well.
+/// Returns the two ends of a link whose socket is in `folder`. The namespace's kernel has the addresses of both ends
+/// too.
 fn link(namespace: &Namespace, folder: &Path) -> (Node, Node) {
     namespace.ip(&["link", "set", "lo", "up"]);
     let node = |ip: &str, kind| {
@@ -24,7 +25,7 @@ fn link(namespace: &Namespace, folder: &Path) -> (Node, Node) {
     (node("10.4.0.1", "vhost"), node("10.4.0.2", "virtio_user"))
 }
 
-/// libfabric looks for devices by the loopback address unless another one is given.
+/// libfabric looks for devices by the loopback address, unless its user gives another address.
 #[test]
 #[ignore = "needs root, for a network namespace, and the package libfabric-bin"]
 fn needs_fi_pingpong_libfabric_finds_the_device() {
@@ -55,7 +56,7 @@ fn needs_tgtd_iser_targets_are_reached() {
     std::fs::create_dir_all("/var/run/tgtd").expect("where its sockets are");
     let namespace = Namespace::new("target");
     let (left, right) = link(&namespace, folder.path());
-    // The number of tgtd's control socket, which must be its own.
+    // The number of tgtd's control socket, which no other tgtd may use.
     let control = (1000 + std::process::id() % 30_000).to_string();
     let server = left.serve(&format!("tgtd -f -C {control} --iser pool_sz_mb=64"));
     let tgtadm = |arguments: &str| {
@@ -86,7 +87,7 @@ fn needs_tgtd_iser_targets_are_reached() {
         let shown = right.succeeds(&format!("iscsi-inq -i {INITIATOR} iser://{}/{TARGET}/1", left.ip));
         assert!(shown.contains("Product:VIRTUAL-DISK"), "{round}: {shown}");
     }
-    // tgtd forgets a connection at `TIMEWAIT_EXIT`, and crashes if the target is deleted before.
+    // tgtd forgets a connection at `TIMEWAIT_EXIT`, and crashes if its target is deleted earlier.
     let start = Instant::now();
     loop {
         let shown = tgtadm("--lld iser --op show --mode target").expect("it is there");

@@ -28,7 +28,7 @@ impl Host {
         Self::of(Namespace::new("host"), LOOPBACK)
     }
 
-    /// Makes a host in a namespace, one of whose interfaces has the address.
+    /// Makes a host in a namespace that has an interface with the address `ip`.
     fn of(namespace: Namespace, ip: &str) -> Self {
         namespace.ip(&["link", "set", "lo", "up"]);
         let folder = tempfile::tempdir().expect("a folder");
@@ -41,8 +41,8 @@ impl Host {
             ["urnic", "liburnic.so", "liburnic_verbs.so", "drop-in/libibverbs.so.1", "drop-in/librdmacm.so.1"]
         {
             let to = folder.path().join(file);
-            // Hard links take no space; the folder for temporary files may be on another disk, so copying is the
-            // fallback.
+            // Hard links take no space. Copies are the fallback, because the folder for temporary files may be on
+            // another disk.
             let from = built.join(file);
             std::fs::hard_link(&from, &to)
                 .or_else(|_| std::fs::copy(&from, &to).map(drop))
@@ -66,7 +66,7 @@ impl Host {
     }
 }
 
-/// Checks that there were `rounds` pings, every byte right, without complaints.
+/// Checks that the program printed `rounds` pings and no mismatch.
 #[track_caller]
 fn pinged(printed: &str, rounds: usize) {
     assert_eq!(printed.matches("rdma-ping-").count(), rounds, "{printed}");
@@ -87,7 +87,7 @@ fn needs_root_rping_as_nobody() {
     host.pair("rping -s -V -C 5 -S 60000", &format!("rping -c -V -C 5 -S 60000 -a {LOOPBACK}"));
 }
 
-/// The host is as described: the program has no capabilities, and needs no library of DPDK to run.
+/// Checks that programs on this host have no capabilities.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_nobody_has_no_rights() {
@@ -99,7 +99,7 @@ fn needs_root_nobody_has_no_rights() {
     }
 }
 
-/// A thousand connections, with an event for every step of each.
+/// Makes a thousand connections, each with an event for every step.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_cmtime_as_nobody() {
@@ -169,7 +169,7 @@ fn needs_root_perftest_as_nobody() {
 /// qperf negotiates over the kernel's TCP, on the same address, and uses RDMA on ports that the kernel picks.
 ///
 /// Its server announces the port before it listens there (qperf 0.4.11, `cm_open_server`), so a client that is faster
-/// is refused. That is the only excuse for a client that fails.
+/// is refused. A client may fail only for this reason.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package qperf"]
 fn needs_root_qperf_as_nobody() {
@@ -210,8 +210,8 @@ fn needs_root_fi_pingpong_as_nobody() {
     assert!(status.success(), "{served}");
 }
 
-/// Each pair has ports of its own on one address. (The output of each program fits into its pipe, because all are
-/// read in turn.)
+/// Each pair has its own TCP ports on one address. The test reads the programs' output one after the other, so the
+/// output of each program must fit into its pipe.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_sixteen_pairs_as_nobody() {
@@ -236,7 +236,7 @@ fn needs_root_sixteen_pairs_as_nobody() {
     }
 }
 
-/// Against a node on a port, in both roles.
+/// Runs programs against a node on a port. Each node is the server once.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages rdmacm-utils and perftest"]
 fn needs_root_nobody_and_af_packet() {

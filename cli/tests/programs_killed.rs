@@ -1,6 +1,7 @@
-//! One end of a virtio/vhost link, or of a connection over the kernel's sockets, is killed (SIGKILL) under rping, at
-//! any time. The other end gets an event, its work is flushed, and it serves the next client or connects to the next
-//! server. Its resources do not grow, and the next start reuses what the dead process left behind.
+//! The rping at one end of a virtio/vhost link, or of a connection over the kernel's sockets, is killed by SIGKILL at a
+//! random time. The program at the other end gets an event, its work is flushed, and it serves the next client or
+//! connects to the next server. Its resources do not grow, and the next process starts in spite of the files that the
+//! dead process left behind.
 
 mod stock;
 
@@ -14,12 +15,12 @@ use std::time::{Duration, Instant};
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
-/// The longest life of a working victim after its first lines.
+/// The longest time between the first output of a process and its end by SIGKILL.
 const LIFE: Duration = Duration::from_millis(50);
-/// The longest life of victims that are killed earlier, counted from their start.
+/// The same for a process that may be killed before its first output, counted from its start.
 const YOUTH: Duration = Duration::from_millis(800);
 
-/// Returns the number of kills in each role and on each side of the link: a few, or `URNIC_KILLS`.
+/// Returns the number of kills in each role and on each side of the link: 2, or the value of `URNIC_KILLS`.
 fn kills() -> u32 {
     std::env::var("URNIC_KILLS").map_or(2, |n| n.parse().expect("URNIC_KILLS: a number"))
 }
@@ -30,7 +31,8 @@ fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-/// Returns server and client of a link, or on the kernel's loopback; the first kind of port is the server's.
+/// Returns the server and the client, on a link or on the kernel's loopback. `kinds` has the server's kind of port,
+/// then the client's.
 fn link(folder: &Path, kinds: [&str; 2], engines: usize) -> (Node, Node) {
     let engines = Some(engines);
     let node = |ip: &str, kind| {
@@ -49,7 +51,7 @@ const VIRTIO: [&str; 2] = ["virtio_user", "vhost"];
 const VHOST: [&str; 2] = ["vhost", "virtio_user"];
 const KERNEL: [&str; 2] = ["kernel", "kernel"];
 
-/// Kills a program at some moment between its start and a while of work.
+/// Starts a client, and kills it at a random time: while it starts, or while it works.
 fn kill_one(client: &Node, server: &str, random: &mut fastrand::Rng) {
     let program = format!("rping -c -v -a {server}");
     if random.u8(..3) == 0 {
@@ -94,7 +96,8 @@ fn clients_die(kinds: [&str; 2], engines: usize) {
         "{kinds:?}, engines {engines}: {} clients killed; the next served within {served:?}\n    {first:?}\n    {last:?}",
         kills()
     );
-    // Memory of the allocator and of touched rings; a leak would show with many kills.
+    // The bound leaves space for the allocator and for rings that are touched for the first time. With many kills, a
+    // leak would exceed it.
     assert!(last.resident_kb < first.resident_kb + 4096 + 16 * u64::from(kills()), "{first:?} {last:?}");
 }
 
@@ -122,7 +125,7 @@ fn servers_die(kinds: [&str; 2], engines: usize) {
         "{kinds:?}, engines {engines}: {} servers killed; clients ended within {told:?}: {endings:?}",
         kills()
     );
-    // Both ends start on what the dead processes left behind.
+    // Both ends must start although the dead processes left files behind.
     let (_, printed) =
         stock::pair(&left, &right, "rping -s -V -C 3", &format!("rping -c -v -V -C 3 -a {}", left.ip));
     assert_eq!(printed.matches("rdma-ping-").count(), 3, "{printed}");
@@ -138,13 +141,14 @@ fn survivor(folder: &Path) -> String {
     program.to_str().expect("a path").to_owned()
 }
 
-/// Checks that one process can be the client of servers that are killed one after the other, while it serves others.
+/// Checks that a process stays the client of servers that are killed one after the other, while it serves clients of
+/// its own.
 fn a_client_stays(kinds: [&str; 2], engines: usize) {
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let mut random = random();
     let (mut left, mut right) = link(folder.path(), kinds, engines);
-    // Without hugepages, they start sooner.
+    // Programs start sooner without hugepages.
     (left.hugepages, right.hugepages) = (false, false);
     right.lasts = Duration::from_secs(20) * kills();
     let client = right.talk(&format!("{} {}", survivor(folder.path()), left.ip));
@@ -173,8 +177,8 @@ fn a_client_stays(kinds: [&str; 2], engines: usize) {
         assert!(output.status.success(), "kill {n}: {}", text(&output));
         assert!(client.says("served"), "kill {n}");
         let first = *first.get_or_insert_with(|| Holdings::of(pid));
-        // While there is no server, the client may be connecting or not; its port learns of a dead peer a moment
-        // later.
+        // While there is no server, the client may or may not be connecting, and its port learns of the dead peer a
+        // moment later.
         let now = Holdings::at_rest(pid, Holdings { descriptors: first.descriptors + 4, ..first });
         assert!(
             now.mappings <= first.mappings + 8 && now.hugepages_kb == first.hugepages_kb,
@@ -211,7 +215,7 @@ fn needs_rping_a_server_survives_its_clients() {
     clients_die(KERNEL, 1);
 }
 
-/// The other side of the link is in the long test.
+/// The long test covers the other side of the link.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_a_server_of_four_engines_survives_its_clients() {

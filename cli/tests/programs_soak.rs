@@ -1,6 +1,6 @@
-//! Stock programs run for a while, over virtio/vhost: a server with clients that come and go, each with registrations
-//! and operations of its own sizes; a pair that runs all the time; and now and then pairs of other programs. The
-//! resources of the lasting processes must not grow, and all data that arrives must be right.
+//! Stock programs run for a while, over virtio/vhost: a server with clients that come and go, each of which registers
+//! and transfers other sizes; a pair that runs all the time; and now and then pairs of other programs. The resources of
+//! the processes that run all the time must not grow, and all data must arrive unchanged.
 
 mod stock;
 
@@ -37,7 +37,7 @@ const OTHERS: [(&str, &str); 3] = [
     ("rstream -T v -S 65536 -C 50", "rstream -T v -S 65536 -C 50"),
 ];
 
-/// Checks that no received frame was wrong.
+/// Checks by its printed counters that a program received segments, and no wrong frames.
 fn is_sound(printed: &str) {
     assert!(counter(printed, "tcp_segments_in").is_some_and(|n| n > 0), "{printed}");
     for bad in ["malformed", "tcp_bad_checksum", "arp_conflicts", "tcp_unfilled_checksum"] {

@@ -13,7 +13,7 @@ use stock::{Node, alone, pair, perftest};
 const SERVER: &str = "10.4.1.1";
 const CLIENT: &str = "10.4.1.2";
 
-/// Returns a program's end of a cable.
+/// Returns the settings of a program at one end of a cable.
 fn node(namespace: &Namespace, ip: &str, interface: &str) -> Node {
     let port = format!("af_packet:{interface}");
     Node { ip: ip.into(), port, namespace: Some(namespace.name().into()), ..Node::default() }
@@ -37,7 +37,7 @@ impl Cable {
     }
 }
 
-/// Checks that there were `rounds` pings, every byte right, without complaints.
+/// Checks that the program printed `rounds` pings and no mismatch.
 #[track_caller]
 fn pinged(printed: &str, rounds: usize) {
     assert_eq!(printed.matches("rdma-ping-").count(), rounds, "{printed}");
@@ -65,7 +65,7 @@ fn needs_root_the_device_shows_itself_on_af_packet() {
     assert!(shown.contains("PORT_ACTIVE") && shown.contains("ffff:0a04:0101"), "{shown}");
 }
 
-/// A server that stays, and clients that come one after the other.
+/// Runs a server that stays, and clients that connect to it one after the other.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_rping_clients_in_turn_over_af_packet() {
@@ -75,7 +75,7 @@ fn needs_root_rping_clients_in_turn_over_af_packet() {
     for _ in 0..50 {
         pinged(&cable.right.succeeds(&format!("rping -c -v -V -C 3 -a {SERVER}")), 3);
     }
-    // Output that the server has not yet written is lost when it is killed, but the clients have counted.
+    // The server may lose output that it has buffered when it is ended, so only the clients' output is counted.
     let printed = server.stop();
     assert!(printed.contains("rdma-ping-") && !printed.contains("mismatch"), "{printed}");
 }
@@ -127,7 +127,7 @@ fn needs_root_perftest_over_af_packet() {
     }
 }
 
-/// 2 bytes to 8 MiB.
+/// Runs messages of 2 bytes to 8 MiB.
 #[test]
 #[ignore = "takes a minute, and needs root, for network namespaces, and the package perftest"]
 fn long_perftest_all_sizes_over_af_packet() {
@@ -164,8 +164,8 @@ fn needs_root_rsockets_over_af_packet() {
     }
 }
 
-/// A program for sockets, whose sockets librspreload.so turns into rsockets; the sockets by which DPDK's driver asks
-/// the kernel about the interface stay sockets.
+/// librspreload.so turns the sockets of a program into rsockets. The sockets by which DPDK's driver asks the kernel
+/// about the interface stay sockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages iperf and librdmacm1"]
 fn needs_root_sockets_become_rsockets_over_af_packet() {
@@ -178,8 +178,8 @@ fn needs_root_sockets_become_rsockets_over_af_packet() {
     }
 }
 
-/// fio's job ends by `_exit`, without exit handlers, right after its last completion. With this delay, no part of its
-/// last message, which the receiving side waits for, is on the cable by then.
+/// fio's job ends by `_exit`, without exit handlers, right after its last completion. Because of the injected delay,
+/// its last message, which the receiving side waits for, is not yet on the cable then.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package fio"]
 fn needs_root_fio_leaves_at_once_over_af_packet() {
@@ -197,7 +197,7 @@ fn needs_root_fio_leaves_at_once_over_af_packet() {
     }
 }
 
-/// One server and eight clients, each a process with a network interface and an engine of its own.
+/// Runs one server and eight clients, each of which is a process with its own network interface and engine.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_rping_through_a_bridge() {
@@ -225,8 +225,8 @@ fn needs_root_rping_through_a_bridge() {
         namespaces.iter().enumerate().map(|(i, end)| node(end, &format!("10.4.2.{}", i + 1), "v")).collect();
     let (server, clients) = nodes.split_first().expect("nine nodes");
     let serving = server.serve("rping -s -P -S 1000");
-    // One after the other, because two requests at the same instant are too much for rping, which then serves one of
-    // them twice.
+    // The clients start one after the other, because rping serves one of two requests twice if both arrive at the same
+    // instant.
     let running: Vec<_> = clients
         .iter()
         .map(|client| client.talk(&format!("rping -c -v -V -S 1000 -a {}", server.ip)))

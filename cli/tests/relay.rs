@@ -1,4 +1,4 @@
-//! `urnic relay` between two nodes, each a process of its own.
+//! `urnic relay` between two nodes. The relay and both nodes are processes.
 
 use std::io::Read;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Process {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("it runs");
     }
 
-    /// Returns its output, after it has ended soon and with success.
+    /// Returns the process's output; fails if the process does not end soon, or fails.
     #[track_caller]
     fn result(mut self, what: &str) -> String {
         let start = Instant::now();
@@ -91,7 +91,8 @@ fn place(dir: &Path, kind: &str, name: &str) -> String {
     format!("{kind}:{}", dir.join(name).display())
 }
 
-/// All data is verified, although the relay impairs one frame in a hundred in each of its ways.
+/// Every transfer verifies all its data, while the relay impairs one frame in a hundred in each of the ways that the
+/// test's name lists.
 #[test]
 fn verified_through_loss_duplicates_reordering_and_corruption() {
     for (op, mode, size, iters) in
@@ -124,7 +125,7 @@ fn verified_through_loss_duplicates_reordering_and_corruption() {
     }
 }
 
-/// Each direction has its own faults; the delay shows in the round trip.
+/// Each direction has its own faults. The measured round trip includes the delay.
 #[test]
 fn each_direction_by_itself() {
     let dir = tempfile::tempdir().expect("a folder");

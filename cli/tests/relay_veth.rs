@@ -1,5 +1,5 @@
-//! `urnic relay` between two network interfaces, in network namespaces of the test's own. On both sides of it are the
-//! kernel's TCP, or engines.
+//! `urnic relay` between two network interfaces, in network namespaces of the test's own. On each side of the relay is
+//! the kernel's TCP or an engine.
 
 #[path = "../../verbs/tests/processes/child.rs"]
 #[allow(dead_code)] // every test binary uses a part
@@ -36,7 +36,8 @@ const OURS: &str = "10.9.0.1";
 const KERNEL6: &str = "fd09::2";
 const OURS6: &str = "fd09::1";
 
-/// Three namespaces: `a` and `b` with an interface `eth` each, whose peers `a` and `b` are in the third.
+/// Three namespaces. `a` and `b` have an interface `eth` each. The other ends of these two cables are the interfaces
+/// `a` and `b` in the third namespace.
 struct Lab {
     a: Namespace,
     b: Namespace,
@@ -53,7 +54,7 @@ impl Lab {
             let file = format!("/proc/{}/fd/{}", std::process::id(), host.file.as_raw_fd());
             lab.relay.ip(&["link", "set", "dev", "cable", "name", "eth", "mtu", &mtu, "netns", &file]);
             for (namespace, interface) in [(host, "eth"), (&lab.relay, other)] {
-                // IPv6 would only add frames of its own.
+                // Without this, the kernel would send IPv6 frames of its own.
                 namespace.ip(&["link", "set", "dev", interface, "addrgenmode", "none"]);
                 namespace.ip(&["link", "set", "dev", interface, "up"]);
             }
@@ -61,8 +62,8 @@ impl Lab {
         lab
     }
 
-    /// Gives the kernel of a host an address, and makes it compute checksums, because a packet socket passes frames
-    /// on without a sign that their checksums are missing.
+    /// Gives the kernel of a host an address, and makes the kernel compute checksums. (A packet socket does not report
+    /// that the checksum of a frame is missing.)
     fn address(host: &Namespace, address: &str) {
         if address.contains(':') {
             host.ip(&["addr", "add", &format!("{address}/64"), "dev", "eth", "nodad"]);
@@ -73,7 +74,7 @@ impl Lab {
         assert!(status.expect("ethtool runs").success());
     }
 
-    /// Sets the options that the kernel of a host offers in its SYNs and accepts in those of others.
+    /// Sets the options that the kernel of a host offers in its SYNs, and accepts in the SYNs of its peers.
     fn options(host: &Namespace, sack: bool, timestamps: bool, window_scaling: bool) {
         for (name, on) in [("sack", sack), ("timestamps", timestamps), ("window_scaling", window_scaling)] {
             let setting = format!("net.ipv4.tcp_{name}={}", u8::from(on));
@@ -95,7 +96,7 @@ impl Lab {
         Process(command.spawn().expect("a process"))
     }
 
-    /// Starts an engine in `b` that exchanges `bytes` both ways on each connection, and waits until it has its
+    /// Starts an engine in `b` that exchanges `bytes` both ways on each connection. Waits until the engine has its
     /// address.
     fn engine(&self, (ours, kernels): (&str, &str), bytes: u64) -> Child {
         let args = format!("af_packet:eth {ours} {kernels} 1500 {bytes} 0 0");
@@ -104,7 +105,8 @@ impl Lab {
         engine
     }
 
-    /// The kernel in `a` and the engine exchange data both ways at once; each is the client once.
+    /// Lets the kernel in `a` and the engine exchange data both ways at once, on two connections: each of them is the
+    /// client once.
     fn exchange(&self, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
         let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
         for engine_is_client in [false, true] {
@@ -116,7 +118,7 @@ impl Lab {
             } else {
                 kernel::connect(&self.a, ours, bytes, 0)
             };
-            // Loss limits the rate of both engines and kernels.
+            // The time limit grows with `bytes`, because loss limits the rate.
             let result = engine.line_within(PATIENCE + Duration::from_micros(bytes >> 1));
             let kernel = kernel.join().expect("the kernel's end");
             assert_eq!(result, kernel.seen_from_the_other_end(bytes), "engine is client: {engine_is_client}");
@@ -147,7 +149,7 @@ impl Lab {
 struct Process(std::process::Child);
 
 impl Process {
-    /// Returns its output, after it has ended soon and with success.
+    /// Returns the process's output; fails if the process does not end soon, or fails.
     #[track_caller]
     fn result(mut self, what: &str) -> Value {
         let start = Instant::now();
@@ -165,7 +167,7 @@ impl Process {
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{what}: {e}: {out}"))
     }
 
-    /// Ends it by SIGTERM, and returns its output.
+    /// Ends the process by SIGTERM, and returns its output.
     fn stop(self, what: &str) -> Value {
         // `ip netns exec` has executed the program, so this is the program's process id.
         kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM).expect("it runs");
@@ -193,7 +195,7 @@ fn is_impaired(report: &Value) {
     }
 }
 
-/// The entry of the child processes; does nothing by itself.
+/// The entry point of the child processes. Does nothing if it is run directly.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -214,7 +216,7 @@ fn long_kernel_tcp_and_an_engine_exchange_a_gibibyte_through_the_relay() {
     kernel_tcp_and_an_engine(1 << 30);
 }
 
-/// Peers without some of TCP's options, in either family.
+/// The kernel does without some of TCP's options, over IPv4 and over IPv6.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_without_options_and_an_engine_through_the_relay() {
@@ -241,7 +243,7 @@ fn needs_root_kernel_tcp_without_options_and_an_engine_through_the_relay() {
     is_impaired(&relay.stop("the relay"));
 }
 
-/// The kernel's TCP on one side, an engine's on the other.
+/// Joins the kernel's TCP on one side of the relay with an engine's on the other.
 fn kernel_tcp_and_an_engine(bytes: u64) {
     let _alone = child::alone();
     let lab = Lab::new(1500);

@@ -39,7 +39,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns the options of both ends of a link.
+/// Returns the options of the two ends of a link.
 fn link(dir: &Path) -> ([String; 4], [String; 4]) {
     let path = dir.join("link.sock");
     let port = |kind: &str| format!("{kind}:{}", path.display());
@@ -54,12 +54,12 @@ fn with<'a>(args: &[&'a str], node: &'a [String; 4]) -> Vec<&'a str> {
 /// Starts a server; returns when it listens.
 fn serve(args: &[&str]) -> Running {
     let mut server = rping(&[args, &["-s", "-d"]].concat());
-    // It says so on standard error, as its first line.
+    // The first line on standard error reports that the server listens.
     let child = server.0.as_mut().expect("runs");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().expect("piped")));
     let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
     assert!(listening, "the server does not listen");
-    // Goes on reading, because otherwise the server would block on a full pipe.
+    // This thread reads the rest, because the server would block on a full pipe.
     std::thread::spawn(move || lines.count());
     server
 }
@@ -69,7 +69,7 @@ fn pair(server: &[&str], client: &[&str]) -> (Running, Output) {
     pair_at("10.3.0.1", server, client)
 }
 
-/// The same; the client connects to `address`.
+/// As [`pair`], but the client connects to `address`.
 fn pair_at(address: &str, server: &[&str], client: &[&str]) -> (Running, Output) {
     let dir = tempfile::tempdir().expect("a directory");
     let (left, right) = link(dir.path());
@@ -98,8 +98,8 @@ fn both_ends_verify_and_report() {
     assert!(server["ping_us"].is_null());
 }
 
-/// Prints the text of every ping, as rping does (the last octet of a ping ends the text), on another TCP port and
-/// without CRCs.
+/// Both ends print the text of every ping, as rping does: the last octet of a ping is the zero that ends the text. They
+/// use another TCP port, and no CRCs.
 #[test]
 fn pings_are_shown() {
     let port = ["-p", "7000", "--no-crc"];
@@ -114,7 +114,7 @@ fn pings_are_shown() {
     assert!(server.starts_with("server ping data: rdma-ping-0: ABCDEFGHIJKL\n"), "{server}");
 }
 
-/// Clients come one after the other; the second one finds the server still running.
+/// Two clients connect one after the other. The server still runs when the second client connects.
 #[test]
 fn a_persistent_server_stays() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -157,7 +157,7 @@ fn ipv6_in_a_vlan() {
     assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fd03::2]:")), "{server}");
 }
 
-/// By the server's link-local address; the name of the interface has no meaning on a port.
+/// The client connects to the server's link-local address. On a port, the name of the interface has no meaning.
 #[test]
 fn ipv6_on_the_link() {
     let both = ["--ip", "fd03::1/64", "-V", "--json"];

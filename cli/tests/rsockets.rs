@@ -1,5 +1,5 @@
-//! rsockets: the code of the system's librdmacm, on our `rdma_*` and `ibv_*`. Runs its own programs, and programs for
-//! sockets whose sockets librspreload.so turns into rsockets.
+//! rsockets: the code of the system's librdmacm runs on our `rdma_*` and `ibv_*`. The tests run librdmacm's own
+//! programs, and programs for sockets whose sockets librspreload.so turns into rsockets.
 
 mod stock;
 
@@ -28,7 +28,7 @@ fn between(arguments: &str, to: &str) -> (String, String) {
     pair(&left, &right, arguments, &format!("{arguments} {to} {}", left.ip))
 }
 
-/// From single bytes to more than the buffers hold; every byte is checked.
+/// Transfers from single bytes to more than the buffers hold, and checks every byte.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_sizes() {
@@ -38,9 +38,9 @@ fn needs_rstream_sizes() {
     }
 }
 
-/// All tests that rstream runs by default: back and forth and as streams, over a connection each. The smallest
-/// messages go back and forth 100,000 times, and either end sleeps each time: half a minute on an idle machine, and
-/// many minutes on one with busy cores.
+/// Runs all tests that rstream runs by default: messages back and forth, and streams, each over its own connection. The
+/// smallest messages go back and forth 100,000 times, and both ends sleep each time. This takes half a minute on an
+/// idle machine, and many minutes if its cores are busy.
 #[test]
 #[ignore = "takes half a minute and more, and needs the package rdmacm-utils"]
 fn long_rstream_all() {
@@ -54,8 +54,8 @@ fn long_rstream_all() {
     }
 }
 
-/// Blocking and non-blocking calls, addresses by rdma_getaddrinfo, small buffers; and with our libraries in place of
-/// the system's, while the rsockets are still the system's.
+/// Runs blocking and non-blocking calls, addresses by rdma_getaddrinfo, and small buffers. Also runs with our libraries
+/// in place of the system's, while the code of rsockets is still the system's.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_ways_of_working() {
@@ -93,7 +93,7 @@ fn needs_rstream_a_file_arrives() {
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&from, &bytes).expect("a file");
-    // The server stays for the next file.
+    // The server does not end: it waits for the next file.
     let serving = left.serve("rcopy");
     right.succeeds(&format!("rcopy {} {}:{}", from.display(), left.ip, to.display()));
     let printed = serving.stop();

@@ -1,4 +1,4 @@
-//! The programs of docs/write-a-program.md: in Rust and in C, each with itself and with the other.
+//! The programs of docs/write-a-program.md, in Rust and in C. Each runs with itself and with the other as its peer.
 
 mod stock;
 
@@ -61,8 +61,8 @@ fn in_rust() {
     greets(&program, &program);
 }
 
-/// Lines of text first, then RDMA on the same connection; over the kernel's sockets, because only those can be
-/// converted.
+/// The programs exchange lines of text first, then use RDMA on the same connection. They use the kernel's sockets,
+/// because only these can be converted.
 #[test]
 fn by_text_and_then_by_rdma() {
     let upgrade = || {

@@ -12,7 +12,7 @@ debian_kernel() {
     kernel_version=$(apt-cache policy "linux-image-$kernel_release" | sed -n 's/.*Candidate: //p')
 }
 
-# need_tools TOOL...: skips if one is missing.
+# need_tools TOOL...: skips if a tool is missing.
 need_tools() {
     local tool
     for tool in "$@"; do
@@ -23,7 +23,8 @@ need_tools() {
 # fetch PACKAGE=VERSION... DIR: downloads packages into DIR.
 fetch() {
     local dir=${!#}
-    # As root, apt switches to the user _apt, who may not enter this directory: it complains and goes on.
+    # As root, apt switches to the user _apt. This user may not enter the directory, so apt prints a warning, and goes
+    # on.
     (cd "$dir" && apt-get download -qq "${@:1:$#-1}") 2>"$dir/apt.log" ||
         { cat "$dir/apt.log" >&2; skip "apt-get cannot fetch ${*:1:$#-1}"; }
 }
@@ -74,7 +75,7 @@ put() {
     done
 }
 
-# libraries_of PROGRAM...: lists the shared libraries that they load.
+# libraries_of PROGRAM...: lists the shared libraries that the programs load.
 libraries_of() { ldd "$@" 2>/dev/null | grep -oE '/[^ ]+\.so[^ ]*' | sed 's/:$//' | sort -u || true; }
 
 # put_busybox ROOT: puts busybox under all its names into /bin.
@@ -90,7 +91,7 @@ pack() { (cd "$1" && find . -print0 | sort -z | cpio -0 -o -H newc --quiet -R 0:
 
 # Sets accel: QEMU's options for the processor.
 accelerator() {
-    # A paravirtual /dev/kvm without the processor's own support cannot run this kernel.
+    # A paravirtual /dev/kvm, on a processor without virtualisation of its own, cannot run this kernel.
     accel=(-accel tcg,thread=multi -cpu max,la57=off)
     if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accel=(-accel kvm -cpu host); fi
 }
@@ -107,7 +108,7 @@ wait_for_guest() {
         [ $((SECONDS - began)) -lt 120 ] || { tail -n 20 "$2"; say "the guest does not come up"; exit 1; }
         sleep 0.1
     done
-    # Its shell is ready a moment later.
+    # The guest's shell is ready a moment later.
     until guest true 2>/dev/null; do
         kill -0 "$1" 2>/dev/null && [ $((SECONDS - began)) -lt 120 ] || { say "the guest's shell does not answer"; exit 1; }
         sleep 0.1
@@ -115,15 +116,16 @@ wait_for_guest() {
     say "$(grep -a '^lab: ready' "$2" | tr -d '\r') after $((SECONDS - began)) s"
 }
 
-# guest COMMAND: runs it in the guest; output and status pass through. A guest that is silent for longer than any
-# command may take is dead.
+# guest COMMAND: runs a command in the guest, and passes on its output and status. A guest that is silent for longer
+# than any command may take is treated as dead.
 guest() {
     local fd line last=''
     exec {fd}<>/dev/tcp/127.0.0.1/2001
     printf '{ %s\n} </dev/null 2>&1\nstatus=$?; echo; echo "lab-status $status"\nexit\n' "$*" >&$fd
     while IFS= read -r -t 400 line <&$fd; do
         case $line in
-            # Not until the connection closes, because a process that goes on running in the guest may hold it open.
+            # The status ends the loop. The connection may stay open, because a process that still runs in the guest may
+            # hold it.
             'lab-status '*) last=${line#lab-status }; break ;;
             *) [ -z "$line" ] || printf '%s\n' "$line" ;;
         esac
@@ -131,7 +133,7 @@ guest() {
     exec {fd}>&-
     return "${last:-1}"
 }
-# In the background of the guest; `guest_wait NAME` prints its output and returns its status.
+# Runs a command in the background of the guest. `guest_wait NAME` prints its output and returns its status.
 guest_start() { # NAME COMMAND
     guest "rm -f /tmp/$1.*; (timeout 300 $2 >/tmp/$1.log 2>&1 & echo \$! >/tmp/$1.pid; wait \$!; echo \$? >/tmp/$1.status) >/dev/null 2>&1 &"
 }

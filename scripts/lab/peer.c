@@ -2,13 +2,14 @@
  * The guest's half of scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/peer.rs,
  * which describes the protocol of both.
  *
- *   peer serve  [-a ADDR] [-p PORT] [-q CONNECTIONS] [-m BYTES]       answer, until that many connections have ended
- *   peer drive   -a ADDR  [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   on QPS connections at once, each ROUNDS times anew
- *   peer stream  -a ADDR  [-p PORT] [-m BYTES]                        Writes without end, until the connection ends
- *   peer stale   -a ADDR  [-p PORT]                                   Writes by an invalidated STag: must be refused
+ *   peer serve  [-a ADDR] [-p PORT] [-q CONNECTIONS] [-m BYTES]       answer, until CONNECTIONS connections have ended
+ *   peer drive   -a ADDR  [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   drive QPS connections at once, ROUNDS times anew
+ *   peer stream  -a ADDR  [-p PORT] [-m BYTES]                        post Writes until the connection ends
+ *   peer stale   -a ADDR  [-p PORT]                                   write by an invalidated STag, which must be refused
  *
- * -m: largest message. -P N: N processes share the connections, the first with PORT, the next with PORT + 1 and so on:
- * beyond about 48 connections libsiw cannot make more completion queues in one process. Exit: 0 done and verified, 1 failed, 3 the connection was lost.
+ * -m: largest message. -P N: N processes share the connections; the first uses PORT, the next PORT + 1, and so on. This
+ * is necessary because libsiw cannot make completion queues for more than about 48 connections in one process.
+ * Exit: 0 done and verified, 1 failed, 3 the connection was lost.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -41,7 +42,7 @@ struct conn {
 	unsigned char *target, *local;
 	struct control *control;                            /* [0] arrives, [1] leaves */
 	struct region peer;
-	struct ibv_wc received;                             /* a receive that completed while a send was awaited */
+	struct ibv_wc received;                             /* completion of a receive that arrived while a send was awaited */
 	int has_received, lost;
 	uint32_t seed;
 };
@@ -55,7 +56,7 @@ static uint32_t ended, failed, lost;
 
 static int fail(const char *format, ...)
 {
-	char text[256];                                     /* one write, because threads may fail together */
+	char text[256];                                     /* printed at once, because several threads may fail together */
 	va_list args;
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
@@ -83,7 +84,7 @@ static int check(const char *what, const volatile unsigned char *at, uint32_t si
 
 /* ---- completions ------------------------------------------------------------------------------------------------- */
 
-/* Waits for the completion of a receive, or of a send. */
+/* Waits for the completion of a receive, or of a send if `receive` is 0. */
 static int await(struct conn *c, int receive, struct ibv_wc *wc)
 {
 	if (receive && c->has_received) {
@@ -151,15 +152,15 @@ static int tell(struct conn *c, enum kind kind, uint32_t size, uint32_t seed, ui
 {
 	c->control[1] = (struct control){ htobe32(kind), htobe32(size), htobe32(seed), htobe32(value) };
 	/*
-	 * The answer without a value is an empty message for this reason: if a Read of 0 bytes reaches siw while it
-	 * transmits, siw answers with as many bytes as its previous request had (siw_qp.c, siw_activate_tx leaves the old
-	 * length in place), which ends the connection. The answer to FILL is the previous request.
+	 * An answer without a value is an empty message, because of a fault of siw. If a Read of 0 bytes reaches siw while
+	 * siw transmits, siw answers with as many bytes as its previous request had (in siw_qp.c, siw_activate_tx keeps the
+	 * old length), which ends the connection. Before such a Read, the previous request is the answer to FILL.
 	 */
 	return request(c, IBV_WR_SEND, c->control_mr, sizeof(struct control),
 		       kind == DONE && value == 0 ? 0 : sizeof(struct control), 0, 0);
 }
 
-/* Waits for a control message and posts the receive for the next. */
+/* Waits for a control message. */
 static int hear(struct conn *c, struct control *message)
 {
 	struct ibv_wc wc;
@@ -225,7 +226,7 @@ static int drive(struct conn *c)
 	return 0;
 }
 
-/* Receives a separate message beside the control messages; with `fresh`, one that must invalidate this STag. */
+/* Receives a separate message, which is no control message. With `fresh`, the message must invalidate this STag. */
 static int receive_message(struct conn *c, const struct control *m, struct ibv_mr *fresh)
 {
 	struct ibv_wc wc;
@@ -234,11 +235,11 @@ static int receive_message(struct conn *c, const struct control *m, struct ibv_m
 		return -1;
 	if (wc.byte_len != m->size)
 		return fail("a Send of %u bytes instead of %u", wc.byte_len, m->size);
-	/* siw reports the invalidation (IBV_WC_WITH_INV) only in the kernel, not to programs. */
+	/* The invalidation is not checked, because siw reports it (IBV_WC_WITH_INV) only in the kernel, not to programs. */
 	return check("Send", c->local, m->size, m->seed);
 }
 
-/* Serves the peer until it ends. A server drives in its turn after the client. */
+/* Serves the peer until the peer ends the connection. With `drives_too`, drives the peer after being driven. */
 static int serve(struct conn *c, int drives_too)
 {
 	static const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -307,7 +308,7 @@ static int stream(struct conn *c)
 	}
 }
 
-/* A region's STag works until a Send with Invalidate has named it; after that, using it ends the connection. */
+/* Checks that a region's STag works until a Send with Invalidate names it, and that its use ends the connection then. */
 static int stale(struct conn *c)
 {
 	uint64_t addr = be64toh(c->peer.addr);
@@ -479,7 +480,7 @@ static int listen_and_serve(void)
 		perror("peer: cannot listen");
 		return -1;
 	}
-	/* An event that poll has reported disappears when a thread destroys its identifier. */
+	/* Reads must not block, because an event that poll has reported disappears if a thread destroys its identifier. */
 	if (fcntl(channel->fd, F_SETFL, O_NONBLOCK))
 		return fail("fcntl");
 	puts("listening");

@@ -1,5 +1,5 @@
-# The storage cases of scripts/interop-siw, which sources this file: the guest's kernel is the initiator, and a target
-# on urnic serves it. The initiator reconnects by itself when the target is killed and comes back.
+# The storage cases of scripts/interop-siw, which sources this file. The guest's kernel is the initiator, and a target
+# on urnic serves it. If the target is killed and starts again, the initiator reconnects by itself.
 
 readonly IQN=iqn.2026-01.test:disk INITIATOR=iqn.2026-01.test:guest ISER_PORT=3261
 readonly NQN=nqn.2016-06.io.spdk:cnode1 HOST_ID=8f1a5f2e-2b5c-4c1e-9d43-0c7f5a6f1b11 DISK_ID=3d2a9a52-7c56-4a5e-8c0a-5b7a1f1d6c02
@@ -32,7 +32,7 @@ iser_initiator() {
     guest "echo InitiatorName=$INITIATOR >/etc/iscsi/initiatorname.iscsi; killall iscsid 2>/dev/null; iscsid &&
         iscsiadm -m node -o new -T $IQN -p $HOST:$ISER_PORT -I iser >/dev/null && iscsiadm -m node -T $IQN -p $HOST:$ISER_PORT -l"
     wait_in_guest 30 '[ -b /dev/sda ]'
-    # A disk of lines that all differ, written and read without the cache.
+    # Fills the disk with lines that all differ. Writes and reads bypass the cache.
     guest 'seq 1 9000000 | head -c 67108864 >/tmp/content
         dd if=/tmp/content of=/dev/sda bs=256k oflag=direct 2>/dev/null && dd if=/dev/sda bs=256k iflag=direct 2>/dev/null | cmp - /tmp/content && md5sum </tmp/content | cut -d " " -f 1' | tee "$run/sum"
     [ "$(md5sum <"$run/disk" | cut -d ' ' -f 1)" = "$(tail -n 1 "$run/sum")" ]
@@ -68,7 +68,7 @@ nvme_initiator() {
     guest 'mke2fs /dev/nvme0n1 >/dev/null && mount -t ext4 /dev/nvme0n1 /mnt &&
         fio --name=verified --directory=/mnt --size=24m --rw=randwrite --bsrange=512-128k --bs_unaligned=0 --direct=1 --verify=crc32c --ioengine=psync | grep -E "err=|verify"; umount /mnt' | tee "$run/fio"
     grep -q 'err= 0' "$run/fio"
-    # Its memory is new, so data is written again before it is read back.
+    # The new target has new memory, so the data is written again before it is read back.
     kill -KILL "$node"
     wait "$node" || true
     start_nvmf

@@ -1,9 +1,10 @@
 /*
- * Connections with some irregularity, and the application's view of it: the guest's half of the trials of
- * scripts/interop-siw, on libibverbs and librdmacm. The other half is verbs/examples/trial.rs, which describes them.
+ * The guest's half of the trials of scripts/interop-siw, on libibverbs and librdmacm. A trial is a connection with an
+ * irregularity; each end prints what its application observes. The other half is verbs/examples/trial.rs, which
+ * describes the trials.
  *
  *   trial offer          serve trials until one is named "end"
- *   trial ADDR TRIAL...  make them, one after the other
+ *   trial ADDR TRIAL...  make these trials, one after the other
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -99,7 +100,7 @@ static void see_private(const struct rdma_conn_param *p, uint32_t head)
 
 /* ---- events and completions -------------------------------------------------------------------------------------- */
 
-/* Returns the next event, or NULL if none arrives. Its private data stays valid until the event after it. */
+/* Returns the next event, or NULL if none arrives. The event's private data is valid until the next call. */
 static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, int patience)
 {
 	static struct rdma_cm_event copy;
@@ -131,8 +132,8 @@ static int await_event(struct rdma_event_channel *channel, enum rdma_cm_event_ty
 	return 0;
 }
 
-/* Returns the status of the next completions; of several, the first that is not success. Returns "nothing" if the
- * connection ends without them. */
+/* Returns the status of the next `count` completions: the first status that is not success, if there is one. Returns
+ * "nothing" if the connection ends without these completions. */
 static const char *complete(struct end *e, struct ibv_cq *cq, uint32_t count)
 {
 	struct pollfd fd = { .fd = e->id->channel->fd, .events = POLLIN };
@@ -155,7 +156,7 @@ static const char *complete(struct end *e, struct ibv_cq *cq, uint32_t count)
 	return ibv_wc_status_str(status);
 }
 
-/* Waits for the connection's end and records what else the application can learn. */
+/* Waits for the connection's end, and records all that the application can observe meanwhile. */
 static void see_end(struct end *e, int patience)
 {
 	struct pollfd fd = { .fd = e->id->verbs->async_fd, .events = POLLIN };
@@ -227,7 +228,7 @@ static void post_receive(struct end *e, uint32_t size)
 	require(!ibv_post_recv(e->id->qp, &wr, &bad), "ibv_post_recv");
 }
 
-/* Sends a short message. Returns NULL, or why it failed. */
+/* Sends a short message. Returns NULL, or the reason why the Send failed. */
 static const char *send_short(struct end *e)
 {
 	struct ibv_sge sge = { (uintptr_t)e->memory[ALL], 8, e->mr[ALL]->lkey };
@@ -236,7 +237,7 @@ static const char *send_short(struct end *e)
 	return error ? strerror(error) : complete(e, e->send_cq, 1);
 }
 
-/* Returns the region of that name; -1 for "unknown". */
+/* Returns the number of the region with this name; -1 for "unknown". */
 static int region(const char *name)
 {
 	for (int i = 0; i < REGIONS; i++)
@@ -337,7 +338,7 @@ static void act(const struct trial *t, struct sockaddr_in *to)
 	report(t->ask.name);
 }
 
-/* Serves one trial. Returns whether it was the last. */
+/* Serves one trial. Returns whether this trial was the last one. */
 static int serve(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event = next_event(channel, -1);
@@ -363,7 +364,7 @@ static int serve(struct rdma_event_channel *channel)
 		report(ask.name);
 		return !strcmp(ask.name, "end");
 	}
-	/* The next request may arrive before this connection's end, so it must not be taken for that end. */
+	/* The connection gets its own channel, because the next request may arrive before this connection's end. */
 	own = rdma_create_event_channel();
 	require(own && !rdma_migrate_id(e.id, own), "rdma_migrate_id");
 	make(&e);
@@ -435,7 +436,7 @@ static struct trial parse(char *text)
 		else if (!strcmp(word, "receive")) t.ask.receive = htobe16(atoi(value));
 		else if (!strcmp(word, "reject")) t.ask.reject = atoi(value);
 		else if (!strcmp(word, "first")) t.ask.first = atoi(value);
-		else require(!strcmp(word, "rtr"), word);   /* siw's is a module parameter */
+		else require(!strcmp(word, "rtr"), word);   /* ignored, because siw has a module parameter for it */
 	}
 	return t;
 }

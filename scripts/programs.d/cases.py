@@ -10,7 +10,7 @@ from field import need
 class Case:
     name: str
     run: typing.Callable
-    # Programs that must be installed, and the Debian packages that contain them.
+    # The programs that must be installed, and the Debian packages that contain them.
     needs: tuple
     packages: tuple
     # Whether the case is part of --quick.

@@ -23,7 +23,7 @@ class Skipped(Exception):
 
 
 def make():
-    """Makes the interface of this network namespace, which is ours alone."""
+    """Makes the interface of this network namespace, which no other process uses."""
     for words in (
         "link set lo up",
         "link add p0 type veth peer name p1",
@@ -35,7 +35,7 @@ def make():
 
 
 def sockets(port, state):
-    """Counts TCP sockets at a local port, of a program's own or of RDMA over the kernel's sockets."""
+    """Counts the TCP sockets at a local port: sockets of a program itself, or of RDMA over the kernel's sockets."""
     count = 0
     for table in ("tcp", "tcp6"):
         with open(f"/proc/net/{table}") as file:
@@ -89,7 +89,7 @@ class Field:
 
     @contextlib.contextmanager
     def case(self):
-        """Ends all that a case has started."""
+        """Ends all processes that a case has started."""
         try:
             yield self
         finally:
@@ -118,7 +118,7 @@ class Program:
             return file.read()
 
     def fail(self, why):
-        # The log lines that only serve our waiting are of no use to a reader.
+        # Leaves out the debug lines of the log, which serve only to wait for programs.
         lines = [line for line in self.text().splitlines() if " DEBUG " not in line]
         raise Failed("\n".join([f"{self.name}: {why}", *lines[-15:]]))
 
@@ -132,7 +132,7 @@ class Program:
             time.sleep(0.01)
 
     def ends(self, patience=PATIENCE, status=0):
-        """Waits until it ends with this status (None: any); returns its output."""
+        """Waits until the program ends with `status` (None: any status); returns its output."""
         try:
             ended = self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -153,14 +153,14 @@ class Program:
         return self.ends(patience, None)
 
     def kill(self):
-        """Kills it and all that it has started."""
+        """Kills the program and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 def need(*programs):
-    """Skips unless they are installed."""
+    """Skips the case unless the programs are installed."""
     missing = [program for program in programs if not shutil.which(program)]
     if missing:
         raise Skipped(f"not installed: {', '.join(missing)}")

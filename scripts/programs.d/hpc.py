@@ -1,4 +1,4 @@
-"""libfabric, fabtests, OpenMPI."""
+"""Cases of libfabric, fabtests and OpenMPI."""
 
 import os
 import re
@@ -19,11 +19,12 @@ def pingpong(field, _long):
             raise Failed(f"{provider}: no result in {said[1]}")
 
 
-# libfabric's provider has no immediate data on iWARP, and so no remote completion data: fi_cq_data -e rdm sends 0
-# octets of it and misses them.
+# libfabric's provider has no immediate data on iWARP, and so no remote completion data. fi_cq_data -e rdm would send 0
+# octets of completion data and then miss them, so it is excluded.
 FABTESTS = (("verbs", "verbs", ""), ("verbs;ofi_rxm", "ofi_rxm", "cq_data"))
 
-# fabtests' runner reaches both ends by ssh; here both are local.
+# fabtests' runner reaches both ends by ssh. This stand-in for ssh runs the command locally, because both ends are
+# local.
 SSH = """#!/bin/bash
 while [ "${1#-}" != "$1" ]; do
     [ "$1" = -o ] && shift

@@ -13,7 +13,7 @@ static void expect(const char *what, long at, long got, long wanted)
 	MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Returns what a rank sends in a round. */
+/* Returns the number that rank `from` sends at index `at` in a round. */
 static int content(int from, int round, int at) { return from * 1000003 + round * 101 + at; }
 
 int main(int argc, char **argv)
@@ -25,20 +25,20 @@ int main(int argc, char **argv)
 	int *out = malloc(sizeof(int) * most), *in = malloc(sizeof(int) * most);
 	int round = 0;
 	for (int n = 1; n <= most / ranks; n *= 4, round++) {
-		/* Around a ring. */
+		/* Each rank sends to the next one of a ring. */
 		int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
 		for (int i = 0; i < n; i++)
 			out[i] = content(rank, round, i);
 		MPI_Sendrecv(out, n, MPI_INT, next, round, in, n, MPI_INT, previous, round, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		for (int i = 0; i < n; i++)
 			expect("ring", i, in[i], content(previous, round, i));
-		/* All to all. */
+		/* Each rank sends to all ranks. */
 		for (int i = 0; i < n * ranks; i++)
 			out[i] = content(rank, round, i);
 		MPI_Alltoall(out, n, MPI_INT, in, n, MPI_INT, MPI_COMM_WORLD);
 		for (int i = 0; i < n * ranks; i++)
 			expect("all to all", i, in[i], content(i / n, round, rank * n + i % n));
-		/* Sums. */
+		/* All ranks get the sums of their numbers. */
 		for (int i = 0; i < n; i++)
 			out[i] = rank + i % 1000;
 		MPI_Allreduce(out, in, n, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -103,7 +103,7 @@ def reactors(field, long):
     spdk.measured(32, 4096, WORK["mixed"])
     target.stop()
     target = spdk.serve()
-    # The program takes a second to disconnect from each queue pair.
+    # The program takes a second to disconnect each queue pair.
     spdk.measured(16, 4096, WORK["mixed"], 1, "-P 64" if long else "-P 16")
     target.stop()
     target = spdk.serve(memory=None)
@@ -150,7 +150,7 @@ def kills(field, long):
         client.wait_for(lambda: connected(4420), "connects")
         time.sleep(chance.uniform(0.1, 0.5))
         target.kill()
-        # Its operations in flight have failed; it gets SIGTERM while it handles that.
+        # The program's outstanding operations have failed. It gets SIGTERM while it handles these failures.
         client.process.terminate()
         client.ends(60, None)
         target = spdk.serve()

@@ -34,7 +34,7 @@ def cmtime(field, _long):
     server.stop()
 
 
-# The client may ask for its second connection before the server listens again, and is then refused.
+# The client may ask for its second connection before the server listens again. Then the client is refused.
 EARLY = re.compile(r"RDMA_CM_EVENT_REJECTED|Unexpected CM event|rdma_client function|connection with the remote")
 
 
@@ -101,7 +101,7 @@ def fio(field, _long):
 @case("qperf -cm 1: rc_lat, rc_bw, rc_rdma_read_bw, rc_rdma_write_lat", "qperf", "qperf")
 def qperf(field, _long):
     for test in ("rc_lat", "rc_bw", "rc_rdma_read_bw", "rc_rdma_write_lat"):
-        # Its server announces a port before it listens there: a client that is faster is refused.
+        # The program's server announces a port before it listens there, so a faster client is refused.
         for chance in range(10):
             server = field.serve("qperf", 19765)
             client = field.start(f"qperf -cm 1 {ADDRESS} -t 1 {test}")

@@ -9,13 +9,13 @@ from cases import case
 from field import ADDRESS, Failed
 
 TARGET, INITIATOR = "iqn.2026-01.test:disk", "iqn.2026-01.test:me"
-# The names that the second initiator of iscsi-test-cu and QEMU use.
+# The initiator names of iscsi-test-cu's second initiator, and of QEMU.
 SECOND = "iqn.2026-01.test:other"
 QEMU = "iqn.2008-11.org.linux-kvm"
-# tgtd's TCP uses port 3260, and over the kernel's sockets RDMA ports are TCP ports.
+# iSER uses another port than 3260, which tgtd's TCP uses, because RDMA ports are TCP ports over the kernel's sockets.
 ISER = 3261
 PORTALS = {"iser": f"iser://{ADDRESS}:{ISER}/{TARGET}/1", "iscsi": f"iscsi://{ADDRESS}:3260/{TARGET}/1"}
-# Otherwise libiscsi corrupts its heap over iSER.
+# Without this setting, libiscsi corrupts its heap over iSER.
 LIBISCSI = {"LIBISCSI_CACHE_ALLOCATIONS": "0"}
 PROGRAMS, PACKAGES = "tgtd tgtadm iscsi-inq", "tgt libiscsi-bin"
 
@@ -49,7 +49,7 @@ def tgtd(field, megabytes=64):
         ):
             admin(f"--lld {driver} {words}")
     yield server
-    # It ignores SIGTERM while it has targets.
+    # tgtd ignores SIGTERM while it has targets.
     server.ended_early()
     server.kill()
 
@@ -83,7 +83,7 @@ def qemu(field, _long):
                 raise Failed(said[-800:])
 
 
-# Tests that fail over iSER because of libiscsi 1.19 and tgtd 1.0.85 themselves, on any transport.
+# Tests that fail over iSER because of faults of libiscsi 1.19 and tgtd 1.0.85, which do not depend on the transport.
 UNFIT = {
     f"ALL.{test}"
     for test in (
@@ -102,7 +102,7 @@ UNFIT = {
         "iSCSIResiduals.Read16Residuals iSCSIResiduals.Write10Residuals iSCSIResiduals.Write12Residuals "
         "iSCSIResiduals.Write16Residuals iSCSIResiduals.WriteVerify10Residuals iSCSIResiduals.WriteVerify12Residuals "
         "iSCSIResiduals.WriteVerify16Residuals "
-        # These fail in some runs only, at the same places.
+        # This test fails at the same places, but only in some runs.
         "Reserve6.2Initiators"
     ).split()
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The hostile peers of one kind, in a process of their own: attack.py KIND ADDRESS PORT COUNT, until standard input ends.
+"""Runs hostile peers of one kind until standard input ends: attack.py KIND ADDRESS PORT COUNT.
 
-Prints a line when the attack is under way, and a line of JSON about it at the end. Needs root in the attackers' network
+Prints a line when the attack is under way, and a line of JSON with its results at the end. Needs root in the attackers' network
 namespace; `scripts/siege` starts it.
 """
 
@@ -19,12 +19,12 @@ import lab  # noqa: E402
 import peer  # noqa: E402
 import rawtcp  # noqa: E402
 
-# Time that an attack has to get under way: it must begin even if the server refuses every peer.
+# Seconds within which an attack must be under way, even if the server refuses every peer.
 PATIENCE = 4
 
 
 def sources(count):
-    """Addresses of the kernel's, which the lab has made."""
+    """Returns source addresses for the peers, which the lab has given to the kernel."""
     return [f"10.78.{1 + n // 250}.{1 + n % 250}" for n in range(count)]
 
 
@@ -54,7 +54,7 @@ def main():
     name, address, port, count = sys.argv[1:]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # There are thousands of tasks, none of which is garbage.
+    # Garbage collection is off, because it would only look through thousands of tasks, none of which is garbage.
     gc.disable()
     asyncio.run(attack(kinds.load()[name], (address, int(port)), int(count)))
 

@@ -6,16 +6,16 @@ import time
 import lab
 import verdict
 
-# Seconds within which a server must give up what peers have left: a dead peer after 15, or 30 if there is data for
-# it.
+# Seconds within which a server must give up the connections that peers have left. It gives up a dead peer after 15 s,
+# or after 30 s if it has data for the peer.
 CALM = 45
-# Seconds within which attackers must end: they have to close thousands of connections meanwhile.
+# Seconds within which attackers must end, after they have closed thousands of connections.
 LEAVE = 90
 # Seconds within which all attackers must be connected.
 ARRIVE = 60
-# Connections in peace: the two of the honest client, and one that is closing.
+# Number of connections without an attack: two of the honest client, and one that is closing.
 PEACE = 3
-# Other load on the machine may make a result late, so a late result is measured again this many times.
+# Number of attempts at a measurement whose results are late, because other load on the machine may be the cause.
 ATTEMPTS = 3
 
 
@@ -25,11 +25,12 @@ class Campaign:
         self.start = None
         # Per cent of a core that the server uses without connections.
         self.idle = None
-        # Results while attackers aim at a closed port, by transport of the attack: measured once in short sieges.
+        # Results while attackers aim at a closed port, by transport of the attack. Short sieges measure them only once
+        # for each transport.
         self.bases = {}
 
     def settle(self):
-        """Starts server and honest client anew, and measures the server's footprint in peace."""
+        """Starts server and honest client anew, and measures the server's footprint without an attack."""
         self.field.start_server()
         if self.idle is None:
             self.idle = self.share()
@@ -73,7 +74,8 @@ class Campaign:
 
     def calm(self, felt, lingers=False):
         """Waits until the honest client goes on and, unless the attack `lingers`, the server has given up the hostile
-        connections. Returns the server's footprint then, or None if that does not happen. Adds the client's results to `felt`.
+        connections. Returns the server's footprint after that, or None if it does not happen. Adds the client's results to
+        `felt`.
         """
         until = time.monotonic() + CALM
         rounds = connects = 0
@@ -126,7 +128,8 @@ class Campaign:
             after = self.calm(felt, lingers)
             hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after, lingers)
             late = verdict.of_time(felt, base)
-            # Other load on the machine is no reason to fail; being late again and again is.
+            # One late result is no failure, because of other load on the machine. Late results in every attempt are a
+            # failure.
             if hard or not late:
                 break
         result = {
@@ -140,6 +143,6 @@ class Campaign:
             "troubles": hard + late,
         }
         if hard or late:
-            # The next kind must meet a sound server.
+            # Starts a new server, so that the next kind attacks a sound one.
             self.settle()
         return result

@@ -8,7 +8,7 @@ import time
 
 INTERFACE = "eth0"
 BROADCAST = b"\xff" * 6
-# An address that no station has; the lab's bridge sends its frames to the server's port.
+# An address that no station has. The lab's bridge sends frames for this address to the server's interface.
 DECOY = bytes.fromhex("02000000dec0")
 ARP, IPV4, IPV6, VLAN = 0x0806, 0x0800, 0x86DD, 0x8100
 FIN, SYN, RST, PSH, ACK, URG = 1, 2, 4, 8, 16, 32
@@ -63,14 +63,14 @@ def arp(operation, sender_mac, sender, target_mac, target):
 
 
 class Aim:
-    """The destination of frames: the server's TCP port; for frames without one, the server's Ethernet address or the decoy's."""
+    """The destination of frames: the server's TCP port. For frames without a port, the Ethernet address of the server or decoy."""
 
     def __init__(self, address, port, closed):
         self.address, self.port = socket.inet_aton(address), port
         self.mac = hardware_address(address)
         with open(f"/sys/class/net/{INTERFACE}/address") as file:
             self.own = bytes.fromhex(file.read().strip().replace(":", ""))
-        # For kinds without a TCP port, a frame for a closed port is a frame for another station.
+        # For kinds without a TCP port, frames for the decoy take the place of frames for a closed port.
         self.beside = DECOY if closed else self.mac
 
 
@@ -102,14 +102,14 @@ RATE = 50
 
 
 async def flood(kind, aim, count, tally, ended):
-    """Sends the frames that `kind` makes, over and over, at the rate of `count` connections."""
+    """Sends the frames that `kind` makes, over and over, at the rate for `count` connections."""
     frames = kind.run(aim, random.Random(7))
     sock = port()
     began, sent = time.monotonic(), 0
     tally.settled = 1
     while not ended.is_set():
         due = int((time.monotonic() - began) * count * RATE)
-        # Frames that could not be sent in time are skipped.
+        # Sends at most 2,000 frames at once. Frames beyond these are skipped, because they are late.
         for _ in range(min(due - sent, 2000)):
             try:
                 sock.send(frames[tally.opened % len(frames)])

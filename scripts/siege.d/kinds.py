@@ -7,10 +7,10 @@ import typing
 @dataclasses.dataclass
 class Kind:
     name: str
-    # One line for the table of `--list`.
+    # Description in one line, for the table of `--list`.
     what: str
-    # How it is sent: "socket" (the kernel's TCP), "raw" (our own TCP), "frames" (no connection), "listen" (the server
-    # connects to us).
+    # Transport of the attack: "socket" (the kernel's TCP), "raw" (our own TCP), "frames" (no connection), or "listen"
+    # (the server connects to us).
     by: str
     run: typing.Callable
     # Pause between two connections of a peer, in seconds.
@@ -21,13 +21,13 @@ class Kind:
     addresses: int = 1
     # Whether connections stay until the server gives them up.
     lingers: bool = False
-    # The address that the server connects to.
+    # The address that the server connects to, for "listen".
     at: str = "10.78.1.1"
 
 
 ALL = {}
 
-# The kinds of a --short run of a minute: those that have silenced a server before, and some of each group.
+# The kinds of a --short run, which takes a minute: kinds that once silenced a server, and some kinds of each group.
 SHORT = """
 stop-inside stop-inside-many gap-before gap-inside idle-connect idle-connect-many startup-drip startup-oversize startup-garbage
 half-closed silent churn churn-reset dribble crumbs long-fpdus bad-crc bad-stag bad-headers many-sends long-send cut-by-fin

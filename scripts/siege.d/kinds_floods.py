@@ -23,7 +23,7 @@ def anybody(chance):
 
 
 def segments(aim, chance, flags, payload=b"", source=None):
-    """Makes TCP segments to the port, with guessed sequence numbers."""
+    """Makes TCP segments to the server's port, with guessed sequence numbers."""
     made = []
     for _ in range(FRAMES):
         sender = source or anybody(chance)

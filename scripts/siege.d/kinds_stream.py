@@ -1,4 +1,4 @@
-"""After the start-up: FPDUs that never end, lie, or ask for too much; and answers that are never read."""
+"""Attacks after the start-up: FPDUs that never end, lie, or ask for too much, and peers that never read the answers."""
 
 import asyncio
 import functools
@@ -160,7 +160,7 @@ async def tiny_fpdus(peer):
     peer.settle()
     while True:
         await peer.send(many)
-        # The share of the link that one of many peers gets, rather than all that a core can make.
+        # The pause limits the peer to the share of the link that one of many peers gets.
         await asyncio.sleep(0.02)
 
 
@@ -222,7 +222,7 @@ async def reads_beyond_ird(peer):
 
 
 async def ask_for_all(peer, count=30):
-    """Requests Reads of the whole hall, as many as are allowed at once."""
+    """Requests Reads of the whole hall (the memory that peers may read), as many as the server allows at once."""
     await peer.start_up(before=small_window)
     reads = (wire.read_request(n, peer.hall.length, peer.hall.stag, peer.hall.address) for n in range(1, count + 1))
     await peer.send(b"".join(map(wire.fpdu, reads)))

@@ -35,7 +35,7 @@ async def vanishes_many(peer):
 
 
 async def ask(peer, count=8, options=MSS):
-    """Requests Reads of the whole hall, so that the server has much to send."""
+    """Requests Reads of the whole hall (the memory that peers may read), so that the server has much to send."""
     await peer.start_up(options)
     reads = (wire.read_request(n, peer.hall.length, peer.hall.stag, peer.hall.address) for n in range(1, count + 1))
     peer.say(b"".join(map(wire.fpdu, reads)))
@@ -140,7 +140,7 @@ async def sack_reneges(peer):
         peer.segment(ACK, options=blocks(at + 1448, at + 8 * 1448))
         peer.segment(ACK)
         await asyncio.sleep(0.02)
-        # A little data goes on, so that there is always something to take back.
+        # The peer still acknowledges a little data, so that it always has octets to take back.
         peer.expected = at + 1
         peer.segment(ACK)
 

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import time
 
-# The processor on which everything but the server runs, as if on other machines; the server may run on any.
+# The processor on which all processes except the server run, as if on other machines. The server may run on any
+# processor.
 ELSEWHERE = str(max(os.sched_getaffinity(0)))
 SERVER, HONEST = "10.78.0.1", "10.78.0.2"
 # The server's port and a closed one; the attackers' port and a closed one.
 PORT, CLOSED, LISTENING, DEAF = 7500, 7501, 7502, 7503
-# Frames that may wait on a cable of the kernel's, for each processor; further ones are lost. The default of a
-# thousand is fewer than attackers get at once, and losses there say nothing about the server.
+# Maximum number of frames that wait on the kernel's virtual cables, for each processor; the kernel drops further
+# frames. The default of a thousand is too small for the bursts to the attackers, and losses on the cables say nothing
+# about the server.
 CABLE, ROOM = "/proc/sys/net/core/netdev_max_backlog", 100_000
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -43,7 +45,7 @@ class Program:
         return self.process.pid
 
     def line(self, patience):
-        """Returns its next line, within `patience` seconds."""
+        """Returns the next line of the process, within `patience` seconds."""
         until = time.monotonic() + patience
         while b"\n" not in self.rest:
             left = until - time.monotonic()
@@ -66,7 +68,7 @@ class Program:
         return json.loads(self.line(patience))
 
     def end(self, patience=10):
-        """Closes its input and waits for its end; returns its last line."""
+        """Closes the input of the process and waits for its end; returns its last line."""
         try:
             self.process.stdin.close()
         except OSError:
@@ -119,7 +121,8 @@ class Field:
             command("ip", "-n", switch, "link", "add", f"to-{side}", "type", "veth", "peer", "name", "eth0", "netns", self.names[side])
             command("ip", "-n", switch, "link", "set", f"to-{side}", "master", "br0", "up")
             command("ip", "-n", self.names[side], "link", "set", "eth0", "up")
-            # A cable in memory would carry unfilled checksums and unsegmented data.
+            # With these offloads, a cable in memory would carry segments without checksums, and data that is not cut
+            # into segments.
             command(*self.inside(side, "ethtool", "-K", "eth0", "tx", "off", "gso", "off"))
         if self.port == "kernel":
             for side, address in (("server", SERVER), ("honest", HONEST)):
@@ -127,13 +130,14 @@ class Field:
                 command("ip", "-n", self.names[side], "link", "set", "lo", "up")
             command("ip", "-n", self.names["server"], "address", "add", "fd78::1/64", "dev", "eth0", "nodad")
             command(*self.inside("server", "sysctl", "-qw", "net.core.somaxconn=4096"))
-        # Another processor handles a frame behind the cable, so the thread that sent it is not charged for that.
+        # Another processor handles frames behind the cable, so that the sending thread is not charged for this work.
         steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-server/queues/rx-0/rps_cpus"
         command(*self.inside("switch", "sh", "-c", steering))
-        # The attackers' interface merges segments as a NIC does, and has a queue of its own, so that the other frames
-        # in the switch do not wait while the attackers' kernel processes theirs.
+        # The attackers' interface merges segments as a NIC does. It has its own queue, so that other frames in the
+        # switch do not wait while the attackers' kernel processes the attackers' frames.
         command(*self.inside("hostile", "ethtool", "-K", "eth0", "gro", "on"))
-        # Frames for unknown stations go to the server's port, so that only its address makes the difference.
+        # Frames for the decoy go to the server's interface, so that attacks on the decoy and on the server differ only
+        # in the address.
         command("bridge", "-n", switch, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
         command("ip", "-n", switch, "link", "set", "br0", "up")
@@ -150,9 +154,9 @@ class Field:
         if self.port != "kernel":
             environment.update(URNIC_PORT=f"{self.port}:eth0", URNIC_IP=address)
         if side == "server":
-            # For two thousand rooms, the hall, and the pools of further engines.
+            # Memory for the buffers of two thousand connections, for the hall, and for the pools of further engines.
             environment["URNIC_MEMORY_MB"] = str(256 + 64 * (int(self.engines[side]) - 1))
-        # The siege tests the stack, not the other load of the machine.
+        # Both programs get a high priority, because the siege tests the stack, and not other load on the machine.
         place = ["taskset", "-c", ELSEWHERE] if side == "honest" else []
         return Program(["nice", "-n", "-15", *self.inside(side, *place, self.binary, *words)], environment, self.log)
 
@@ -172,7 +176,7 @@ class Field:
         return Program(words, log=self.log)
 
     def widen(self, room):
-        """Lets this many frames wait on the cables of this machine, if that is permitted."""
+        """Sets how many frames may wait on the cables of this machine, if that is permitted."""
         try:
             with open(CABLE, "r+") as file:
                 before = int(file.read())

@@ -14,7 +14,7 @@ class Tally:
 
     def __init__(self):
         self.opened = self.started = self.refused = self.lost = 0
-        # Number of first attempts that have an outcome; the attack is under way when all have.
+        # Number of peers whose first attempt has an outcome. The attack is under way when all first attempts have one.
         self.settled = 0
         self.findings = []
 
@@ -44,7 +44,7 @@ class Peer:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Lets the kernel choose a port when it knows the destination.
+        # Lets the kernel choose the local port only when it knows the destination.
         self.socket.setsockopt(socket.IPPROTO_IP, 24, 1)
         if before:
             before(self.socket)
@@ -75,11 +75,12 @@ class Peer:
             await self.loop.sock_sendall(self.socket, octets)
         except OSError as error:
             raise Gone from error
-        # A send that the kernel takes at once does not yield: other peers, and the end of the attack, would have to wait.
+        # A send that the kernel takes at once does not yield to other tasks. Without this, other peers and the end of
+        # the attack would have to wait.
         await asyncio.sleep(0)
 
     async def some(self, most=65536):
-        """Returns octets that have arrived; empty at the end."""
+        """Waits for octets and returns them; returns none at the end of the stream."""
         try:
             return await self.loop.sock_recv(self.socket, most)
         except OSError as error:
@@ -112,7 +113,7 @@ class Peer:
         await asyncio.Event().wait()
 
     def settle(self):
-        """Notes that the attack is under way for this peer."""
+        """Notes that this peer's first attempt has an outcome."""
         if not self.settled:
             self.settled = True
             self.tally.settled += 1
@@ -131,12 +132,12 @@ class Peer:
 
 
 async def run(kind, target, sources, tally, count, ended):
-    """Has `count` peers run `kind`, again and again, until `ended`."""
+    """Lets `count` peers run `kind`, again and again, until `ended` is set."""
     await crowd(kind, lambda number: Peer(number, target, sources, tally), count, ended, tally)
 
 
 async def crowd(kind, make, count, ended, tally, together=64, pause=0):
-    """The same with peers that `make` makes; pauses after every `together` peers."""
+    """As `run`, with peers that `make` makes; pauses after every `together` peers."""
 
     async def forever(number):
         peer = make(number)

@@ -1,4 +1,4 @@
-"""Our own TCP on frames: behaves enough like TCP to be accepted as a peer, and otherwise as the kind requires."""
+"""Our own TCP on frames. It behaves well enough for a server to accept its segments, and breaks the rules as the kind requires."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ import wire
 from frames import ACK, PSH, RST, SYN
 from peer import Gone, crowd
 
-# Addresses that the kernel does not have, so that it does not answer for us.
+# Prefix of the peers' addresses. The kernel does not have these addresses, so it does not answer for the peers.
 PREFIX = bytes((10, 78, 2))
 
 
@@ -60,15 +60,17 @@ class RawPeer:
         self.expected = 0
         self.data = b""
         self.gone = self.synchronized = self.finished = False
-        # The values in our segments.
+        # The window in this peer's segments.
         self.window = 65535
+        # Returns the time stamp for a segment; None: segments have no time stamps.
         self.clock = None
-        # Whether arriving segments are acknowledged at once, and what happens then.
+        # Whether the peer acknowledges arriving segments at once.
         self.acknowledges = True
+        # Called for each arriving segment, with its sequence number and payload; None: nothing is called.
         self.also = None
 
     async def open(self, options=b"\2\4\5\xb4"):
-        """Connects."""
+        """Opens a connection to the server."""
         self.close()
         self.reset_state()
         self.port = 1024 + (self.port - 1024 + 3001) % 60000
@@ -102,7 +104,7 @@ class RawPeer:
         self.tally.started += 1
 
     async def until(self, done, patience):
-        """Waits until `done`, as the server's segments arrive."""
+        """Waits until `done` returns true, and looks again whenever a segment of the server arrives."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while not done() and loop.time() < until:
@@ -111,7 +113,7 @@ class RawPeer:
                     self.tally.refused += 1
                 raise Gone
             self.arrived.clear()
-            # Not wait_for, which may swallow a cancellation.
+            # This does not use wait_for, which may swallow a cancellation.
             alarm = loop.call_at(until, self.arrived.set)
             try:
                 await self.arrived.wait()
@@ -119,12 +121,12 @@ class RawPeer:
                 alarm.cancel()
 
     async def stay(self):
-        """Sends nothing by itself until the server ends the connection."""
+        """Waits until the server ends the connection; sends only what arriving segments require."""
         self.settle()
         await self.until(lambda: False, 1e9)
 
     def segment(self, flags, number=None, payload=b"", options=b"", acknowledgement=None, window=None, urgent=0):
-        """Sends a segment; fields that are not given are right."""
+        """Sends a segment. Fields that are not given get correct values."""
         if self.clock is not None:
             options += b"\1\1\x08\x0a" + struct.pack("!II", self.clock() & 0xFFFFFFFF, 0)
         source, to = self.address, self.wire.aim.address
@@ -181,6 +183,6 @@ class RawPeer:
 
 
 async def run(kind, aim, count, tally, ended):
-    """Has `count` peers run `kind`, again and again, until `ended`."""
+    """Lets `count` peers run `kind`, again and again, until `ended` is set."""
     net = Wire(aim)
     await crowd(kind, lambda number: RawPeer(number, net, tally, kind.addresses), count, ended, tally, together=32, pause=0.002)

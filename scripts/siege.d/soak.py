@@ -1,4 +1,4 @@
-"""Hostile and honest peers come and go for a long time; the server must not use more at the end than after the first round."""
+"""Hostile and honest peers come and go for a long time. The server must not use more at the end than after the first round."""
 
 import random
 import time
@@ -6,9 +6,9 @@ import time
 import lab
 import verdict
 
-# Number of peers in each attack, and in the churn that goes on meanwhile.
+# Number of peers in each attack, and in the churn: peers that connect and leave all the time.
 PEERS, CHURNERS = 100, 20
-# KiB by which a server may have grown.
+# KiB by which a server may have grown at the end.
 FLAT_KIB = 8 << 10
 
 

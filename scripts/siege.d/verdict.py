@@ -1,17 +1,17 @@
-"""Judges the honest client's results, and the server's."""
+"""Judges the honest client's results, and the server's use of resources."""
 
-# Milliseconds by which a stall may be longer than with the same attackers at a closed port.
+# Milliseconds by which a stall of the honest client may exceed its stall while the same attackers aim at a closed port.
 STALL_MS = 50
-# Factor by which a 99th percentile may be larger.
+# Factor by which a 99th percentile may exceed the percentile with a closed port.
 TIMES = 3
 # Below this many microseconds, naps and the scheduler determine a 99th percentile.
 NOISE_US = 5000
-# MiB that a server may use at most in addition to the start (128 of them for unfinished FPDUs), and MiB that it may
-# keep.
+# MiB that a server may use during an attack in addition to its use at the start (128 of them for unfinished FPDUs), and
+# MiB that it may keep after the attack.
 TAKEN_MIB, KEPT_MIB = 160, 32
-# Descriptors that it may keep.
+# Number of descriptors that a server may keep after an attack.
 KEPT_DESCRIPTORS = 8
-# Per cent of a core that it may use more than at the start, without connections.
+# Per cent of a core by which a server without connections may use more than at the start.
 KEPT_CPU = 3
 
 
@@ -20,7 +20,7 @@ def stall_ms(felt):
 
 
 def of_data(felt, attack):
-    """Returns the problems that no load of the machine excuses."""
+    """Returns the problems that other load on the machine cannot cause."""
     troubles = []
     if felt["failed"]:
         troubles.append(f"{felt['failed']} connections failed ({felt['why']})")
@@ -33,7 +33,7 @@ def of_data(felt, attack):
 
 
 def of_time(felt, base):
-    """Returns the problems that a busy machine may cause as well."""
+    """Returns the problems that other load on the machine can also cause."""
     troubles = []
     if stall_ms(felt) > stall_ms(base) + STALL_MS:
         troubles.append(f"a stall of {stall_ms(felt):.0f} ms")
@@ -51,7 +51,7 @@ def of_server(start, peak, after, lingers=False):
         return troubles + ["the server has not let go of its connections"]
     if after["kib"] - start["kib"] > KEPT_MIB << 10:
         troubles.append(f"{(after['kib'] - start['kib']) >> 10} MiB kept")
-    # Lingering connections keep descriptors if they are the kernel's.
+    # Lingering connections keep descriptors if the server uses the kernel's sockets.
     if not lingers and after["descriptors"] - start["descriptors"] > KEPT_DESCRIPTORS:
         troubles.append(f"{after['descriptors'] - start['descriptors']} descriptors kept")
     return troubles

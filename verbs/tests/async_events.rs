@@ -19,8 +19,8 @@ fn codes(fault: &QpFault) -> (bool, u8, u8, u8) {
     (t.sent, t.layer, t.etype, t.code)
 }
 
-/// Use of a connection raises no event, at either side: targets of SPDK take `IBV_EVENT_COMM_EST` for the queue
-/// pair's end.
+/// The use of a connection raises no event, at either side. An event would do harm: targets of SPDK take
+/// `IBV_EVENT_COMM_EST` for the end of the queue pair.
 #[test]
 fn a_message_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
@@ -43,8 +43,8 @@ fn an_access_that_is_not_allowed_is_told_at_the_target() {
         assert_eq!(codes(fault), if write { (true, 1, 1, 0) } else { (true, 0, 1, 0) });
         assert!(fault.detail.contains("0x12345678"), "{fault}");
         assert_eq!(fault.terminate, server.qp.terminate());
-        // The completion of the Read tells the other side. A Write is complete already, so the Terminate cannot
-        // concern any outstanding request.
+        // The other side learns of the Terminate by the completion of its Read. Its Write, in contrast, is already
+        // complete, so that the Terminate concerns no outstanding request.
         let told = events(&mut simulation, 1);
         if write {
             let [AsyncEvent::QpFatal(fault)] = &told[..] else { panic!("{told:?}") };
@@ -67,7 +67,7 @@ fn a_send_without_a_receive_is_a_request_error() {
     assert_eq!(codes(fault), (true, 1, 2, 2));
 }
 
-/// Verbs §6.2.3: what a completion reports is not reported again.
+/// Verbs §6.2.3: the device raises no event for an error that a completion reports.
 #[test]
 fn an_error_with_a_completion_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
@@ -80,14 +80,14 @@ fn an_error_with_a_completion_is_no_event() {
     assert_eq!(told, []);
     assert_eq!(server.completions()[0].status, WcStatus::LocalLength);
 
-    // A source that is not registered.
+    // The source of this Send is not registered.
     let (mut simulation, _server, client) = connected(&options());
     client.post(3, SendOp::Send, &[Sge { addr: 1, len: 1, lkey: 77 }]);
     assert_eq!(events(&mut simulation, 1), []);
     assert_eq!(client.completions()[0].status, WcStatus::LocalProtection);
 }
 
-/// Actions that the application requests raise no event, and neither does the end of a connection.
+/// Actions that the application requests raise no event. The end of a connection raises no event either.
 #[test]
 fn wishes_and_ends_are_no_events() {
     for abort in [true, false] {
@@ -104,8 +104,8 @@ fn wishes_and_ends_are_no_events() {
     }
 }
 
-/// A completion queue that overflows reports it, and so does the queue pair that lost a completion. Its peer gets a
-/// Terminate. Queue pairs that complete elsewhere continue.
+/// A completion queue that overflows raises an event, and the queue pair that lost a completion raises an event. The
+/// peer of this queue pair gets a Terminate. Queue pairs that complete to other queues continue.
 #[test]
 fn a_full_completion_queue_ends_the_queue_pair() {
     for receiving in [true, false] {

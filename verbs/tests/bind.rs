@@ -13,8 +13,8 @@ fn ends(simulation: &Simulation) -> (End, End) {
     (End::new(&simulation.device(0)), End::new(&simulation.device(1)))
 }
 
-/// Connects the client from its reserved address to the server, which listens meanwhile. Returns the address that
-/// the server sees.
+/// Connects the client from its reserved address to the server, which listens meanwhile. Returns the client's address,
+/// as the server sees it.
 fn connect_from(
     simulation: &mut Simulation,
     bound: &Bound,
@@ -58,7 +58,7 @@ fn a_reserved_port_is_nobody_elses() {
     works(&mut simulation, &server, &client);
 }
 
-/// RFC 3493 §5.3.
+/// RFC 3493 §5.3: IPv4 and IPv6 have separate port numbers, unless an IPv6 address covers both.
 #[test]
 fn families_have_ports_of_their_own() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -113,8 +113,8 @@ fn a_connection_comes_from_the_reserved_port() {
     assert_eq!(port_in_use(simulation.device(1).bind(own, false)), Some(1023));
 }
 
-/// A client that is restarted again and again: neither TIME-WAIT nor the peer's memory of the old connection blocks
-/// its port.
+/// A client that is restarted again and again can reuse its port. Neither TIME-WAIT nor the peer's state of the old
+/// connection blocks the port.
 #[test]
 fn connections_follow_each_other_from_one_port() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -132,14 +132,14 @@ fn connections_follow_each_other_from_one_port() {
         for end in [&server, &client] {
             end.end(&mut simulation);
         }
-        // The events come before the last segments.
+        // The simulation goes on, because the last segments follow the events.
         let limit = simulation.now() + Duration::from_secs(1);
         simulation.run(limit, || false);
     }
 }
 
-/// A port has no loopback of its own: loopback addresses stand for any of the device's addresses, and lead to the
-/// device.
+/// A port has no loopback interface. Instead, loopback addresses stand for any of the device's addresses, and lead to
+/// the device.
 #[test]
 fn loopback_addresses_lead_to_the_device_itself() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -161,7 +161,7 @@ fn loopback_addresses_lead_to_the_device_itself() {
         assert_eq!(peer.ip(), std::net::IpAddr::from(Simulation::address(0)));
     }
     works(&mut simulation, &server, &client);
-    // Peers reach the listener, too.
+    // Peers reach the listener too.
     let mut other = End::new(&simulation.device(1));
     other.connection = Some(other.events.connect(&other.qp, address(0), &ConnParam::default()).unwrap());
     assert!(matches!(server.event(&mut simulation), CmEvent::ConnectRequest(_)));

@@ -1,5 +1,5 @@
-//! A connection that has ended is removed within five seconds, unless its peer is alive and has not taken all data.
-//! All data that the peer had acknowledged by then has arrived whole.
+//! A connection that has ended is removed within five seconds, unless its peer is alive and has not yet taken all data.
+//! The peer has received in full all data that it had acknowledged by then.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -17,14 +17,14 @@ use urnic_tcp::CloseReason;
 
 /// The time in which a connection must close.
 const WITHIN: Duration = Duration::from_secs(5);
-/// The round-trip time of the network, and the passes of an engine.
+/// Time for a round trip of the network, and for the passes of an engine.
 const SOON: Duration = Duration::from_millis(1);
 
 fn connections(simulation: &Simulation) -> usize {
     simulation.device(0).connections().unwrap().len()
 }
 
-/// Checks that the connection exists until its time is over, and no longer.
+/// Checks that the connection exists until [`WITHIN`] is over, and is removed then.
 #[track_caller]
 fn gone_in_time(what: &str, simulation: &mut Simulation) {
     let before = simulation.now();
@@ -35,12 +35,12 @@ fn gone_in_time(what: &str, simulation: &mut Simulation) {
     assert!(gone && took >= WITHIN - SOON && took <= WITHIN + SOON, "{what}: {gone} after {took:?}");
 }
 
-/// What the peer does from then on.
+/// What the peer does after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Peer {
     /// Receives nothing.
     Deaf,
-    /// Acknowledges, and does not close its half.
+    /// Acknowledges data, but does not close its half.
     Open,
 }
 
@@ -123,7 +123,8 @@ fn an_end_takes_five_seconds_at_most() {
 }
 
 /// A peer that keeps its window shut and answers probes has not taken data of completed requests, and a reset would
-/// destroy that data. So the end waits, five minutes at most, and is a good end if the peer takes all (DDP-43).
+/// destroy that data. So the device waits for up to five minutes, and the connection ends without an error if the peer
+/// takes all data (DDP-43).
 #[test]
 fn an_end_waits_for_a_peer_whose_window_is_shut() {
     for stall in [Duration::from_secs(7), Duration::from_secs(60), Duration::from_secs(250)] {
@@ -171,7 +172,7 @@ fn an_end_waits_for_a_peer_whose_window_is_shut() {
     }
 }
 
-/// A peer that never takes the data is reset in the end, and so is one that takes all and does not close.
+/// The device finally resets a peer that never takes the data, and a peer that takes all data and does not close.
 #[test]
 fn an_end_does_not_wait_for_ever() {
     for takes in [false, true] {
@@ -194,17 +195,17 @@ fn an_end_does_not_wait_for_ever() {
     }
 }
 
-/// The same before anything may be sent, and during the start-up.
+/// The limit of five seconds also holds before the device may send anything, and during the start-up.
 #[test]
 fn an_end_at_the_start_takes_five_seconds_at_most() {
     for peer in [Peer::Deaf, Peer::Open] {
-        // A fault that no Terminate reports (MPA-92).
+        // This fault is reported by no Terminate (MPA-92).
         let mut s = silent_scene();
         s.raw.borrow_mut().deaf = peer == Peer::Deaf;
         s.end.post(1, SendOp::LocalInv(s.foreign.rkey()), &[]);
         gone_in_time("silent fault", &mut s.simulation);
 
-        // A Request that is refused.
+        // The device refuses a Request.
         let (mut simulation, end, raw) = with_raw(&options());
         let _listener = end.events.listen(PORT, 1).unwrap();
         let conn = raw::raw_connection(&mut simulation, &raw);
@@ -214,8 +215,8 @@ fn an_end_at_the_start_takes_five_seconds_at_most() {
         request.reject(b"no").unwrap();
         gone_in_time("refused", &mut simulation);
 
-        // A Reply with unacceptable terms (MPAE-17), a Reply for a queue pair that has failed (MPAE-31), and
-        // garbage.
+        // The peer sends a Reply with unacceptable terms (MPAE-17), a Reply for a queue pair that has failed (MPAE-31),
+        // or garbage.
         for way in ["terms", "failed", "garbage"] {
             let (mut simulation, end, raw) = with_raw(&options());
             raw.borrow_mut().listen(PORT, 4);
@@ -239,8 +240,8 @@ fn an_end_at_the_start_takes_five_seconds_at_most() {
     }
 }
 
-/// MPA-70, MPA-92: before the peer has sent anything, no Terminate is sent, and none is reported: neither for a
-/// request that cannot be carried out, nor for a first FPDU that is wrong.
+/// MPA-70, MPA-92: before the peer has sent a correct FPDU, the device sends no Terminate and reports none. This holds
+/// for a request that cannot be carried out, and for a first FPDU that is wrong.
 #[test]
 fn no_terminate_is_told_of_that_was_not_sent() {
     for (wrong, status) in [(false, WcStatus::MemoryManagement), (true, WcStatus::Flushed)] {
@@ -263,8 +264,8 @@ fn no_terminate_is_told_of_that_was_not_sent() {
     }
 }
 
-/// Lent memory comes back with the acknowledgement in the peer's last segment: requests over it have succeeded, and
-/// neither the FIN (ERR-46) nor the Terminate finds work left.
+/// The acknowledgement in the peer's last segment returns lent memory. The requests that use this memory succeed, so
+/// that the FIN (ERR-46) or the Terminate in the segment finds no outstanding request.
 #[test]
 fn what_the_last_segment_acknowledges_is_complete() {
     const LEN: usize = 6000;
@@ -277,7 +278,7 @@ fn what_the_last_segment_acknowledges_is_complete() {
             s.end.post(wr_id, SendOp::Send, &[Sge::of(&source, (wr_id - 1) * LEN as u64, LEN as u32)]);
         }
         s.post_receive(10);
-        // All of it arrives, and this side does not know that.
+        // All data arrives, but this side does not know that, because the peer holds back its acknowledgements.
         s.hears(2 * LEN);
         s.simulation.wait(Duration::from_millis(1));
         assert_eq!(s.statuses(), []);
@@ -300,8 +301,8 @@ fn what_the_last_segment_acknowledges_is_complete() {
     }
 }
 
-/// Octets of an incomplete message are useless once the queue pair is over, however long its connection takes to
-/// close.
+/// Octets of an incomplete message are useless once the queue pair has ended. The device frees their memory, even if
+/// the connection takes long to close.
 #[test]
 fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     let mut s = scene();
@@ -318,7 +319,7 @@ fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     assert_eq!((connections(&s.simulation), held(&s)), (1, 0));
 }
 
-/// Nothing that is left over from a destroyed queue pair reaches another queue pair.
+/// Nothing of a destroyed queue pair's connection reaches another queue pair.
 #[test]
 fn a_connection_outlives_its_queue_pair_without_effect() {
     let (mut simulation, server, client) = connected(&options());

@@ -1,6 +1,6 @@
-//! What a port captures, as tshark reads it.
+//! tshark must understand what a port captures.
 //!
-//! Two devices in this process exchange every operation over an in-process link, and one of them records it.
+//! Two devices in this process perform every operation over an in-process link, and one of them captures the frames.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
 const PORT: u16 = 7777;
 const SIZE: usize = 1 << 20;
-/// Bytes of one message, to be found in the file.
+/// Bytes of one message, which the test looks for in the file.
 const MARK: &[u8] = b"find me and break me";
 
 /// A device and its objects.
@@ -78,7 +78,7 @@ impl Node {
     }
 }
 
-/// A node that listens, and one that connects.
+/// A node that listens, and a node that connects.
 struct Pair {
     server: Node,
     client: Node,
@@ -100,7 +100,7 @@ impl Pair {
         let connection = self.ask(&client, &param);
         match self.server.event("a request") {
             CmEvent::ConnectRequest(request) => {
-                // A Send that finds no receive is answered by a Terminate.
+                // With this setting, the server answers a Send that finds no receive by a Terminate.
                 request
                     .accept(&server, &ConnParam { rnr_retry: 0, ..ConnParam::default() })
                     .expect("accepted")
@@ -118,7 +118,8 @@ impl Pair {
         self.client.events.connect(qp, SocketAddrV4::new(SERVER, PORT), param).expect("on its way")
     }
 
-    /// Posts at the client, and waits until it is done; also at the server if that receives.
+    /// Posts an operation at the client, and waits for its completion. If the server receives, also waits for the
+    /// completion of the receive.
     fn run(&self, (server, client): (&Qp, &Qp), op: SendOp, len: u32, flags: SendFlags) {
         let receives = matches!(op, SendOp::Send | SendOp::SendInv(_) | SendOp::WriteImm { .. });
         if receives {
@@ -143,7 +144,7 @@ impl Pair {
         }
     }
 
-    /// Runs every operation, small and large; a rejection; a Terminate; orderly ends.
+    /// Runs every operation with small and large messages, a rejection, Terminates, and orderly ends.
     fn everything(&self) {
         let (server, client, connection) = self.connect();
         let qps = (&server, &client);
@@ -189,8 +190,8 @@ impl Pair {
             "{event:?}"
         );
 
-        // The server answers what it refuses with a Terminate that contains a tagged header, an untagged one, or
-        // that of a Read.
+        // The server answers each refused request with a Terminate. The Terminate contains a tagged header, an untagged
+        // header, or the header of a Read.
         let sges = [Sge::of(&self.client.memory, 0, 8)];
         let (addr, rkey) = (0, 0xdead_beef);
         for op in [
@@ -212,8 +213,8 @@ impl Pair {
 /// Returns what tshark prints about a file.
 fn tshark(file: &Path, args: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // The settings of the user who runs the test must not matter. Checksums are checked, which is not the default.
-    // And the test's data must not be taken for protocols that often run over RDMA.
+    // The home folder hides tshark's settings of the user who runs the test. The options let tshark verify checksums,
+    // which it does not do by default, and keep it from taking the test's data for protocols that often run over RDMA.
     command.env("HOME", file.parent().expect("a folder")).arg("-r").arg(file).arg("-n");
     command.args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);
@@ -233,8 +234,8 @@ fn count(file: &Path, field: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Returns tshark's verdict on the CRC of every FPDU: how many are good, and its words about the others. It has no
-/// field for this, only words.
+/// Returns tshark's verdict on the CRC of every FPDU: the number of good CRCs, and tshark's text about the others. The
+/// verdict is parsed from text, because tshark has no field for it.
 fn crcs(file: &Path) -> (usize, Vec<String>) {
     let text = tshark(file, &["-Y", "iwarp_mpa.fpdu", "-O", "iwarp_mpa"]);
     let verdicts = text.lines().map(str::trim).filter(|line| line.starts_with("CRC"));
@@ -242,7 +243,7 @@ fn crcs(file: &Path) -> (usize, Vec<String>) {
     (good.len(), bad.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns the frames that are malformed, have a wrong checksum, or are otherwise errors to tshark.
+/// Returns the frames that tshark calls malformed or wrong, such as frames with a wrong checksum.
 fn errors(file: &Path) -> String {
     const ERRORS: &str = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 || \
                           _ws.expert.severity == \"Error\"";
@@ -259,7 +260,7 @@ fn needs_tshark_a_capture_of_everything() {
     let counters = pair.client.device.attributes().expect("attributes").counters;
     let counter = |name| counters.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
     assert_eq!(counter("capture_dropped"), Some(0));
-    // This ends the connections, and with the device the capture.
+    // Dropping the pair ends the connections, and drops the devices, which ends the capture.
     drop(pair);
 
     assert_eq!(errors(&file), "");
@@ -283,12 +284,12 @@ fn needs_tshark_a_capture_of_everything() {
         assert!(opcodes.get(opcode).is_some_and(|&n| n >= least), "{opcode}: {opcodes:?}");
     }
     assert_eq!(opcodes.get("0x07"), Some(&4), "four Terminates: {opcodes:?}");
-    // Six requests, and six replies, one of which is a rejection.
+    // The capture has six Requests and six Replies. One of the Replies is a rejection.
     assert_eq!(count(&file, "iwarp_mpa.key.req").values().sum::<usize>(), 6);
     assert_eq!(count(&file, "iwarp_mpa.key.rep").values().sum::<usize>(), 6);
     let replies = tshark(&file, &["-Y", "iwarp_mpa.rep && iwarp_mpa.rej_flag == 1"]);
     assert_eq!(replies.lines().count(), 1, "{replies}");
-    // Both directions, distinguished, and in order of time.
+    // The capture distinguishes both directions, and has all frames in order of time.
     let frames = tshark(
         &file,
         &["-T", "fields", "-e", "ip.src", "-e", "frame.packet_flags_direction", "-e", "frame.time_epoch"],
@@ -300,7 +301,7 @@ fn needs_tshark_a_capture_of_everything() {
         let expected = match ip {
             Some("10.8.0.1") => "0x00000001",
             Some("10.8.0.2") => "0x00000002",
-            // ARP
+            // An ARP frame.
             _ => direction.unwrap_or_default(),
         };
         assert_eq!(direction, Some(expected), "{line}");
@@ -309,7 +310,8 @@ fn needs_tshark_a_capture_of_everything() {
         last = time;
     }
 
-    // The same file with one wrong bit in a payload: tshark must notice it, or all of the above proves nothing.
+    // With one wrong bit in a payload, tshark must report an error. If it did not, the checks above would prove
+    // nothing.
     let mut bytes = fs::read(&file).expect("the capture");
     let places: Vec<usize> =
         bytes.windows(MARK.len()).enumerate().filter(|(_, w)| *w == MARK).map(|(at, _)| at).collect();
@@ -323,7 +325,8 @@ fn needs_tshark_a_capture_of_everything() {
     assert_eq!(errors(&damaged).lines().count(), 1, "its TCP checksum is wrong");
 }
 
-/// What a device sends to its own address does not reach the port. It is captured all the same, once.
+/// Frames that a device sends to its own address do not reach the port. Nevertheless, the capture contains each of them
+/// once.
 #[test]
 #[ignore = "needs tshark"]
 fn needs_tshark_frames_to_ourselves() {

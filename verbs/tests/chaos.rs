@@ -1,9 +1,9 @@
-//! Two nodes whose programs do, at random moments, what careless programs do, or worse: they take memory away while
-//! it is used, invalidate, bind, register anew, resize, post nonsense, close. The network loses and reorders
+//! Two nodes whose programs behave, at random moments, as careless or hostile programs do. They take memory away while
+//! it is used, invalidate, bind, register anew, resize, post nonsense, and close. The network loses and reorders
 //! frames.
 //!
-//! Two things must hold nevertheless: no octet changes outside of the memory that is granted at that moment (all
-//! other memory is compared with a shadow copy at every turn), and every posted request completes once and in
+//! Two things must hold nevertheless. No octet changes outside of the memory that is granted at that moment; for this,
+//! all other memory is compared with a shadow copy after every step. And every posted request completes once and in
 //! order.
 
 mod common;
@@ -19,20 +19,20 @@ use urnic::*;
 const SEEDS: u64 = 100;
 const TURNS: usize = 250;
 const SLOTS: usize = 12;
-/// Octets of a slot. Its memory is somewhere in it, between guards.
+/// Octets of a slot. The slot's memory is a part of these octets, between guards.
 const SLOT: usize = 12 << 10;
 const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 /// The use of a slot's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Use {
-    /// Peers read and write it.
+    /// Peers may read and write the memory.
     Open,
-    /// Peers write what windows of type 1 or 2 grant.
+    /// Peers may write the part that a window of type 1 or 2 grants.
     Windowed(MwKind),
-    /// Peers read it.
+    /// Peers may read the memory.
     ReadOnly,
-    /// Used by receives and Reads of this node.
+    /// Only receives and Reads of this node write the memory.
     Own,
 }
 
@@ -42,17 +42,17 @@ struct Slot {
     purpose: Use,
     domain: usize,
     mr: Option<Mr>,
-    /// Its present STag.
+    /// The present STag of the memory.
     key: u32,
     mw: Option<Mw>,
-    /// Whether a request that concerns it has been posted and not completed. Only one at a time, so that its effect
-    /// is known.
+    /// Whether a request that concerns the slot is outstanding. There is at most one at a time, so that its effect is
+    /// known.
     busy: bool,
-    /// The queue pair to which such a request was posted last.
+    /// The queue pair to which the latest request that concerns the slot was posted.
     bound_by: u32,
-    /// What its STag should grant.
+    /// The range of memory that the STag should grant; `None`: no memory.
     grants: Option<Range<usize>>,
-    /// Ranges that may change now.
+    /// The ranges of memory that may change now.
     open: Vec<Range<usize>>,
 }
 
@@ -102,7 +102,7 @@ impl Node {
         Node { domains, device, pages, shadow, slots, known: Vec::new() }
     }
 
-    /// What was open has been closed: from now on it must stay as it is.
+    /// Notes that the slot's open ranges are closed, and copies their content, which must not change from now on.
     fn close(&mut self, slot: usize) {
         let now = self.pages.content();
         self.slots[slot].grants = None;
@@ -133,12 +133,13 @@ impl Node {
         slot.mr = Some(mr);
     }
 
-    /// Takes a slot's memory back, as the program, in one of the ways that work at once.
+    /// Takes a slot's memory back in one of the ways in which a program can do so at once.
     fn take_back(&mut self, i: usize, rng: &mut Rng) {
         let slot = &mut self.slots[i];
         let done = match rng.u8(..4) {
             0 => slot.mw.take().is_some(),
-            // Refused if a window is bound. A posted request could grant access anew.
+            // The device refuses this if a window is bound. A busy slot is left out, because its outstanding request
+            // could grant access anew.
             1 => !slot.busy && slot.mr.as_ref().is_some_and(|mr| mr.revoke().is_ok()),
             2 => slot.mr.as_mut().is_some_and(|mr| {
                 let change = Rereg { access: Some(Access::REMOTE_READ), ..Rereg::default() };
@@ -191,14 +192,14 @@ impl Node {
         Some(op)
     }
 
-    /// The peer has invalidated `key`.
+    /// Notes that the peer has invalidated `key`.
     fn invalidated(&mut self, key: u32) {
         if let Some(i) = self.slots.iter().position(|slot| slot.key == key && !slot.busy) {
             self.close(i);
         }
     }
 
-    /// Checks that everything outside of the open ranges is as it should be.
+    /// Checks that the memory outside of the open ranges agrees with the shadow copy.
     fn check(&self) -> Result<(), String> {
         let mut now = self.pages.content();
         for range in self.slots.iter().flat_map(|slot| &slot.open) {
@@ -211,7 +212,7 @@ impl Node {
     }
 }
 
-/// What an operation needs from the peer's memory.
+/// The access to the peer's memory that an operation needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Read,
@@ -220,8 +221,8 @@ enum Kind {
     Exclusive,
 }
 
-/// Two queue pairs that were connected, and what has been posted to them: the number of each request, and the slot
-/// that it concerns.
+/// Two queue pairs that were connected, and the requests that have been posted to them: the number of each request, and
+/// the slot that it concerns.
 struct Pair {
     domain: usize,
     ends: [End; 2],
@@ -244,7 +245,7 @@ struct Seen {
 struct World {
     simulation: Simulation,
     rng: Rng,
-    /// Chooses engines.
+    /// The generator that chooses engines.
     choices: Rng,
     nodes: [Node; 2],
     pairs: Vec<Pair>,
@@ -253,7 +254,7 @@ struct World {
 }
 
 impl World {
-    /// Makes two nodes; with `several`, they have several engines each.
+    /// Makes two nodes. With `several`, each has several engines.
     fn new(seed: u64, several: bool) -> World {
         let rng = &mut Rng::with_seed(seed);
         let network = ["delay=5us", "delay=20us,loss=0.01,reorder=0.05"][seed as usize % 2];
@@ -289,7 +290,7 @@ impl World {
         self.seen.pairs += 1;
     }
 
-    /// Returns a list that names memory of this node; correct most of the time.
+    /// Returns a scatter-gather list of this node's memory. The list is correct most of the time.
     fn sges(&mut self, side: usize, domain: usize, purposes: &[Use], most: usize) -> Vec<Sge> {
         let node = &self.nodes[side];
         let rng = &mut self.rng;
@@ -312,7 +313,7 @@ impl World {
         vec![sge]
     }
 
-    /// Returns an address and an STag of the peer, and the number of octets; correct most of the time.
+    /// Returns an address and an STag of the peer, and a number of octets. They are correct most of the time.
     fn target(&mut self, p: usize, side: usize, kind: Kind) -> Option<(u64, u32, usize)> {
         let pair = &self.pairs[p];
         let (node, qpn, rng) = (&self.nodes[1 - side], pair.ends[1 - side].qp.qpn(), &mut self.rng);
@@ -392,7 +393,7 @@ impl World {
             10..13 => (SendOp::Send, self.sges(side, domain, &sources, 16)),
             13 => (SendOp::SendInv(rkey), Vec::new()),
             _ => {
-                // Now and then a slot of the other domain, which is refused.
+                // Now and then, the slot belongs to the other domain, and the peer must refuse it.
                 let of = if self.rng.u8(..50) > 0 { domain } else { 1 - domain };
                 let slot = of * SLOTS / 2 + self.rng.usize(..SLOTS / 2);
                 let Some(op) = self.nodes[side].manage(slot, &mut self.rng) else { return };
@@ -481,7 +482,7 @@ impl World {
                     let _ = connection.disconnect();
                 }
             }
-            // The pair is destroyed in the middle of its work.
+            // This destroys the pair in the middle of its work.
             2 => self.forget(p),
             3..9 => end.cq.resize(self.rng.u32(128..1000)).map_err(|e| e.to_string())?,
             9 => {
@@ -538,8 +539,8 @@ fn careless_programs_change_nothing_that_is_not_granted() {
     run_all(false);
 }
 
-/// Memory is taken back at one engine and used at others, and requests that concern one STag come from several
-/// engines.
+/// Programs take memory back at one engine while other engines use it, and requests of several engines concern the same
+/// STag.
 #[test]
 fn careless_programs_change_nothing_at_several_engines_either() {
     run_all(true);

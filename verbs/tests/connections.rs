@@ -17,7 +17,7 @@ fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
 }
 
-/// Returns the reason in the event that a connection failed, and its words.
+/// Returns the reason in the event that a connection failed, and the text of the reason.
 fn failure(simulation: &mut Simulation, end: &End) -> (ConnectFailure, String) {
     match end.event(simulation) {
         CmEvent::ConnectError { qpn, reason } if qpn == end.qp.qpn() => (reason, reason.to_string()),
@@ -53,7 +53,7 @@ fn an_absent_host_is_unreachable() {
     assert!(simulation.now() < Duration::from_secs(11));
 }
 
-/// On a port, the settings lack a route.
+/// On a port, the message blames the settings, which lack a route.
 #[test]
 fn an_address_of_another_network_has_no_route() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -81,7 +81,7 @@ fn a_host_that_falls_silent_times_out() {
     drop(client);
 }
 
-/// MPA-76.
+/// MPA-76: the start-up has a time limit.
 #[test]
 fn a_peer_that_accepts_and_says_nothing_times_out() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -93,7 +93,7 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
     until(&mut simulation, "closed", || closed(&raw, conn) == Some(CloseReason::Reset));
 }
 
-/// ERR-4.
+/// ERR-4: the failure names a peer that does not speak iWARP.
 #[test]
 fn a_peer_that_is_no_iwarp_node_is_named_as_such() {
     for answer in [
@@ -123,7 +123,7 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     let (mut simulation, end, raw) = with_raw(&options());
     raw.borrow_mut().stack.listen_on(PORT, 4).unwrap();
     end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
-    // Twice, because the peer might know only MPA revision 1.
+    // The device connects twice, because the peer might know only MPA revision 1.
     for i in 0..2 {
         until(&mut simulation, "accepted", || raw.borrow().seen.accepted.len() > i);
         let conn = raw.borrow().seen.accepted[i];
@@ -132,7 +132,7 @@ fn a_peer_that_closes_during_the_start_up_is_named_as_such() {
     assert_eq!(failure(&mut simulation, &end).0, ConnectFailure::Reset);
 }
 
-/// Whatever strangers send to a listening port, the application is told nothing of it, and the port goes on
+/// Whatever strangers send to a listening port, the application gets no event, and the port still accepts others
 /// (SEC-31). ERR-4; MPA-52, 60, 64, 81.
 #[test]
 fn strangers_do_not_disturb_a_listener() {
@@ -144,7 +144,7 @@ fn strangers_do_not_disturb_a_listener() {
     let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
     let strange =
         [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0xFF; 64], &too_long, &surplus, &reply];
-    // More rounds than the backlog has places: each stranger must give its place back.
+    // There are more rounds than places in the backlog, so each stranger must give its place back.
     for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, octets);
@@ -153,7 +153,7 @@ fn strangers_do_not_disturb_a_listener() {
         raw.borrow_mut().close(conn);
         assert!(end.events.poll().is_none(), "{i}");
     }
-    // A stranger that hangs up in the middle, and one that resets.
+    // One stranger closes its connection in the middle of its frame, and one resets it.
     for reset in [false, true] {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, &mpa_request(b"")[..10]);
@@ -172,8 +172,8 @@ fn strangers_do_not_disturb_a_listener() {
     assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
 }
 
-/// A stranger has room for two segments until it is accepted. If it continues after its start-up has failed, it is
-/// reset (RFC 1122 §4.2.2.13; MPA-64 allows it), instead of being listened to at the cost of others.
+/// Until a stranger is accepted, its window has two segments. If it continues to send after its start-up has failed,
+/// the device resets it, because reading on would cost others (RFC 1122 §4.2.2.13; MPA-64 allows it).
 #[test]
 fn strangers_cannot_say_much() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -210,8 +210,8 @@ fn strangers_cannot_say_much() {
     assert!(raw.borrow().heard(conn).ends_with(b"no") && closed(&raw, conn).is_none());
 }
 
-/// A peer that takes too long over its Request is reset (MPA-75). Until then it has a place among the peers in
-/// start-up, and none in the backlog (SEC-31).
+/// A peer whose Request takes too long is reset (MPA-75). Until then it counts among the peers in start-up, and takes
+/// no place in the backlog (SEC-31).
 #[test]
 fn a_silent_stranger_is_shown_out() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -233,7 +233,7 @@ fn a_silent_stranger_is_shown_out() {
     assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));
 }
 
-/// MPA-63.
+/// MPA-63: the pieces in which a start-up frame arrives do not matter.
 #[test]
 fn a_start_up_frame_may_come_octet_by_octet() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -255,7 +255,7 @@ fn a_start_up_frame_may_come_octet_by_octet() {
     assert!(raw.borrow().heard(conn).ends_with(b"yes"));
 }
 
-/// MPA-65, 66.
+/// MPA-65, 66: a rejection.
 #[test]
 fn a_rejection_carries_private_data() {
     for drops in [false, true] {
@@ -287,7 +287,7 @@ fn a_rejection_carries_private_data() {
     }
 }
 
-/// A request without an answer ends with its listener or its peer. An answer to it then comes too late.
+/// A connection request that has no answer ends with its listener or its peer. A later answer to the request fails.
 #[test]
 fn a_request_does_not_outlive_listener_or_peer() {
     for listener_goes in [true, false] {
@@ -334,7 +334,7 @@ fn a_queue_pair_connects_once() {
     assert!(matches!(again, Err(Error::QpState { state: QpState::Rts, .. })), "{:?}", again.err());
 }
 
-/// More private data than the frame can carry is refused at once, at either side.
+/// At both sides, a call with more private data than the frame can carry fails at once.
 #[test]
 fn too_much_private_data_is_refused() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -353,7 +353,7 @@ fn too_much_private_data_is_refused() {
     assert!(matches!(client.event(&mut simulation), CmEvent::Rejected { .. }));
 }
 
-/// One device can be both ends.
+/// One device can be both ends of a connection.
 #[test]
 fn a_device_connects_to_itself() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -459,8 +459,8 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     assert!(after - before < 32 << 10, "{before} octets live after 1000 connections, {after} after 2000");
 }
 
-/// siw may leave the first FPDU of an initiator unread until more arrives, for as long as its machine is busy.
-/// Zero-length Writes follow, at growing intervals, until the peer has answered or a second has passed.
+/// siw on a busy machine may leave the first FPDU of an initiator unread until more octets arrive. So the initiator
+/// sends zero-length Writes, at growing intervals, until the peer has answered or a second has passed.
 #[test]
 fn a_silent_responder_is_nudged() {
     for speaks in [false, true] {
@@ -480,8 +480,8 @@ fn a_silent_responder_is_nudged() {
         assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
 
         end.post(1, SendOp::Send, &[]);
-        // A zero-length Send: length, DDP and RDMAP header, CRC. A zero-length Write: the same with a tagged
-        // header.
+        // Octets of a zero-length Send (length, DDP and RDMAP header, CRC), and of a zero-length Write (with a tagged
+        // header).
         let (send, write) = (2 + 18 + 4, 2 + 14 + 4);
         let first = request + send;
         until(&mut simulation, "the first FPDU", || raw.borrow().heard(conn).len() == first);
@@ -498,8 +498,8 @@ fn a_silent_responder_is_nudged() {
     }
 }
 
-/// Programs get room for inline bytes that most of them never use. It takes memory only from the first inline
-/// request on.
+/// Programs may post inline bytes, but most of them never do. The space for inline bytes takes memory only after the
+/// first inline request.
 #[test]
 fn inline_bytes_that_nobody_uses_take_no_memory() {
     const REQUESTS: u32 = 64;

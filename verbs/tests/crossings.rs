@@ -1,9 +1,9 @@
-//! Connections between devices of several engines that come and go, in virtual time. Frames reach any engine, queue
-//! pairs are reused and accept at whichever engine owns the connection, addresses are reserved and reused at once,
-//! half-open connections are answered by cookies, completion queues change their size, receives are shared.
+//! Connections that come and go between devices of several engines, in virtual time. Frames reach any engine. Queue
+//! pairs are reused, and accept at whichever engine owns the connection. Addresses are reserved and reused at once,
+//! cookies answer half-open connections, completion queues change their size, and queue pairs share receives.
 //!
-//! What must hold all the same: every message arrives once, whole, in the order of its queue pair; every request
-//! completes once and in order; no connection is refused or reset.
+//! Three things must hold nevertheless: every message arrives once, whole, and in the order of its queue pair; every
+//! request completes once and in order; no connection is refused or reset.
 //!
 //! `URNIC_SEEDS=n` runs n seeds, `URNIC_SEED=n` runs seed n alone.
 
@@ -19,7 +19,7 @@ use urnic::simulation::{Options, Simulation, Steering, TcpConfig};
 use urnic::*;
 
 const SEEDS: u64 = 500;
-/// Far more than any seed needs.
+/// Maximum number of steps of a run, far more than any seed needs.
 const MOST_STEPS: usize = 3_000_000;
 /// Octets of the longest message.
 const LONGEST: usize = 3500;
@@ -38,7 +38,7 @@ macro_rules! check {
     };
 }
 
-/// Counts of what the runs have seen, to show that they have seen something.
+/// Numbers of events in the runs, to check that the runs have tested each of them.
 #[derive(Debug, Default)]
 struct Seen {
     connections: u64,
@@ -47,11 +47,11 @@ struct Seen {
     cookies: u64,
     resizes: u64,
     flushed: u64,
-    /// Attempts to connect from an address whose last connection was not over.
+    /// Number of attempts to connect from an address whose last connection was not over.
     in_use: u64,
 }
 
-/// One end of a slot: a queue pair that is used again and again.
+/// One end of a slot: a queue pair that is reused for each round.
 struct Half {
     qp: Qp,
     sends: VecDeque<u64>,
@@ -98,20 +98,20 @@ struct Node {
     cqs: Vec<Cq>,
     events: EventChannel,
     srq: Option<Srq>,
-    /// Memory of the requests under way, by their numbers.
+    /// Memory of the outstanding requests, by the numbers of the requests.
     memory: HashMap<u64, Mr>,
     /// Number of receives in the shared queue.
     shared: usize,
 }
 
-/// Two queue pairs that are connected to each other again and again.
+/// A slot: two queue pairs that are connected to each other again in each round.
 struct Slot {
     halves: [Half; 2],
     round: u8,
     /// Number of messages each way in this round.
     messages: u8,
     posted: u8,
-    /// The memory that the client writes and reads back.
+    /// The server's memory, which the client writes and reads back.
     target: Mr,
     written: Vec<u8>,
     begun: bool,
@@ -131,7 +131,7 @@ struct World {
     next: u64,
     seen: Seen,
     steered: bool,
-    /// Whether nothing happens that explains a reset or a retransmission.
+    /// Whether the run is calm: nothing happens in it that explains a reset or a retransmission.
     calm: bool,
 }
 
@@ -312,7 +312,7 @@ impl World {
         slot.halves[1].connection = Some(connection);
         for side in 0..2 {
             if self.nodes[side].srq.is_none() {
-                // A few more receives than messages: they are flushed.
+                // There are a few more receives than messages, so that some receives are flushed.
                 (0..messages + self.rng.u8(..3)).for_each(|_| self.post_receive(s, side));
             }
         }
@@ -426,8 +426,8 @@ impl World {
         }
         let done = |half: &Half| half.up && half.arrived == slot.messages && half.sends.is_empty();
         if slot.begun && !slot.ending && done(server) && done(client) && slot.posted == slot.messages {
-            // In calm runs the client ends the connection, so that no port is reused that is in TIME-WAIT only at
-            // the server.
+            // In calm runs the client ends the connection, so that TIME-WAIT is at the client. A client would reuse a
+            // port that is in TIME-WAIT only at the server.
             let by = &slot.halves[if self.calm { 1 } else { self.rng.usize(..2) }];
             by.connection.as_ref().ok_or("no connection")?.disconnect().map_err(|e| e.to_string())?;
             self.slots[s].ending = true;
@@ -510,7 +510,7 @@ impl World {
                 return self.finish();
             }
             if !self.simulation.step(LIMIT) {
-                // Nothing happens any longer except what the program does.
+                // From now on, nothing happens except the work of the program.
                 for _ in 0..200 {
                     self.turn()?;
                 }
@@ -532,8 +532,9 @@ impl World {
             self.seen.handed_over += counter("frames_handed_over");
             self.seen.cookies += counter("TcpExtSyncookiesRecv");
             check!(counter("frames_between_engines_dropped") == 0, "frames between engines were dropped");
-            // A frame that is handed over may be overtaken, so that an old frame reaches a closed connection. And
-            // an address may be reused before its last connection can be distinguished from the next (RFC 6191).
+            // In other runs, a frame that is handed over may be overtaken, so that an old frame reaches a closed
+            // connection. Also, an address may be reused before its last connection can be distinguished from the next
+            // (RFC 6191).
             if self.calm {
                 check!(counter("TcpOutRsts") == 0, "{} resets", counter("TcpOutRsts"));
                 check!(
@@ -543,7 +544,7 @@ impl World {
                 );
             }
             if self.steered {
-                // Only neighbours' messages reach engines that do not own them.
+                // If frames are steered to their owners, only messages of neighbours (ARP) reach another engine.
                 let handed = counter("frames_handed_over");
                 check!(handed <= 200, "{handed} frames were handed over although they were steered rightly");
             }

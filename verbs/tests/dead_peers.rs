@@ -23,7 +23,7 @@ fn quiet(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// Returns how long the server takes to notice.
+/// Returns the time until the server notices that its peer is dead.
 fn notices(simulation: &mut Simulation, server: &End) -> Duration {
     let before = simulation.now();
     assert_eq!(server.end(simulation), DisconnectReason::TimedOut);
@@ -35,7 +35,7 @@ fn secs(range: std::ops::Range<u64>) -> std::ops::Range<Duration> {
     Duration::from_secs(range.start)..Duration::from_secs(range.end)
 }
 
-/// Nothing is under way: keep-alive notices after 15 s. Receives are flushed.
+/// While nothing is under way, keep-alive notices a dead peer after 15 s. Receives are flushed.
 #[test]
 fn an_idle_target_learns_of_a_dead_initiator() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -50,7 +50,7 @@ fn an_idle_target_learns_of_a_dead_initiator() {
     drop(client);
 }
 
-/// Sends or Writes that the peer does not acknowledge: the user timeout notices after 30 s.
+/// If the peer does not acknowledge Sends or Writes, the user timeout notices after 30 s.
 #[test]
 fn unacknowledged_data_finds_out() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -61,15 +61,16 @@ fn unacknowledged_data_finds_out() {
     }
     let took = notices(&mut simulation, &server);
     assert!(secs(29..35).contains(&took), "{took:?}");
-    // The first fits into what TCP takes at once, and completed when it was copied. The others are incomplete.
+    // The first message fits into TCP's send buffer, so its request completed when the message was copied. The other
+    // messages do not fit.
     let all: Vec<_> = server.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(all.len(), 3);
     assert_eq!(all[2], (2, WcStatus::Flushed));
     drop(client);
 }
 
-/// A Read whose request was not acknowledged, and one whose request was, so that only data is missing: the peer
-/// owes an answer, but TCP has nothing outstanding.
+/// Two Reads: the peer does not acknowledge the request of the first. It acknowledges the request of the second, so
+/// that TCP has nothing outstanding, although the peer owes the response.
 #[test]
 fn a_read_that_is_not_answered_finds_out() {
     for acknowledged in [false, true] {
@@ -84,7 +85,7 @@ fn a_read_that_is_not_answered_finds_out() {
         server.post(1, read, &[Sge::of(&local, 0, 4 << 20)]);
         server.post_recv(2, &[]);
         if acknowledged {
-            // Until some of the data has come, and with it the acknowledgement.
+            // Runs until some of the data has arrived, and with it the acknowledgement of the request.
             let mut first = [0];
             remote.write_at(0, &[9]).unwrap();
             let limit = simulation.now() + LIMIT;
@@ -103,7 +104,7 @@ fn a_read_that_is_not_answered_finds_out() {
     }
 }
 
-/// Connections to idle peers stay, for hours; also if the network loses much.
+/// Connections to idle peers stay for hours, even if the network loses many frames.
 #[test]
 fn live_but_idle_peers_stay() {
     for network in ["delay=5us", "delay=20ms,loss=0.1,seed=4"] {
@@ -164,7 +165,7 @@ fn connections_have_their_own_patience() {
                 secs(if busy { 3..5 } else { 1..3 }).contains(&took),
                 "later {later}, busy {busy}: {took:?}"
             );
-            // The other side uses the configured times in any case.
+            // The other side uses the configured times.
             let client_took = {
                 let before = simulation.now();
                 client.end(&mut simulation);
@@ -231,8 +232,8 @@ fn links_come_and_go() {
     assert_eq!(links(&mut simulation, 1), []);
 }
 
-/// A carrier that is away for a moment ends no connection, and neither does a thread that did not run meanwhile:
-/// only the number of failed looks counts.
+/// A carrier that is away for a moment ends no connection. A device whose thread did not run meanwhile ends no
+/// connection either, because only the number of checks without a carrier counts.
 #[test]
 fn a_link_that_blinks_keeps_its_connections() {
     let (mut simulation, server, client) = connected(&options());
@@ -240,7 +241,7 @@ fn a_link_that_blinks_keeps_its_connections() {
     for node in [0, 1] {
         simulation.set_link(node, false);
     }
-    // One look, a second after the last one that found the carrier.
+    // The device checks the carrier once, a second after the last check that found the carrier.
     simulation.wait(Duration::from_secs(1));
     for node in [0, 1] {
         simulation.set_link(node, true);

@@ -1,4 +1,5 @@
-//! A thousand peers that send a 64 KiB FPDU an octet at a time neither hold up other peers nor fill the memory.
+//! A thousand peers, each of which sends an FPDU of 64 KiB octet by octet, neither hold up other peers nor fill the
+//! memory.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -16,7 +17,7 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
 const PEERS: usize = 1000;
-/// Octets that come one by one. The rest comes in segments, except for the last octet.
+/// Number of octets that arrive one by one. The other octets arrive in full segments, except for the last octet.
 const DRIBBLED: usize = 200;
 /// Octets of a Send whose FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
@@ -43,7 +44,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// Sends `octets` on every connection, and waits until all is acknowledged.
+    /// Sends `octets` on every connection, and waits until all of them are acknowledged.
     fn all_send(&mut self, octets: &[u8]) {
         for conn in &self.conns {
             self.raw.borrow_mut().send(*conn, octets);
@@ -57,7 +58,7 @@ impl Scene {
         assert!(all, "not acknowledged");
     }
 
-    /// Checks that the other connection works, in time.
+    /// Checks that the other connection works without a delay.
     fn another_works(&mut self) {
         let before = self.simulation.now();
         works(&mut self.simulation, &self.server, &self.client);
@@ -77,7 +78,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
         for conn in &scene.conns {
             scene.raw.borrow_mut().send(*conn, &[*octet]);
         }
-        // Those frames are on their way meanwhile.
+        // The frames of the thousand connections are under way during this check.
         scene.another_works();
         scene.all_send(&[]);
     }
@@ -113,7 +114,7 @@ fn a_thousand_dribbling_peers_stop_nobody() {
     scene.another_works();
 }
 
-/// A peer that really sends all of it octet by octet.
+/// One peer sends a whole FPDU octet by octet.
 #[test]
 fn an_fpdu_may_come_octet_by_octet() {
     let (raw, host) = raw::node(1);

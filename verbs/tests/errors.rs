@@ -1,5 +1,5 @@
-//! Operations that must be refused: what each side is told, what happens to its queues, and that everything else
-//! goes on.
+//! Operations that must be refused. The tests check what each side is told, what happens to its queues, and that
+//! everything else continues.
 
 mod common;
 
@@ -24,13 +24,13 @@ struct Case {
     len: u32,
     /// Layer, error type and code of the Terminate.
     codes: (u8, u8, u8),
-    /// How the receive that it took ends, if it took one.
+    /// The status of the receive that the operation took, if it took one.
     receive: WcStatus,
-    /// Possible outcomes of the operation itself, where it was posted.
+    /// Possible statuses of the operation at the side that posted it.
     outcomes: &'static [WcStatus],
 }
 
-/// A Write is complete when TCP has it, unless the Terminate is faster.
+/// A Write completes successfully when TCP has taken it, unless the Terminate arrives before.
 const HANDED_OVER: &[WcStatus] = &[WcStatus::Success, WcStatus::RemoteAccess];
 
 fn write(addr: u64, rkey: u32) -> SendOp {
@@ -163,10 +163,10 @@ impl Scene {
         }
     }
 
-    /// Checks that nothing else happens, that the other connection works, and that new ones can be made.
+    /// Checks that no further event happens, that the other connection works, and that new connections can be made.
     fn all_else_goes_on(&mut self, name: &str) {
         works(&mut self.simulation, &self.other_server, &self.other_client);
-        // Until the connection's TIME-WAIT is over.
+        // Runs until the connection's TIME-WAIT is over.
         let limit = self.simulation.now() + LIMIT;
         assert!(!self.simulation.run(limit, || false));
         assert_eq!(self.server.completions(), [], "{name}");
@@ -187,7 +187,7 @@ fn brief(all: &[Wc]) -> Vec<(u64, WcStatus)> {
     all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// DDP-51; RDMAP-5, 81.
+/// DDP-51; RDMAP-5, 81: a refused operation.
 #[test]
 fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
     for case in cases() {
@@ -201,7 +201,7 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
         let all = &scene.memory.all;
         scene.client.post(1, write(all.addr() + 500, all.rkey()), &sge(16));
         scene.client.post(2, (case.op)(&scene.memory), &sge(case.len));
-        // These come after the error, and must not be placed.
+        // These messages follow the error, and must not be placed.
         scene.client.post(3, write(all.addr() + 600, all.rkey()), &sge(16));
         scene.client.post(4, SendOp::Send, &sge(16));
         scene.ends(name, true, case.codes);
@@ -237,7 +237,7 @@ fn a_send_without_a_receive_ends_the_connection() {
     scene.all_else_goes_on("no receive");
 }
 
-/// An unusable scatter list is the receiver's own error. The peer is told.
+/// An unusable scatter list is the receiver's own error, and a Terminate tells the peer.
 #[test]
 fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     let mut scene = Scene::new();
@@ -253,7 +253,7 @@ fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     scene.all_else_goes_on("receive");
 }
 
-/// A request with unusable local memory fails where it was posted. The peer is told 0 0 00.
+/// A request with unusable local memory fails at the side that posted it. A Terminate tells the peer 0 0 00.
 #[test]
 fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     for (name, op) in [("Send", SendOp::Send), ("Write", SendOp::Write { addr: 0, rkey: 0 })] {
@@ -280,7 +280,8 @@ fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     }
 }
 
-/// The sink of a Read is found to be unusable before the response comes, or when it comes. Nothing is placed.
+/// The reader notices before the response arrives, or when it arrives, that the sink of a Read is unusable. Nothing is
+/// placed.
 #[test]
 fn a_read_into_memory_that_is_not_there_fails_at_the_reader() {
     let mut scene = Scene::new();
@@ -343,8 +344,7 @@ fn work_posted_in_the_error_state_is_flushed() {
     scene.all_else_goes_on("to_error");
 }
 
-/// RFC 5040 §5.3: the peer can no longer use what was invalidated, and everything else remains.
-/// RDMAP-4, 46.
+/// RFC 5040 §5.3: the peer can no longer use the invalidated region. All other regions remain. RDMAP-4, 46.
 #[test]
 fn an_invalidated_region_is_gone() {
     let mut scene = Scene::new();
@@ -392,7 +392,8 @@ fn a_completion_queue_that_overflows_ends_the_connection() {
     works(&mut simulation, &server, &client);
 }
 
-/// The same for requests: the completions that found room are in order, and the connection ends with a FIN.
+/// Requests whose completions overflow the queue: the completions in the queue are in order, and the connection ends
+/// with a FIN.
 #[test]
 fn completions_of_requests_that_overflow_end_the_connection() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -411,7 +412,8 @@ fn completions_of_requests_that_overflow_end_the_connection() {
     assert_eq!(brief(&client.completions()), (0..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
-/// Regions may be dropped while they are written, read or sent from: the operation fails, at whatever stage it is.
+/// Regions may be dropped while operations write to them, read them or send from them. The operation fails at any
+/// stage.
 #[test]
 fn memory_may_go_while_it_is_used() {
     const LEN: usize = 4 << 20;

@@ -6,7 +6,8 @@ use common::*;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// Two connected ends with memory: words on which the client works, and room for the results.
+/// Two connected ends with memory: words of the server on which the client works, and the client's memory for the
+/// results.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -44,7 +45,7 @@ impl Scene {
     }
 }
 
-/// RDMAPX-2, 5, 6, 7, 14, 16: every form, on words in the byte order of the machine.
+/// RDMAPX-2, 5, 6, 7, 14, 16: every form of an Atomic, on words in the byte order of the machine.
 #[test]
 fn atomics_give_what_was_there() {
     let mut s = scene();
@@ -93,8 +94,8 @@ fn atomics_give_what_was_there() {
     assert_eq!(s.server.completions(), [], "nobody there is told (RDMAPX-11)");
 }
 
-/// RDMAPX-3: many connections, two client devices and the server's own, one word: no operation is lost or done
-/// twice.
+/// RDMAPX-3: many connections, of two client devices and of the server's own device, work on one word. No operation is
+/// lost or done twice.
 #[test]
 fn atomics_of_all_streams_are_atomic() {
     let mut options = options();
@@ -140,8 +141,8 @@ fn atomics_of_all_streams_are_atomic() {
     assert_eq!(seen, (0..8 * EACH).collect::<Vec<_>>());
 }
 
-/// RDMAPX-9, 19, 25, 30: Reads, Writes and Atomics of one queue pair on one word, posted at once, more than ORD
-/// allows. Even without fences, each sees everything that was posted before it.
+/// RDMAPX-9, 19, 25, 30: Reads, Writes and Atomics of one queue pair on one word, posted at once, more than ORD allows.
+/// Even without fences, each operation sees the effects of all operations that were posted before it.
 #[test]
 fn reads_writes_and_atomics_in_order() {
     let mut s = scene();
@@ -166,7 +167,7 @@ fn reads_writes_and_atomics_in_order() {
     }
 }
 
-/// A fence waits for Atomics, too, so that their results can be sent. RDMAPX-18.
+/// A fence also waits for Atomics, so that a later Send can contain their results. RDMAPX-18.
 #[test]
 fn a_fence_waits_for_atomics() {
     let mut s = scene();
@@ -185,9 +186,8 @@ fn a_fence_waits_for_atomics() {
     assert_eq!(word(&s.words, 64), 7777);
 }
 
-/// RDMAPX-21, 22, 24: the Write has been placed when its immediate data comes; one completion at either end;
-/// solicited if asked for.
-/// RDMAP-56.
+/// RDMAPX-21, 22, 24: the Write has been placed when its immediate data arrives. Each end gets one completion, which is
+/// solicited if the sender asked for that. RDMAP-56.
 #[test]
 fn writes_with_immediate_data() {
     let mut s = scene();
@@ -248,7 +248,7 @@ fn sends_and_immediate_data_in_order() {
     assert_eq!(s.client.completions(), []);
 }
 
-/// What cannot be posted is refused with a reason, and nothing is queued.
+/// A request that cannot be posted is refused with a reason, and is not queued.
 #[test]
 fn what_cannot_be_posted() {
     let s = scene();

@@ -1,4 +1,4 @@
-//! Queue pairs take turns: short messages on one do not wait for the end of a long message on another.
+//! Queue pairs send in turns. Short messages on one queue pair do not wait for the end of a long message on another.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -15,8 +15,8 @@ use urnic_tcp::ConnId;
 
 const LONG: usize = 8 << 20;
 
-/// 1 Gbit/s: 8 MiB take at least 70 ms. No connection has more than 64 KiB in flight, which take 0.5 ms, so that
-/// the network loses nothing, and only the turns of the queue pairs decide.
+/// Returns options for a network of 1 Gbit/s, on which 8 MiB take at least 70 ms. No connection has more than 64 KiB in
+/// flight, which take 0.5 ms. So the network loses nothing, and only the turns of the queue pairs decide the order.
 fn slow() -> Options {
     let tcp = TcpConfig { recv_window: 64 << 10, ..TcpConfig::default() };
     Options { network: "delay=10us,rate=1gbit,queue=1000".parse().unwrap(), tcp, ..Options::default() }
@@ -66,7 +66,7 @@ fn short_writes_pass_a_long_one() {
     assert!(took < Duration::from_millis(400), "the long Write takes {took:?}");
 }
 
-/// The peer's Reads and our own requests take turns, too.
+/// Responses to the peer's Reads and our own requests take turns too.
 #[test]
 fn short_writes_pass_reads_of_the_peer() {
     let (mut simulation, server, client) = connected(&slow());
@@ -79,13 +79,13 @@ fn short_writes_pass_reads_of_the_peer() {
         let op = SendOp::Read { addr: long.addr(), rkey: long.rkey() };
         client.post(i, op, &[Sge::of(&sink, 0, 64 << 10)]);
     }
-    // The first answer shows that the others wait.
+    // When the first Read has completed, the responses of the other Reads wait.
     assert_eq!(client.next(&mut simulation).wr_id, 0);
     let before = simulation.now();
     server.post(1, SendOp::Write { addr: target.addr(), rkey: target.rkey() }, &[Sge::of(&word, 0, 8)]);
     assert!(simulation.run(LIMIT, || content(&target) == [7; 8]));
     let took = simulation.now() - before;
-    // All 60 take 31 ms.
+    // All 60 responses would take 31 ms.
     assert!(took < Duration::from_millis(8), "{took:?}");
 }
 
@@ -125,8 +125,9 @@ fn equal_streams_progress_equally() {
     assert!(simulation.run(LIMIT, || memory.iter().all(|(target, _)| done(target))));
 }
 
-/// Maximum of a turn, according to docs/security.md: segments, and FPDUs.
+/// Maximum number of segments of a turn, according to docs/security.md.
 const TURN_SEGMENTS: usize = 16;
+/// Maximum number of FPDUs of a turn, according to docs/security.md.
 const TURN_FPDUS: usize = 128;
 /// Octets of a full segment.
 const MSS: usize = 1448;
@@ -147,8 +148,8 @@ fn long_queue(pd: &Pd, cq: &Cq) -> Qp {
     pd.create_qp(&init).unwrap()
 }
 
-/// Queue pairs of one RNIC. Their peers are one node, which acknowledges everything and notes which connection it
-/// came on. Neither windows nor the link limit anything: only the turns determine when data leaves.
+/// Queue pairs of one RNIC. Their peers are on one node, which acknowledges all data and notes the connection on which
+/// each piece arrived. Windows and the link set no limits, so only the turns determine when data leaves.
 struct Turns {
     simulation: Simulation,
     raw: Rc<RefCell<Raw>>,
@@ -193,7 +194,7 @@ impl Turns {
         self.ends[i].0.qp.post_send(&wr).unwrap();
     }
 
-    /// Runs until the peer of queue pair number `i` has received `len` octets more than before this contest.
+    /// Runs until the peer of queue pair number `i` has received `len` octets since the start of the measurement.
     fn sent_by(&mut self, i: usize, len: usize) {
         let Turns { simulation, raw, ends, .. } = self;
         let conn = ends[i].1;
@@ -203,7 +204,8 @@ impl Turns {
         });
     }
 
-    /// Returns the uninterrupted runs of octets in order: number of the queue pair, and number of octets.
+    /// Returns the uninterrupted runs of octets of one queue pair, in order: the number of the queue pair, and the
+    /// number of octets.
     fn runs(&self) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (conn, len) in &self.raw.borrow().seen.order {
@@ -217,9 +219,9 @@ impl Turns {
     }
 }
 
-/// SEC-19: while several queue pairs have data to send, each gets one turn of [`TURN_SEGMENTS`] in each round,
-/// always in the same order. The first one may have had a longer turn while it was alone, and the others have their
-/// first turns before it.
+/// SEC-19: while several queue pairs have data to send, each gets one turn of [`TURN_SEGMENTS`] in each round, always
+/// in the same order. The first queue pair may have had a longer turn while it was alone. In this case, the others have
+/// their first turns before its second.
 #[test]
 fn turns_are_of_one_size_and_go_round() {
     const EACH: usize = 600 << 10;
@@ -229,7 +231,7 @@ fn turns_are_of_one_size_and_go_round() {
         (0..count).for_each(|i| turns.sent_by(i, EACH));
         let runs = turns.runs();
         assert!(runs[0].1 <= ALONE + TURN_SEGMENTS * MSS, "{count}: {:?}", runs[0]);
-        // The rounds in which all take part.
+        // The rounds in which all queue pairs take part.
         let contested = runs.len() - count.min(runs.len());
         let last = (1..contested).take_while(|&i| runs[i].1 >= (TURN_SEGMENTS - 1) * MSS).last().unwrap();
         assert!(last > count * 15, "{count}: only {last} full turns: {runs:?}");
@@ -241,7 +243,7 @@ fn turns_are_of_one_size_and_go_round() {
     }
 }
 
-/// SEC-19: the same for messages so small that FPDUs are counted.
+/// SEC-19: turns have equal numbers of FPDUs if messages are so small that the limit on FPDUs ends a turn.
 #[test]
 fn turns_of_small_messages_go_round() {
     const EACH: usize = 1000;
@@ -257,8 +259,8 @@ fn turns_of_small_messages_go_round() {
     assert!(runs.iter().all(|run| run.1 <= TURN_FPDUS * FPDU), "{runs:?}");
 }
 
-/// SEC-19: a newcomer, while another queue pair has the engine to itself, waits for the turn under way and, because
-/// the other is already queued again, for one turn of normal length.
+/// SEC-19: a queue pair that begins to send while another has the engine to itself waits for the turn under way. Then
+/// it waits for one turn of normal length, because the other queue pair is already queued again.
 #[test]
 fn a_newcomer_waits_for_its_turn_only() {
     let mut turns = Turns::new(2);
@@ -270,7 +272,7 @@ fn a_newcomer_waits_for_its_turn_only() {
     assert!(before <= ALONE + TURN_SEGMENTS * MSS, "{runs:?}");
 }
 
-/// A peer's Read is answered between two of this side's messages, however many are posted (SEC-19).
+/// The RNIC answers a peer's Read between two of its own messages, however many messages are posted (SEC-19).
 #[test]
 fn reads_of_the_peer_pass_our_requests() {
     const WRITES: u64 = 60;
@@ -287,7 +289,7 @@ fn reads_of_the_peer_pass_our_requests() {
     client.post(99, SendOp::Read { addr: source.addr(), rkey: source.rkey() }, &[Sge::of(&sink, 0, 8)]);
     assert_eq!(client.next(&mut simulation).wr_id, 99);
     let took = simulation.now() - before;
-    // All Writes take 31 ms.
+    // All Writes would take 31 ms.
     assert!(took < Duration::from_millis(4), "{took:?}");
 }
 
@@ -295,7 +297,7 @@ fn reads_of_the_peer_pass_our_requests() {
 const PASS_SEGMENTS: usize = 64;
 
 impl Turns {
-    /// Returns the number of segments that the RNIC has sent. This makes the RNIC run a pass, as every verb does.
+    /// Returns the number of segments that the RNIC has sent. Like every verb, this call makes the RNIC run a pass.
     fn segments_before_a_pass(&self) -> usize {
         let counters = self.simulation.device(0).attributes().unwrap().counters;
         counters.iter().find(|(name, _)| *name == "tcp_segments_out").unwrap().1 as usize
@@ -309,7 +311,7 @@ fn a_short_message_passes_those_that_are_never_done() {
     let turns = &mut Turns::new(COUNT);
     let start = turns.segments_before_a_pass();
     (1..COUNT).for_each(|i| turns.post(i, 600 << 10));
-    // Each has had a turn that was too short, and the windows have room for more.
+    // Each queue pair has had a turn that did not send all its data, and the windows are not full.
     while turns.segments_before_a_pass() < start + (COUNT + 2) * TURN_SEGMENTS {}
     let before = turns.segments_before_a_pass() - start + PASS_SEGMENTS;
     turns.post(0, 8);
@@ -319,7 +321,7 @@ fn a_short_message_passes_those_that_are_never_done() {
     assert!(at <= before + TURN_SEGMENTS, "after {before} segments it is number {at}");
 }
 
-/// A pass ends, so that the engine receives and lets verbs in, before every queue pair has had its turn.
+/// A pass ends before every queue pair has had its turn, so that the engine can receive frames and let verbs in.
 #[test]
 fn a_pass_ends_after_some_segments() {
     let turns = Turns::new(12);

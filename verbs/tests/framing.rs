@@ -16,8 +16,9 @@ const MARKERS: MpaChange = |mpa| mpa.markers = true;
 
 /// One FPDU of a stream.
 struct Fpdu {
-    /// Where it begins in the stream, including its leading marker, and where it ends.
+    /// Offset in the stream at which the FPDU begins, including its leading marker.
     start: usize,
+    /// Offset in the stream at which the FPDU ends.
     end: usize,
     ulpdu: Vec<u8>,
 }
@@ -88,9 +89,9 @@ fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
     octets
 }
 
-/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and
-/// without markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an
-/// FPDU, markers are where they must be, and the parts make up the message. MPA-49.
+/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and without
+/// markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an FPDU, markers
+/// are where they must be, and the parts make up the message. The segments match MPA-49.
 #[test]
 fn a_long_message_on_the_wire() {
     for mtu in [576, 1500, 9000] {
@@ -137,7 +138,7 @@ fn a_long_message_on_the_wire() {
 }
 
 /// RFC 5044 §5.1, RFC 1191, RFC 4821: from the middle of a long Write on, the path carries only smaller packets. A
-/// router reports that, or large packets vanish without a report. FPDUs follow: after those that were already
+/// router reports this, or large packets vanish without a report. The FPDUs adapt: after the FPDUs that were already
 /// formed, all are as large as the MULPDU of the new segment size, and segments begin with FPDUs again. Every octet
 /// arrives.
 #[test]
@@ -200,8 +201,8 @@ fn fpdus_follow_the_path_mtu() {
     }
 }
 
-/// MPA-19, 27, 32, 54: markers in either direction, in both, in none. Every operation has the same effect, and the
-/// applications are told which directions have markers.
+/// MPA-19, 27, 32, 54: markers in one direction, in both directions, or in none. Every operation has the same effect in
+/// all cases, and the applications are told which directions have markers.
 #[test]
 fn operations_with_markers_in_either_direction() {
     for asks in [&[][..], &[0], &[1], &[0, 1]] {
@@ -224,7 +225,7 @@ fn operations_with_markers_in_either_direction() {
                 assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
                 assert!(content(&here)[..n] == pattern(n, seed) && content(&there)[..n] == pattern(n, seed));
             }
-            // An error passes, too.
+            // A Terminate passes too.
             client.post(3, SendOp::Write { addr: 0, rkey: 5 }, &[Sge::of(&here, 0, 1)]);
             assert_eq!(server.end(&mut simulation), DisconnectReason::TerminateSent);
             assert_eq!(client.end(&mut simulation), DisconnectReason::TerminateReceived);
@@ -234,7 +235,8 @@ fn operations_with_markers_in_either_direction() {
     }
 }
 
-/// ERR-2, MPA-79, 80, 83: a marker that points elsewhere, in an FPDU whose CRC is good: Terminate 20 03, then FIN.
+/// ERR-2, MPA-79, 80, 83: if a marker points to a wrong offset in an FPDU whose CRC is good, the RNIC sends a Terminate
+/// 20 03, then a FIN.
 #[test]
 fn a_wrong_marker_is_answered_by_a_terminate() {
     let (mut simulation, end, raw) = with_raw(&Options { markers: true, ..options() });

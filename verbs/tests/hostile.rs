@@ -1,5 +1,5 @@
-//! A peer that sends what it likes, with the right CRC or without. It reaches no memory but what it was granted,
-//! and no other peer suffers.
+//! A peer that sends random segments, with or without a correct CRC. It reaches only the memory that it was granted,
+//! and harms no other peer.
 
 mod common;
 
@@ -14,7 +14,7 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
 const SEEDS: u64 = 2000;
-/// Size of each receive, and distance between them, in octets.
+/// Distance between the slots of the receives, in octets.
 const SLOT: usize = 256;
 const RECEIVES: usize = 4;
 
@@ -25,9 +25,9 @@ struct Scene {
     victim: End,
     /// Writable and readable by the peer.
     granted: Mr,
-    /// The first half of each slot receives messages; the second must stay as it is.
+    /// The slots of the receives. The first half of each slot receives messages; the second half must not change.
     inbox: Mr,
-    /// Out of the peer's reach: one without rights, and one of another domain.
+    /// Regions that the peer must not reach: one without rights, and one of another domain.
     private: [Mr; 2],
     server: End,
     client: End,
@@ -65,7 +65,7 @@ fn scene() -> Scene {
 }
 
 impl Scene {
-    /// Makes a correct DDP segment, except for the fields that `rng` makes strange.
+    /// Makes a DDP segment that is correct except for the fields that `rng` makes strange.
     fn segment(&self, rng: &mut Rng, send_msn: &mut u32, read_msn: &mut u32) -> Vec<u8> {
         let mut payload: Vec<u8> = (0..rng.usize(..SLOT)).map(|_| rng.u8(..)).collect();
         let mr = if rng.u8(..6) == 0 { &self.private[rng.usize(..2)] } else { &self.granted };
@@ -116,7 +116,7 @@ impl Scene {
         segment
     }
 
-    /// Checks that what must not change has not changed.
+    /// Returns whether all memory that must not change is unchanged.
     fn untouched(&self) -> bool {
         let inbox = content(&self.inbox);
         let same = pattern(inbox.len(), 1);
@@ -141,7 +141,7 @@ fn fpdu(segment: &[u8], rng: &mut Rng) -> Vec<u8> {
     fpdu
 }
 
-/// SEC-4, SEC-15: whatever one stream does, it does not affect the memory and the streams of others.
+/// SEC-4, SEC-15: no action of one stream affects the memory or the streams of others.
 #[test]
 fn a_hostile_peer_reaches_nothing_that_it_was_not_granted() {
     let (mut refused, mut received) = (0, 0);

@@ -1,4 +1,5 @@
-//! Memory for incomplete FPDUs: no source has all of it, and no peer stops for want of it.
+//! The limit on memory for incomplete FPDUs. No source can keep all of this memory, and no peer stops because it gets
+//! none.
 
 mod common;
 
@@ -14,7 +15,7 @@ use urnic::*;
 /// Octets of a Send whose FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
 
-/// Makes room for sixteen such FPDUs.
+/// Limits this memory to sixteen FPDUs of the maximum length.
 fn sixteen(mpa: &mut MpaConfig) {
     mpa.incomplete_max = 1 << 20;
 }
@@ -45,8 +46,8 @@ fn received(simulation: &mut Simulation, crowd: &Crowd, count: usize, within: Du
     }
 }
 
-/// A host that leaves many FPDUs unfinished has all the room. Another host that needs some gets it, at the cost of
-/// the first one's oldest connections. Small messages never wait.
+/// A host that leaves many FPDUs unfinished uses all the memory. Another host that needs memory gets it, and the first
+/// host loses its oldest connections for it. Small messages never wait.
 #[test]
 fn the_source_that_has_most_gives_way() {
     let options = Options { devices: 2, exceptions: vec![(0, sixteen)], ..options() };
@@ -63,7 +64,7 @@ fn the_source_that_has_most_gives_way() {
     let before = simulation.now();
     works(&mut simulation, &server, &client);
     assert!(simulation.now() - before < Duration::from_millis(1));
-    // The network delivers what it can, and the greedy connections stay.
+    // The network delivers the frames, and the connections of the greedy host stay.
     let end = simulation.now() + Duration::from_millis(50);
     simulation.run(end, || false);
     let reserved = counter(&simulation, "incomplete_octets");
@@ -82,7 +83,7 @@ fn the_source_that_has_most_gives_way() {
     assert!(simulation.now() - before < Duration::from_millis(1));
 }
 
-/// Honest peers whose FPDUs together need more room than there is: they wait for each other, and everything
+/// If the FPDUs of honest peers together need more memory than the limit, the peers wait for each other, and everything
 /// arrives.
 #[test]
 fn honest_peers_wait_for_each_other() {
@@ -110,7 +111,7 @@ fn honest_peers_wait_for_each_other() {
     assert!(crowd.qps.iter().all(|qp| qp.state() == QpState::Rts));
 }
 
-/// Connections that have ended, in whatever way, leave no room taken.
+/// A connection that has ended in any way has given back its memory.
 #[test]
 fn room_comes_back_when_connections_end() {
     let options = Options { devices: 1, exceptions: vec![(0, sixteen)], ..options() };

@@ -1,5 +1,5 @@
-//! Devices on the kernel's sockets, as programs without any settings have them: in real time, over the loopback, as
-//! an ordinary user.
+//! Devices on the kernel's sockets, which programs get without any settings. The tests run in real time, over the
+//! loopback, as an ordinary user.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use urnic::*;
 use urnic_config::Lend;
 
-/// Only a stopped machine takes this long.
+/// Time limit of a step, which only a stopped machine exceeds.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// A device and a program's objects of it.
+/// A device, and a program's objects on it.
 struct Node {
     device: Device,
     pd: Pd,
@@ -36,7 +36,7 @@ impl Node {
         Self { device, pd, cq, qp, events }
     }
 
-    /// Makes another queue pair.
+    /// Makes another queue pair of this node.
     fn queue_pair(&self) -> Qp {
         queue_pair(&self.pd, &self.cq)
     }
@@ -83,7 +83,7 @@ fn connect(server: &Node, client: &Node, to: SocketAddr) -> SocketAddr {
     peer
 }
 
-/// Checks that a message of every kind, larger than the units of any carrier, arrives.
+/// Checks that a message of every kind arrives. The messages are longer than a segment or record of any carrier.
 fn works(server: &Node, client: &Node) {
     const LEN: usize = 1_000_003;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -111,7 +111,7 @@ fn works(server: &Node, client: &Node) {
     assert!(content(&there) == pattern, "what was sent is received");
 }
 
-/// Programs with several connections number them in the order of the Requests, on both sides.
+/// Some programs number their connections by the order of the Requests, on both sides, so the order must be the same.
 #[test]
 fn requests_come_in_the_order_of_connects() {
     const CONNECTIONS: u8 = 24;
@@ -176,7 +176,7 @@ fn a_device_tells_what_each_of_its_engines_has() {
     }
 }
 
-/// Returns whether the kernel reports the window that the peer was told of (Linux 6.2 and later).
+/// Returns whether the kernel reports the window that it has announced to the peer (Linux 6.2 and later).
 fn tells_windows() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
@@ -196,7 +196,7 @@ fn each_end_shows_the_window_that_the_other_sees() {
         if !tells_windows() || here.rcv_wnd == there.snd_wnd && there.rcv_wnd == here.snd_wnd {
             break;
         }
-        // The last ACK may be delayed.
+        // The loop waits, because the last ACK may be delayed.
         assert!(start.elapsed() < PATIENCE, "{here:?} {there:?}");
     }
 }
@@ -209,7 +209,7 @@ fn each_way_of_driving_works() {
         let (server, client) = (Node::of(&config), Node::of(&config));
         let listener = server.events.listen(0, 4).unwrap();
         let to: SocketAddr = (LOOPBACK, listener.port()).into();
-        // If only the programs' polls drive the ends, both must be polled.
+        // The loop polls both ends, because polls may be all that drives them.
         client.events.connect(&client.qp, to, &ConnParam::default()).unwrap();
         let start = Instant::now();
         let mut established = 0;
@@ -230,7 +230,7 @@ fn each_way_of_driving_works() {
     }
 }
 
-/// Tells a thread to stop, however the test continues.
+/// Tells a thread to stop when it is dropped, even if the test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -239,8 +239,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// If all payload is copied, a buffer that changes while it is sent is sent as it was at some moment, and the
-/// connection stays.
+/// If the device copies all payload, a program may change a buffer while it is sent. The peer gets octets of the buffer
+/// as they were at some moment, and the connection stays.
 #[test]
 fn a_buffer_may_change_under_a_write_if_all_is_copied() {
     const LEN: usize = 4 << 20;
@@ -288,7 +288,7 @@ fn both_families_reach_a_listener() {
     }
 }
 
-/// RDMA and TCP share ports, as with any iWARP.
+/// RDMA and TCP share the port numbers, as always in iWARP.
 #[test]
 fn ports_are_those_of_tcp() {
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -304,7 +304,7 @@ fn ports_are_those_of_tcp() {
     assert!(matches!(elsewhere, Err(Error::NotOurAddress(_))), "{:?}", elsewhere.err());
 }
 
-/// MPA-64: a peer that does not speak iWARP is cut off, and no other peer notices.
+/// MPA-64: the device cuts off a peer that does not speak iWARP, without an effect on other peers.
 #[test]
 fn strangers_are_sent_away() {
     let (server, client) = (Node::new(), Node::new());
@@ -337,7 +337,7 @@ fn a_refusal_is_told_at_once() {
     works(&server, &client);
 }
 
-/// What was sent arrives even if the device is dropped at once.
+/// Data of completed Sends arrives, even if the device is dropped at once.
 #[test]
 fn a_device_that_goes_says_its_last_words() {
     let (server, client) = (Node::new(), Node::new());
@@ -357,8 +357,8 @@ fn a_device_that_goes_says_its_last_words() {
     assert!(matches!(event, CmEvent::Disconnected { reason: DisconnectReason::Peer, .. }), "{event:?}");
 }
 
-/// Runs a test of this file in a process of its own, by `command` if that is not empty, with `mark` set in its
-/// environment.
+/// Runs a test of this file in its own process, with `mark` set in the environment. A `command` that is not empty
+/// starts the process.
 fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
     let exe = std::env::current_exe().unwrap();
     let mut words = command.iter().map(std::ffi::OsStr::new).chain([exe.as_os_str()]);
@@ -374,11 +374,11 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Set in the process that has an interface of its own.
+/// Environment variable that is set in the process with an interface of its own.
 const LINK: &str = "URNIC_TEST_LINK";
 
-/// A device that is limited to one address of a network has no loopback: loopback addresses mean that address, as
-/// on a port.
+/// A device that is limited to one address of a network has no loopback interface. As on a port, loopback addresses
+/// stand for the device's address.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_a_device_with_one_address_is_its_own_loopback() {
@@ -416,8 +416,8 @@ fn needs_root_a_device_with_one_address_is_its_own_loopback() {
     }
 }
 
-/// RFC 4007 §6: a link-local address is meaningful only together with its link, in both directions, reserved or
-/// not.
+/// RFC 4007 §6: a link-local address has a meaning only together with its link. This holds in both directions, and for
+/// reserved addresses too.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_addresses_of_a_link_alone() {
@@ -457,11 +457,11 @@ fn needs_root_addresses_of_a_link_alone() {
     }
 }
 
-/// Set in the process that has few descriptors.
+/// Environment variable that is set in the process with few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 
-/// Runs in a process of its own, because the limit belongs to the process. A lack is reported, what exists goes on,
-/// and everything works again when there are descriptors again.
+/// The device reports a lack of descriptors, existing connections go on, and everything works again when descriptors
+/// are free. The test runs in its own process, because the limit belongs to the process.
 #[test]
 fn without_descriptors_what_is_there_goes_on() {
     if std::env::var_os(FEW).is_some() {
@@ -483,7 +483,8 @@ fn with_few_descriptors() {
     let other = client.queue_pair();
     let refused = client.events.connect(&other, to, &ConnParam::default()).err().map(|e| e.to_string());
     assert!(refused.as_ref().is_some_and(|words| words.contains("ulimit -n")), "{refused:?}");
-    // One descriptor for our end of the next connection, and none for the listener's end until there are more.
+    // This frees one descriptor for our end of the next connection. The listener's end has none until the test frees
+    // more.
     hoard.pop();
     client.events.connect(&other, to, &ConnParam::default()).unwrap();
     drop(hoard);

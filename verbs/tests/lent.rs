@@ -24,14 +24,14 @@ fn post_sends(from: &End, to: &End, source: &Mr) -> Mr {
     inbox
 }
 
-/// A request completes when the peer has acknowledged what was lent, not when TCP has it. The end of the last one
-/// is copied.
+/// A request completes when the peer has acknowledged the lent payload, not when TCP has taken it. Only the end of the
+/// last payload is copied.
 #[test]
 fn requests_complete_when_the_peer_has_acknowledged() {
     let (mut simulation, server, client) = connected(&lending("delay=1ms"));
     let source = client.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
     source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
-    // A window of data leaves in the first flight.
+    // The first flight sends a window of data.
     let inbox = server.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     server.post_recv(7, &[Sge::of(&inbox, 0, 10_000)]);
     client.post(7, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
@@ -40,7 +40,8 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 0, "the peer's word has not");
     simulation.wait(Duration::from_micros(200));
     assert_eq!(client.completions().len(), 1);
-    // A request that is too small to be lent completes at once, but not before those posted before it.
+    // A request whose payload is too small to be lent needs no acknowledgement, but does not complete before earlier
+    // requests.
     let inboxes = post_sends(&client, &server, &source);
     server.post_recv(8, &[Sge::of(&inbox, 0, 100)]);
     client.post(8, SendOp::Send, &[Sge::of(&source, 0, 100)]);
@@ -55,9 +56,8 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 1, "copied");
 }
 
-/// The queue pair is dropped, the region is deregistered, and its memory is used for something else, before the
-/// peer has acknowledged anything, or received anything whole. TCP's retransmissions still have the content that it
-/// was lent.
+/// The test drops the queue pair, deregisters the region, and reuses its memory, before the peer has acknowledged a
+/// payload or received one whole. TCP's retransmissions still contain the octets that were lent.
 #[test]
 fn memory_that_is_given_back_early_is_copied_first() {
     let mut retransmitted = 0;
@@ -69,17 +69,17 @@ fn memory_that_is_given_back_early_is_copied_first() {
         let source = unsafe { client.pd.reg_mr(memory.as_mut_ptr(), memory.len(), Access::empty()) }.unwrap();
         let inbox = post_sends(&client, &server, &source);
         if seed % 4 == 3 {
-            // Fails in the same turn in which the others are lent.
+            // This request fails in the same turn in which TCP is lent the other payloads.
             client.post(99, SendOp::Send, &[Sge { addr: 0x1000, len: 5000, lkey: 0 }]);
         }
         simulation.wait(Duration::from_micros(seed * 10));
         let End { pd, cq, qp, events, connection } = client;
         match seed % 3 {
-            // The queue pair first, without a word.
+            // Drops the queue pair first, without a disconnect.
             0 => drop(qp),
-            // The region first: what has not been sent yet no longer has memory.
+            // The region is dropped first, so that data that has not been sent yet has no memory.
             1 => {}
-            // The memory first; the region stays.
+            // Takes back the memory first; the region stays.
             _ => source.revoke().unwrap(),
         }
         if seed % 3 == 2 {
@@ -107,8 +107,8 @@ fn memory_that_is_given_back_early_is_copied_first() {
     assert!(retransmitted > 100, "{retransmitted}");
 }
 
-/// If a port can send only from the device's own memory, all other memory is copied, and such a request completes
-/// at once.
+/// If a port can send only from the device's own memory, the device copies payload from all other memory, and a request
+/// with copied payload completes at once.
 #[test]
 fn memory_that_the_port_cannot_send_from_is_copied() {
     let options = Options { lends_own_only: true, ..lending("delay=1ms") };

@@ -1,6 +1,6 @@
-//! Random operations between two RNICs over a network that loses, repeats, reorders and changes frames. Whatever
-//! the seed, every operation completes with the right data or with an error that names the cause, once and in
-//! order, and only octets change that an operation may write.
+//! Random operations between two RNICs over a network that loses, repeats, reorders and changes frames. For every seed,
+//! each operation completes once and in order, with the right data or with an error that names the cause. Octets change
+//! only where an operation may write.
 //!
 //! `URNIC_SEEDS=n` runs n seeds, `URNIC_SEED=n` runs seed n alone.
 
@@ -13,8 +13,8 @@ use workload::{Checked, Parameters, Seen};
 
 const SEEDS: u64 = 500;
 
-/// Further seeds that have found faults: the first FPDU that a Responder receives is damaged while the Initiator
-/// has work left.
+/// Further seeds that once found faults. In 708, the first FPDU that a Responder receives is damaged while the
+/// Initiator has work left.
 const MORE: [u64; 1] = [708];
 
 fn number(name: &str) -> Option<u64> {
@@ -40,7 +40,7 @@ fn every_operation_completes_rightly_or_names_the_cause() {
     }
 }
 
-/// The same between devices of several engines, whichever of them a frame reaches.
+/// Operations between devices of several engines complete rightly or name the cause, whichever engine a frame reaches.
 #[test]
 fn every_operation_completes_rightly_whichever_engine_its_frames_reach() {
     if let Some(seen) = run_all(Parameters::between_engines, &[]) {
@@ -48,8 +48,8 @@ fn every_operation_completes_rightly_whichever_engine_its_frames_reach() {
     }
 }
 
-/// Runs the workloads of all seeds. Returns what they have seen, if they are enough to see everything; otherwise
-/// `None`.
+/// Runs the workloads of all seeds. Returns the events that they have seen; `None` if there are too few seeds to see
+/// every event.
 fn run_all(parameters: impl Fn(u64) -> Parameters + Sync, more: &[u64]) -> Option<Seen> {
     let run = |seed| run(&parameters(seed));
     if let Some(seed) = number("URNIC_SEED") {

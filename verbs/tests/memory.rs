@@ -1,4 +1,4 @@
-//! Regions and windows over the wire: what is granted, how it is revoked, and in which order.
+//! Regions and windows, as peers use them: which access they grant, how it is revoked, and in which order.
 
 mod common;
 
@@ -10,7 +10,7 @@ use urnic::*;
 const LEN: usize = 4096;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// A connection, memory at either end, and a second pair of queue pairs between the same domains.
+/// A connection with memory at both ends, and a second pair of queue pairs between the same domains.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -29,8 +29,8 @@ impl Scene {
         Scene { simulation, server, client, remote, local }
     }
 
-    /// Writes `len` octets as the client to `addr` by `rkey`. A zero-length Read follows, so that they are known to
-    /// have arrived.
+    /// Writes `len` octets as the client to `addr` by `rkey`. A zero-length Read follows, whose completion shows that
+    /// the octets have arrived.
     fn write(&mut self, addr: u64, rkey: u32, len: u32) -> WcStatus {
         self.client.post(1, SendOp::Write { addr, rkey }, &[Sge::of(&self.local, 0, len)]);
         self.client.post(2, SendOp::Read { addr: 0, rkey: 1 }, &[]);
@@ -61,7 +61,8 @@ impl Scene {
         assert_eq!((t.layer, t.etype, t.code), codes, "{t}");
     }
 
-    /// Checks that the server's own request fails. The server has heard from the client before.
+    /// Checks that the server's own request fails. First lets the server receive a message, because it must not send
+    /// before.
     fn fails(&mut self, op: SendOp) {
         assert_eq!(self.read(0, 1, 0), WcStatus::Success);
         assert_eq!(self.run(op), WcStatus::MemoryManagement, "{op:?}");
@@ -76,8 +77,8 @@ impl Scene {
     }
 }
 
-/// A window of type 2 with a key chosen by the user, from its binding to the peer's invalidation and the next
-/// binding.
+/// A window of type 2 whose key the user chooses lives from its binding until the peer invalidates it, and can be bound
+/// again.
 #[test]
 fn a_window_of_type_2_lives_until_it_is_invalidated() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -109,7 +110,7 @@ fn a_window_of_type_2_lives_until_it_is_invalidated() {
     assert_eq!((&before[..100], &before[150..]), (&pattern(LEN, 1)[..100], &pattern(LEN, 1)[150..]));
 }
 
-/// A window of type 1 is bound by a verbs call, again and again, and each time the former STag is invalid.
+/// A window of type 1 can be bound by a verbs call again and again. Each binding makes the former STag invalid.
 #[test]
 fn a_window_of_type_1_is_bound_again_and_again() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -145,9 +146,8 @@ fn a_window_of_type_1_is_bound_again_and_again() {
     scene.refused((1, 1, 0));
 }
 
-/// SEC-2, SEC-3: what is limited to one queue pair cannot be used by others of the same domain, neither by their
-/// peers nor as their own local memory.
-/// DDP-58.
+/// SEC-2, SEC-3: an STag that is limited to one queue pair is of no use to other queue pairs of the same domain: their
+/// peers cannot use it, and it cannot be their local memory. DDP-58.
 #[test]
 fn an_stag_of_one_stream_is_of_no_use_to_another() {
     for windowed in [true, false] {
@@ -199,7 +199,7 @@ fn an_stag_of_one_stream_is_of_no_use_to_another() {
     }
 }
 
-/// A window is unbound with its queue pair. Until then its region stays.
+/// A window is unbound when its queue pair is destroyed. Until then, its region cannot be deregistered.
 #[test]
 fn a_region_with_windows_is_not_deregistered() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -217,8 +217,8 @@ fn a_region_with_windows_is_not_deregistered() {
     remote.deregister().expect("the window is gone with its queue pair");
 }
 
-/// The next peer of a queue pair gets none of the last one's grants: windows and limited regions are revoked on
-/// reuse.
+/// The next peer of a queue pair gets none of the last peer's grants: reusing the queue pair revokes its windows and
+/// limited regions.
 #[test]
 fn the_next_peer_inherits_nothing() {
     let mut scene = Scene::new(ALL);
@@ -255,7 +255,7 @@ fn the_next_peer_inherits_nothing() {
     assert_eq!(next.next(&mut scene.simulation).status, WcStatus::Success);
 }
 
-/// Faulty requests that concern memory. Each ends the connection that it was posted to.
+/// Each faulty request that concerns memory ends the connection to which it was posted.
 #[test]
 fn bindings_and_registrations_are_checked() {
     let access = Access::REMOTE_WRITE;
@@ -291,7 +291,7 @@ fn bindings_and_registrations_are_checked() {
         },
     ];
     for op in bad {
-        // A region that must not be written, so that windows for writing are refused.
+        // Peers must not write to this region, so that the device refuses windows for writing.
         let mut scene = Scene::new(Access::REMOTE_READ);
         let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
         let op = op(&scene, &mw);
@@ -305,8 +305,9 @@ fn bindings_and_registrations_are_checked() {
     assert!(scene.remote.restrict_to(&scene.client.qp).is_err());
 }
 
-/// Requests that concern memory take their turn: requests posted before have their data, requests posted later find
-/// the new state. With a fence an invalidation waits for Reads; without one the Read fails.
+/// Requests that concern memory take effect in order: requests that were posted before still move their data, and
+/// requests that are posted later find the new state. With a fence, an invalidation waits for Reads. Without a fence,
+/// the Read fails.
 #[test]
 fn invalidations_take_their_turn() {
     let mut scene = Scene::new(ALL);
@@ -331,7 +332,7 @@ fn invalidations_take_their_turn() {
         assert_eq!((wc.wr_id, wc.opcode, wc.status), (i as u64 + 1, opcode, WcStatus::Success));
     }
     assert!(content(&sink) == pattern(LEN, 1));
-    // Without a fence, the response finds no sink. The invalidation takes effect, whatever becomes of the Read.
+    // Without a fence, the response finds no sink. The invalidation takes effect although the Read fails.
     let sink = scene.client.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     post(&scene, 1, SendOp::Read { addr, rkey }, &[Sge::of(&sink, 0, LEN as u32)], rest);
     post(&scene, 2, SendOp::LocalInv(sink.lkey()), &[], rest);
@@ -387,7 +388,7 @@ fn regions_are_registered_anew() {
         let status = scene.read(mr.addr(), mr.rkey(), 3);
         assert_eq!(status, WcStatus::RemoteAccess);
         scene.refused((0, 1, 3));
-        // What is not changed of the device's own memory stays.
+        // The device's own memory keeps its content if `rereg` does not change the memory.
         let mut own = own.alloc_mr(LEN, ALL).unwrap();
         own.write_at(5, b"kept").unwrap();
         own.rereg(&read_only).unwrap();
@@ -401,7 +402,8 @@ fn regions_are_registered_anew() {
     assert!(content(&scene.remote) == pattern(LEN, 1));
 }
 
-/// Bytes may be counted from 0, or from any other offset, by the peer, in local lists and for inline data.
+/// Offsets of a region may begin at 0 or at any other value: for the peer, in local scatter-gather lists and for inline
+/// data.
 #[test]
 fn regions_have_offsets_of_their_own() {
     let memory = pattern(LEN, 5);
@@ -441,7 +443,7 @@ fn regions_have_offsets_of_their_own() {
     }
 }
 
-/// Offsets beyond 32 bits: 5 GiB that consist of the same 16 MiB again and again.
+/// Offsets may exceed 32 bits. The region has 5 GiB of addresses, which map the same 16 MiB again and again.
 #[test]
 fn a_region_may_be_larger_than_4_gib() {
     const PIECE: usize = 16 << 20;
@@ -485,9 +487,8 @@ fn a_region_may_be_larger_than_4_gib() {
     unsafe { libc::munmap(base.cast(), SIZE) };
 }
 
-/// Each right alone, and both (SEC-6). Memory without a right gives nothing away, but an access of no bytes is not
-/// an access (SEC-25).
-/// DDP-59.
+/// Checks each right alone, and both (SEC-6). Memory without a right reveals nothing. An access to zero bytes needs no
+/// right (SEC-25). DDP-59.
 #[test]
 fn rights_are_enforced_one_by_one() {
     let (none, write, read) = (Access::empty(), Access::REMOTE_WRITE, Access::REMOTE_READ);
@@ -513,9 +514,8 @@ fn rights_are_enforced_one_by_one() {
     }
 }
 
-/// SEC-7, in virtual time: a peer floods a region that is taken back in every way, at every moment. From then on
-/// the memory does not change.
-/// DDP-59.
+/// SEC-7, in virtual time: a peer floods a region with Writes, and the program takes the region back in every way, at
+/// many moments. After that the memory does not change. DDP-59.
 #[test]
 fn nothing_changes_memory_that_was_taken_back() {
     const BIG: usize = 16 << 10;

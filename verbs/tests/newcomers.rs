@@ -1,5 +1,5 @@
-//! Strangers that fill what they can do not keep newcomers out: every honest connect succeeds, and as fast as
-//! without them.
+//! Strangers that use up all that a device grants them do not keep newcomers out: every honest connect succeeds, and is
+//! as fast as without the strangers.
 
 mod common;
 
@@ -14,7 +14,7 @@ use urnic::simulation::{Options, Simulation, TcpConfig};
 use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 
-/// Time of a connect on a network with a delay of 5 us, and a little more.
+/// Time limit of a connect: the time that it needs on a network with a delay of 5 us, and a little more.
 const SOON: Duration = Duration::from_micros(200);
 /// The node of the strangers, numbered after two devices.
 const THEIRS: usize = 2;
@@ -33,8 +33,8 @@ impl Honest {
         Self { server, client, _listener }
     }
 
-    /// Connects once, and ends the connection. Returns how long the connect took. Requests of strangers are
-    /// rejected.
+    /// Connects once, and ends the connection. Returns how long the connect took. The server rejects the strangers'
+    /// requests.
     fn connects(&self, simulation: &mut Simulation) -> Duration {
         let ends = [&self.server, &self.client].map(|end| create_qp(&end.pd, &end.cq));
         let began = simulation.now();
@@ -60,7 +60,7 @@ impl Honest {
         simulation.now() - began
     }
 
-    /// Connects `times` times while strangers come, and checks that each connect is fast.
+    /// Connects `times` times while strangers connect, and checks that each connect is fast.
     fn connects_soon(&self, simulation: &mut Simulation, times: usize) {
         for n in 0..times {
             let took = self.connects(simulation);
@@ -79,7 +79,7 @@ fn crowd(options: Options, who: fn(u32) -> (Ipv4Addr, u16)) -> (Simulation, Hone
     (simulation, honest, strangers)
 }
 
-/// Returns addresses of other networks, each used once.
+/// Returns the address of stranger number `n`: each has a different address, of another network.
 fn many_sources(n: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from_bits(0x0b00_0000 + n), 1024)
 }
@@ -88,16 +88,16 @@ fn one_source(n: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::new(11, 0, 0, 1), 1024 + n as u16)
 }
 
-/// Returns addresses of our own network, each used once: as many neighbours.
+/// Returns the address of stranger number `n`: each has a different address of our own network, and so is a neighbour.
 fn many_neighbours(n: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::from_bits(0x0a01_0000 + n), 1024)
 }
 
-/// More connections than a device has room for.
+/// Number of slow strangers: more than a device has places for start-ups.
 const SLOW: u32 = 6000;
 const START_UPS: usize = 4096;
 
-/// Thousands of peers connect and send nothing, for as long as they are allowed to.
+/// Thousands of peers connect and send nothing, for as long as the device lets them.
 fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours: bool) {
     let (mut simulation, honest, strangers) = crowd(options, who);
     honest.connects_soon(&mut simulation, 3);
@@ -105,7 +105,8 @@ fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours:
     honest.connects_soon(&mut simulation, 150);
     let all = strangers.borrow();
     assert_eq!((all.left, all.connected), (0, SLOW as usize));
-    // The first RST to a neighbour is lost while its address is resolved. The next one answers anything it sends.
+    // The first RST to a neighbour is lost while its address is resolved. The device sends the next RST when the
+    // neighbour sends anything.
     let heard = if neighbours { 0 } else { SLOW as usize - START_UPS - 1 };
     assert!(all.reset >= heard && all.reset <= SLOW as usize - START_UPS, "{} were reset", all.reset);
     drop(all);
@@ -114,7 +115,7 @@ fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours:
         all.iter().filter(|c| c.peer.ip() != Simulation::address(1)).count()
     };
     assert_eq!(theirs(&simulation), START_UPS);
-    // After their time limit they have all been removed.
+    // After their time limit the device has removed all of them.
     simulation.wait(Duration::from_secs(61));
     assert_eq!(theirs(&simulation), 0);
     honest.connects_soon(&mut simulation, 1);
@@ -135,8 +136,7 @@ fn thousands_of_slow_start_ups_from_as_many_neighbours() {
     slow_start_ups(Options { prefix: 8, ..options() }, many_neighbours, true);
 }
 
-/// 32 idle connects against a backlog of 3, and 300 against one of 128: neither keeps any of 69 clients out
-/// (SEC-31).
+/// Neither 32 idle connections at a backlog of 3 nor 300 at a backlog of 128 keep any of 69 clients out (SEC-31).
 #[test]
 fn idle_connects_take_no_place_in_the_backlog() {
     for (backlog, idle) in [(3, 32), (128, 300)] {
@@ -155,12 +155,12 @@ fn idle_connects_take_no_place_in_the_backlog() {
     }
 }
 
-/// Peers that send nonsense, and do not close when they are reset, have five seconds. Meanwhile they fill neither
-/// TCP's table nor the time of others.
+/// A peer that sends nonsense, and does not close when its start-up has failed, is removed after five seconds.
+/// Meanwhile such peers neither fill TCP's table nor delay others.
 #[test]
 fn peers_that_do_not_close_fill_no_table() {
     for who in [one_source, many_sources] {
-        // Rooms for 256 start-ups, and for 1,024 closing connections.
+        // With this table, the limits are 256 start-ups and 1,024 closing connections.
         let tcp = TcpConfig { max_connections: 4096, ..TcpConfig::default() };
         let (mut simulation, honest, strangers) = crowd(Options { tcp, ..options() }, who);
         honest.connects_soon(&mut simulation, 1);
@@ -176,8 +176,8 @@ fn peers_that_do_not_close_fill_no_table() {
     }
 }
 
-/// Only complete Requests take the program's backlog, and they keep their place until the program answers, even if
-/// their peer has hung up. The number of Requests that the program has not taken is bounded.
+/// Only complete Requests take places in the program's backlog. A Request keeps its place until the program answers,
+/// even if its peer has hung up. The number of Requests that the program has not taken is bounded.
 #[test]
 fn requests_that_nobody_takes_are_bounded() {
     type Who = fn(u32) -> (Ipv4Addr, u16);
@@ -222,13 +222,13 @@ fn a_source_fills_its_own_share_of_the_backlog() {
     let limit = simulation.now() + Duration::from_secs(1);
     assert!(!simulation.run(limit, || false));
     assert_eq!(strangers.borrow().open.len(), 16);
-    // The program has not answered.
+    // The program has not answered these requests.
     let held: Vec<CmEvent> = std::iter::from_fn(|| honest.server.events.poll()).collect();
     assert_eq!(held.len(), 16);
     honest.connects_soon(&mut simulation, 3);
 }
 
-/// A request that the program has answered, or dropped, makes room for the next one.
+/// When the program has answered or dropped a request, its place is free for the next request.
 #[test]
 fn every_answer_frees_a_place() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -241,7 +241,7 @@ fn every_answer_frees_a_place() {
         match n % 3 {
             0 => request.reject(b"no").unwrap(),
             1 => drop(request),
-            // The peer has left: the answer comes too late.
+            // The peer has left, so that the answer comes too late.
             _ => {
                 raw.borrow_mut().abort(conn);
                 let limit = simulation.now() + Duration::from_millis(1);

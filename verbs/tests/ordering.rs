@@ -12,7 +12,7 @@ use std::time::Duration;
 use urnic::simulation::Impairment;
 use urnic::*;
 
-/// Returns the opcodes of what the peer has received.
+/// Returns the opcodes of the segments that the peer has received.
 fn opcodes(s: &Scene) -> Vec<u8> {
     ulpdus(&s.heard()).iter().map(|u| u[1] & 0x0F).collect()
 }
@@ -27,9 +27,9 @@ fn word(msn: u32) -> Vec<u8> {
     untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
 }
 
-/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests of all kinds are sent in the order of posting. RDMAP-67:
-/// nothing but RDMA messages is sent. RDMAP-62, 64, RDMAPX-18: completions come in that order, too, and an
-/// unanswered Read or Atomic holds up those after it. RDMAP-37.
+/// DDP-34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: requests of all kinds are sent in the order of posting. RDMAP-67: the
+/// RNIC sends only RDMA messages. RDMAP-62, 64, RDMAPX-18: completions come in the same order, and an unanswered Read
+/// or Atomic holds up the completions of later requests. RDMAP-37.
 #[test]
 fn requests_go_out_and_complete_in_order() {
     let mut s = scene();
@@ -62,7 +62,7 @@ fn requests_go_out_and_complete_in_order() {
     assert_eq!(msns, [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)]); // DDP-24, RDMAPX-9
     let ids = |s: &Scene| s.statuses().iter().map(|(wr_id, _)| *wr_id).collect::<Vec<_>>();
     assert_eq!(ids(&s), [0, 1]);
-    // The answer in two segments: only the one with L completes the Read.
+    // The answer has two segments, and only the segment with L completes the Read.
     let (stag, to) = (s.inbox.rkey(), s.inbox.addr());
     s.say(&[tagged(0x81, 0x42, stag, to, &[3; 5])]);
     pass(&mut s);
@@ -76,8 +76,8 @@ fn requests_go_out_and_complete_in_order() {
     assert_eq!(ids(&s), [4, 5, 6]);
 }
 
-/// RDMAP-68, 69, RDMAP-70: no more unanswered Reads and Atomics than was agreed. Requests after them wait; each
-/// answer releases one (RDMAP-65, RDMAPX-9).
+/// RDMAP-68, 69, RDMAP-70: there are at most as many unanswered Reads and Atomics as was agreed. Further Reads and
+/// Atomics wait, and requests behind them too; each answer releases one Read or Atomic (RDMAP-65, RDMAPX-9).
 #[test]
 fn reads_and_atomics_wait_for_ord() {
     let mut s = scene();
@@ -101,7 +101,7 @@ fn reads_and_atomics_wait_for_ord() {
             _ => vec![],
         });
         if turn == 3 {
-            // The Send was only behind the last Atomic.
+            // The Send had waited only for the last Atomic.
             expected.extend([3]);
         }
         if turn == 4 {
@@ -137,10 +137,9 @@ fn a_fence_waits() {
     assert_eq!(written[14..], 77u64.to_ne_bytes());
 }
 
-/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees what the peer sent before it, and is answered in its
-/// turn (RDMAP-30, 32, 38, RDMAPX-14), with the peer's own names for the answer's destination (RDMAP-14, 15). The
-/// user is told nothing of it, and no receive is used (RDMAP-23, 29, RDMAPX-11).
-/// RDMAP-65.
+/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees all data that the peer sent before it. It is answered in
+/// order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
+/// (RDMAP-14, 15). The user gets no completion, and no receive is used (RDMAP-23, 29, RDMAPX-11). RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
     let mut s = scene();
@@ -178,7 +177,7 @@ fn what_the_peer_asks_is_answered_in_order() {
     assert_eq!((wc.wr_id, wc.byte_len), (10, 4));
 }
 
-/// RDMAP-36, RDMAPX-15: IRD requests at once are served, again and again.
+/// RDMAP-36, RDMAPX-15: the RNIC serves as many requests at once as IRD allows, again and again.
 #[test]
 fn ird_requests_at_once() {
     let mut s = scene();
@@ -195,8 +194,8 @@ fn ird_requests_at_once() {
     assert!(s.end.qp.terminate().is_none());
 }
 
-/// A large answer: every segment names the place of its own octets, and only the last has L
-/// (DDP-12, 20, RDMAP-2, 27, 35).
+/// Every segment of a large answer names the place of its own octets, and only the last segment has L (DDP-12, 20,
+/// RDMAP-2, 27, 35).
 #[test]
 fn a_large_read_is_answered_in_segments() {
     let mut s = scene();
@@ -217,8 +216,8 @@ fn a_large_read_is_answered_in_segments() {
     assert!(all.len() > 5 && octets == pattern(10_000, 5));
 }
 
-/// RDMAP-61, DDP-38: a message that TCP cannot take yet is not complete. When TCP has all of it, it is complete,
-/// whether or not the peer has read it.
+/// RDMAP-61, DDP-38: a request is not complete while TCP cannot take its whole message. It is complete when TCP has the
+/// whole message, even if the peer has not read it.
 #[test]
 fn what_tcp_has_not_taken_is_not_complete() {
     let mut s = scene();
@@ -239,14 +238,14 @@ fn what_tcp_has_not_taken_is_not_complete() {
     }
 }
 
-/// DDP-43, 60, 62: after a disconnect request, what was posted before is sent, and what is posted later is not. The
-/// peer's half stays open: what it sends is placed, completed and acknowledged by TCP until its FIN.
+/// DDP-43, 60, 62: after a disconnect, the RNIC sends the messages that were posted before it, and no later ones. The
+/// peer's half stays open: until the peer's FIN, its messages are placed and completed, and TCP acknowledges them.
 #[test]
 fn a_disconnect_closes_our_half_only() {
     let mut s = scene();
     s.post_receive(10);
     let connection = {
-        // The queue pair's own end of the connection.
+        // The handle of the connection at the RNIC's end.
         s.end.connection.take().expect("a connection")
     };
     s.end.post(1, SendOp::Send, &[]);
@@ -267,8 +266,8 @@ fn a_disconnect_closes_our_half_only() {
     assert_eq!(s.statuses(), [(2, WcStatus::Flushed), (11, WcStatus::Flushed)]);
 }
 
-/// RDMAP-21, RDMAPX-26: memory that is deregistered while the peer reads it: the Terminate tells how far the answer
-/// has come. DDP-53.
+/// RDMAP-21, RDMAPX-26: if memory is deregistered while the peer reads it, the Terminate tells how far the answer has
+/// come. DDP-53.
 #[test]
 fn a_source_that_goes_while_it_is_read() {
     let mut s = scene();

@@ -1,8 +1,8 @@
-//! The tests of the engine that do not concern frames, between devices of several engines each, over kernel
-//! sockets: queue pairs begin at the engine of their completion queue, connections come in at whichever engine is
+//! Runs those tests of the engine that do not concern frames, between devices of several engines each, over kernel
+//! sockets. Queue pairs begin at the engine of their completion queue, and connections arrive at whichever engine is
 //! driven first. (`common` chooses the carrier by this file's name.)
 
-// Each of these files is also a test of its own, and includes what it shares with others.
+// Each of these files is also a test binary of its own, and includes the modules that it shares with others.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "async_events.rs"]

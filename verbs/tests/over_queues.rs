@@ -1,7 +1,7 @@
-//! The tests of the engine that do not concern frames, between devices of several engines each, over simulated
-//! ports that deliver every frame to any engine. (`common` chooses the carrier by this file's name.)
+//! Runs those tests of the engine that do not concern frames, between devices of several engines each, over simulated
+//! ports that may deliver a frame to any engine. (`common` chooses the engines by this file's name.)
 
-// Each of these files is also a test of its own, and includes what it shares with others.
+// Each of these files is also a test binary of its own, and includes the modules that it shares with others.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "async_events.rs"]

@@ -1,5 +1,5 @@
-//! A whole RNIC against a peer that makes one mistake: the Terminate that the mistake causes, octet by octet as TCP
-//! carries it, and the effect on the queue pair. This covers the rows of the table of errors, end to end.
+//! A whole RNIC against a peer that makes one mistake. The tests check each octet of the Terminate that the mistake
+//! causes, as TCP carries it, and the effect on the queue pair. They cover the rows of the table of errors.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -11,8 +11,8 @@ use peer::support::{fpdu, hex, read_header, tagged, untagged};
 use peer::*;
 use urnic::*;
 
-/// A mistake of the peer: segments, the last of which is wrong; the Terminate; and how the receive that it took
-/// ends.
+/// A mistake of the peer: segments, the last of which is wrong; the Terminate; and the status of the receive that the
+/// mistake took.
 struct Mistake {
     name: &'static str,
     says: fn(&Scene) -> Vec<Vec<u8>>,
@@ -137,12 +137,13 @@ fn atomic_request(msn: u32, code: u8, stag: u32, to: u64) -> Vec<u8> {
     untagged(0x41, 0x4A, 1, msn, 0, &header)
 }
 
-/// ERR-40, RDMAPX-8: an Atomic needs an address in memory that is a multiple of 8, whatever its tagged offset is.
-/// Tested with regions whose first octet has another name than its address, and with windows that begin anywhere.
+/// ERR-40, RDMAPX-8: an Atomic needs an address in memory that is a multiple of 8, whatever its tagged offset is. The
+/// test uses regions whose first tagged offset differs from their address, and windows that begin anywhere.
 #[test]
 fn atomics_are_aligned_in_memory() {
     let rights = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-    // The memory's distance from a multiple of 8, the name of its first octet, and whether a window is used.
+    // The memory's distance from a multiple of 8, the tagged offset of its first octet, and whether the peer uses a
+    // window.
     for (skew, first, window) in [
         (0, Some(0x1004), false),
         (0, Some(0x1001), false),
@@ -191,9 +192,9 @@ fn atomics_are_aligned_in_memory() {
     }
 }
 
-/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: exactly one Terminate, then a FIN. Nothing of the segment and of
-/// what follows is placed or completed, all work ends, and the reason can be read. DDP-8, DDP-42, 46..48,
-/// DDP-52..56, RDMAP-5, RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
+/// ERR-10..15, ERR-20, 21, 23..27, ERR-30..43: the RNIC answers a mistake by exactly one Terminate, then a FIN. It
+/// places or completes nothing of this segment and of later segments, all work ends, and the program can read the
+/// reason. DDP-8, DDP-42, 46..48, DDP-52..56, RDMAP-5, RDMAP-51, RDMAP-71, 72, 74, 75, 77..79, RDMAP-85, RDMAPX-26.
 /// RDMAP-17..20, 26, 67, 87; RDMAPX-8, 12.
 #[test]
 fn mistakes_are_answered_by_the_terminate_of_the_table() {
@@ -205,7 +206,7 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
         let wrong = says(&s);
         let said = terminate(codes, wrong.last().unwrap());
         s.say(&wrong);
-        // Segments that are correct by themselves, and another mistake: all are ignored.
+        // The RNIC ignores all these later segments: correct ones, and another mistake.
         let later = [
             tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[9; 64]),
             untagged(0x41, 0x43, 0, 1, 0, &[9; 8]),
@@ -221,8 +222,7 @@ fn mistakes_are_answered_by_the_terminate_of_the_table() {
     }
 }
 
-/// ERR-22, DDP-50: without a receive the connection ends, also for zero-length Sends and for Immediate Data.
-/// RDMAP-87.
+/// ERR-22, DDP-50: without a receive the connection ends, even for zero-length Sends and for Immediate Data. RDMAP-87.
 #[test]
 fn without_a_receive_the_connection_ends() {
     for (rdmap, len) in [(0x43, 5), (0x43, 0), (0x46, 0), (0x48, 8)] {
@@ -248,7 +248,8 @@ fn a_wrong_crc_ends_the_connection() {
     assert!(content(&s.all) == [0; 1024]);
 }
 
-/// ERR-16, ERR-48, DDP-15, DDP-65, RDMAP-10, RDMAP-11: cases that are not mistakes. The connection goes on.
+/// ERR-16, ERR-48, DDP-15, DDP-65, RDMAP-10, RDMAP-11: the connection goes on after segments that look odd, but are no
+/// mistakes.
 #[test]
 fn what_looks_odd_is_no_mistake() {
     let mut s = scene();
@@ -277,8 +278,8 @@ fn what_looks_odd_is_no_mistake() {
     assert_eq!(content(&s.all)[..8], [5; 8]);
 }
 
-/// ERR-48b, DDP-65: a program that echoes what it has received gives away nothing of its buffer's former content. A
-/// segment that leaves a gap ends the connection. The receive then reports no octet, and neither do those after it.
+/// ERR-48b, DDP-65: a program that echoes a message reveals nothing of its buffer's former content. A segment that
+/// leaves a gap ends the connection. The receive then reports 0 octets, and later receives report 0 octets too.
 #[test]
 fn nothing_is_received_that_did_not_come() {
     const SECRET: &[u8] = b"what another connection has said";
@@ -304,7 +305,7 @@ fn nothing_is_received_that_did_not_come() {
                 let echo = content(&s.inbox)[..wc.byte_len as usize].to_vec();
                 panic!("{name}: the program echoes {:?}", String::from_utf8_lossy(&echo));
             }
-            // The first segment that follows a gap is refused.
+            // The RNIC refuses the first segment that follows a gap.
             let placed = |i: usize| parts[..i].iter().map(|p| p.len() - 18).max().unwrap_or(0);
             let mo = |p: &[u8]| u32::from_be_bytes(p[14..18].try_into().unwrap()) as usize;
             let (_, gap) = parts.iter().enumerate().find(|(i, p)| mo(p) > placed(*i)).unwrap();
@@ -317,8 +318,7 @@ fn nothing_is_received_that_did_not_come() {
     }
 }
 
-/// The same for a Write with immediate data: the receive reports how much of the Write has come, and no more
-/// (DDP-65).
+/// The receive for a Write with immediate data reports only the octets of the Write that have arrived (DDP-65).
 #[test]
 fn a_write_is_told_as_long_as_it_came() {
     let mut s = scene();
@@ -346,9 +346,9 @@ fn a_write_is_told_as_long_as_it_came() {
     }
 }
 
-/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: a Terminate is never answered, not even a malformed one. The
-/// user can read its content, and the oldest request is taken for the one that it concerns.
-/// RDMAP-16, 73, 85; RDMAPX-28.
+/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: the RNIC never answers a Terminate by a Terminate, even a malformed
+/// one. The user can read the content of the Terminate, and the oldest request gets the blame. RDMAP-16, 73, 85;
+/// RDMAPX-28.
 #[test]
 fn a_terminate_is_answered_by_fin_only() {
     use DisconnectReason::{Aborted, TerminateReceived};
@@ -401,7 +401,7 @@ fn a_terminate_is_answered_by_fin_only() {
         ("wrong MO", untagged(0x41, 0x47, 2, 1, 4, &[0x11, 0x01, 0, 0]), None, Aborted, WcStatus::Flushed),
     ] {
         let mut s = scene();
-        // No receive is posted. A Read that stays unanswered, and a Send after it.
+        // No receive is posted. There are a Read that the peer does not answer, and a Send after it.
         let op = SendOp::Read { addr: 0x1000, rkey: 7 };
         s.end.post(1, op, &[Sge::of(&s.inbox, 0, 8)]);
         s.end.post(2, SendOp::Send, &[]);
@@ -415,8 +415,8 @@ fn a_terminate_is_answered_by_fin_only() {
     }
 }
 
-/// ERR-44, RDMAP-76, RDMAPX-26: a fault of our own is reported without headers, in place of the message.
-/// RDMAP-17, 19, 50.
+/// ERR-44, RDMAP-76, RDMAPX-26: the RNIC reports a fault of its own by a Terminate without headers, which it sends in
+/// place of the message. RDMAP-17, 19, 50.
 #[test]
 fn a_local_fault_is_told_in_place_of_the_message() {
     let faulty = |op, s: &mut Scene| {
@@ -434,7 +434,7 @@ fn a_local_fault_is_told_in_place_of_the_message() {
     }
 }
 
-/// ERR-45: if the memory of a receive was deregistered, that is an error of our own stream.
+/// ERR-45: a receive whose memory was deregistered is an error of the RNIC's own.
 #[test]
 fn a_receive_without_memory_is_a_fault_of_ours() {
     let mut s = scene();
@@ -474,8 +474,8 @@ fn a_fin_that_comes_too_early_is_told() {
     assert_eq!((s.end.qp.terminate(), s.statuses()), (None, vec![flushed(10)]));
 }
 
-/// ERR-46: the same for work that the peer has requested: a Read or an Atomic that waits, and a Read whose answer
-/// is under way.
+/// ERR-46: the RNIC also answers an early FIN by a Terminate if work that the peer has requested is left: a Read or an
+/// Atomic that waits, or a Read whose answer is under way.
 #[test]
 fn a_fin_before_the_answers_is_told() {
     let catastrophic = terminate([0x02, 0x07, 0x00], &[]);
@@ -487,7 +487,7 @@ fn a_fin_before_the_answers_is_told() {
         let mut s = scene();
         s.post_receive(10);
         let asked: Vec<_> = requests.iter().zip(1..).map(|(request, msn)| request(msn, &s.all)).collect();
-        // In the same burst: the FIN comes before the first answer can be sent.
+        // The FIN is in the same burst, so that it arrives before the RNIC can send the first answer.
         s.say(&asked);
         s.raw.borrow_mut().close(s.conn);
         assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
@@ -511,8 +511,8 @@ fn a_fin_before_the_answers_is_told() {
     assert!(ulpdus(&heard).iter().rev().skip(1).all(|u| u[..2] == [0x81, 0x42]));
 }
 
-/// A FIN in the middle of an FPDU is reported as such, even if we have work left. No Terminate reports it, because
-/// the stream cannot be trusted (MPA-79).
+/// The RNIC reports a FIN in the middle of an FPDU as a truncation to its program, even if it has work left. It sends
+/// no Terminate, because the stream cannot be trusted (MPA-79).
 #[test]
 fn a_fin_within_an_fpdu_is_no_early_one() {
     let mut s = scene();
@@ -529,8 +529,8 @@ fn a_fin_within_an_fpdu_is_no_early_one() {
     assert_eq!(s.statuses(), [flushed(1), flushed(10)]);
 }
 
-/// ERR-45: the memory for the result of our Atomic was deregistered before the answer comes: that Atomic gets the
-/// error.
+/// ERR-45: if the memory for the result of an Atomic is deregistered before the answer comes, this Atomic completes
+/// with the error.
 #[test]
 fn an_atomic_whose_sink_is_gone_is_to_blame() {
     let mut s = scene();
@@ -545,7 +545,7 @@ fn an_atomic_whose_sink_is_gone_is_to_blame() {
     assert_eq!(s.statuses(), [(1, WcStatus::LocalProtection), flushed(2)]);
 }
 
-/// ERR-3, DDP-3, DDP-46: a reset is reported, and nothing more is sent.
+/// ERR-3, DDP-3, DDP-46: the RNIC reports a reset, and sends nothing more.
 #[test]
 fn a_reset_ends_all_work() {
     let mut s = scene();
@@ -587,7 +587,7 @@ fn answers_that_do_not_fit() {
         assert_eq!(s.statuses(), [flushed(1)], "{codes:02x?}");
         assert!(content(&s.inbox) == [0; 64]);
     }
-    // An answer that fits.
+    // This answer fits.
     let mut s = scene();
     s.end.post(1, add.0, &[Sge::of(&s.inbox, 0, 8)]);
     s.hears(76);

@@ -1,5 +1,5 @@
-//! Devices with an engine on each queue of their port. Messages here are empty, because only the engines involved
-//! matter.
+//! Devices with an engine on each queue of their port. All messages are empty, because these tests check only which
+//! engines take part.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn greet(simulation: &mut Simulation, server: &End, client: &End) {
     }
 }
 
-/// Queue pairs of completion queues at all engines connect, exchange messages, part, and connect again.
+/// Queue pairs of completion queues at all engines connect, exchange messages, disconnect, and connect again.
 fn meet(seed: u64, steering: Steering, network: &str) -> Simulation {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -77,7 +77,7 @@ fn frames_may_reach_any_engine() {
     }
 }
 
-/// Neighbours are resolved once, and what they say goes to all engines. Nothing else crosses between engines.
+/// Neighbours are resolved once, and their messages go to all engines. Nothing else crosses between engines.
 #[test]
 fn with_right_steering_nothing_crosses_later() {
     for seed in 0..40 {
@@ -90,7 +90,8 @@ fn with_right_steering_nothing_crosses_later() {
     }
 }
 
-/// A queue pair moves to the engine that must open a connection from a reserved port, whichever engine it began at.
+/// To connect from a reserved port, a queue pair moves to the engine that must open this connection, whichever engine
+/// the queue pair began at.
 #[test]
 fn connections_from_a_reserved_port() {
     for seed in 0..40 {
@@ -120,7 +121,7 @@ fn connections_from_a_reserved_port() {
                 assert_eq!(end.end(&mut simulation), reason);
                 end.qp.to_idle().unwrap();
             }
-            // The last ACKs are under way.
+            // Waits for the last ACKs.
             simulation.wait(Duration::from_millis(1));
         }
     }

@@ -1,5 +1,5 @@
-//! What a peer receives for a Read into several pieces of memory, and what it can reach by the STag in it: the
-//! octets that were asked for, in order, once, and nothing else.
+//! Reads into several pieces of memory (lists), as a peer sees them. By the STag in the Read Request, the peer can
+//! place only the octets that the Read asks for, in order, and once.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -18,17 +18,17 @@ const READ: SendOp = SendOp::Read { addr: 0x1000, rkey: 7 };
 const LENS: [u32; 4] = [8, 0, 5, 11];
 const TOTAL: u32 = 24;
 
-/// A scene with a region for each element of a list, and an outstanding Read into that list.
+/// A scene with a region for each element of a list, and an outstanding Read into this list.
 struct Listed {
     s: Scene,
     sinks: Vec<Mr>,
-    /// Everything that the peer has received.
+    /// All octets that the peer has received.
     requests: Vec<u8>,
     stag: u32,
     to: u64,
 }
 
-/// Returns STag and tagged offset of the sink, and the length, in a Read Request.
+/// Returns the fields of a Read Request: STag and tagged offset of the sink, and the length.
 fn sink_of(ulpdu: &[u8]) -> (u32, u64, u32) {
     assert_eq!(ulpdu[..2], [0x41, 0x41], "a Read Request");
     let field = |at: usize| u32::from_be_bytes(ulpdu[at..at + 4].try_into().unwrap());
@@ -36,7 +36,7 @@ fn sink_of(ulpdu: &[u8]) -> (u32, u64, u32) {
 }
 
 fn elements(sinks: &[Mr]) -> Vec<Sge> {
-    // Not at the beginning of its region, so that octets placed before it would be seen.
+    // No element is at the beginning of its region, so that octets placed before an element would be seen.
     sinks.iter().zip(LENS).map(|(mr, len)| Sge::of(mr, 10, len)).collect()
 }
 
@@ -74,7 +74,7 @@ impl Listed {
         }
     }
 
-    /// Sends these segments as the peer. The last must be refused by a Terminate with `codes`.
+    /// Sends these segments as the peer. The RNIC must refuse the last one by a Terminate with `codes`.
     #[track_caller]
     fn refuses(&mut self, name: &str, says: &[Vec<u8>], codes: [u8; 3]) {
         self.s.say(says);
@@ -84,8 +84,8 @@ impl Listed {
     }
 }
 
-/// RFC 5040 §4.4: the list is the RNIC's own business. The STag is not that of any element, and each Read has
-/// tagged offsets of its own. RDMAP-31, RDMAP-35.
+/// RFC 5040 §4.4: the peer sees one sink, and not the list. The sink's STag is not that of any element, and each Read
+/// has its own tagged offsets. RDMAP-31, RDMAP-35.
 #[test]
 fn a_list_is_one_read_on_the_wire() {
     let mut l = listed();
@@ -106,8 +106,8 @@ fn a_list_is_one_read_on_the_wire() {
     assert_eq!(content(&l.sinks[3])[10..21], [9; 11]);
 }
 
-/// ERR-11, 32, 37, 38, 42, RDMAP-39: the peer reaches nothing by the STag of lists except through the Read. What
-/// had come of the answer before is there, and not one octet more.
+/// ERR-11, 32, 37, 38, 42, RDMAP-39: the peer reaches nothing by the STag of lists except through the Read. Octets of
+/// the answer that arrived before are in memory, and no others.
 #[test]
 fn the_stag_of_a_list_is_good_for_its_read_alone() {
     type Says = fn(&Listed) -> Vec<Vec<u8>>;
@@ -166,8 +166,8 @@ fn the_stag_of_a_list_is_good_for_its_read_alone() {
     }
 }
 
-/// A list belongs to one stream: an answer to a Read of another stream is refused, and a Read with a sink of its
-/// own does not accept an answer to a list.
+/// A list belongs to one stream. The RNIC refuses an answer that arrives on another stream than the Read, and refuses
+/// the STag of a list in an answer to a Read with a single sink.
 #[test]
 fn a_list_is_of_one_stream() {
     let mut l = listed();
@@ -193,8 +193,8 @@ fn a_list_is_of_one_stream() {
     l.holds(TOTAL);
 }
 
-/// SEC-7: an element that is taken back while the answer is under way is no longer written, and a segment that
-/// would end in it writes no other element either. The Read is to blame.
+/// SEC-7: the RNIC no longer writes to an element that is taken back while the answer is under way. A segment that
+/// would end in this element writes to no other element either. The Read completes with the error.
 #[test]
 fn an_element_that_is_taken_back_is_not_written() {
     type TakeBack = fn(&mut Listed);
@@ -223,7 +223,7 @@ fn an_element_that_is_taken_back_is_not_written() {
         let soon = l.s.simulation.now() + std::time::Duration::from_millis(20);
         l.s.simulation.run(soon, || false);
         let codes = if name.ends_with("octets") { [0x11, 0x01, 0xC0] } else { [0x11, 0x00, 0xC0] };
-        // The first of these ends before the element.
+        // The first of these segments ends before the element.
         let says = [l.part(3, 4, false), l.part(7, 17, true)];
         l.refuses(name, &says, codes);
         assert_eq!(l.s.statuses()[0], (1, WcStatus::LocalProtection), "{name}");
@@ -233,7 +233,7 @@ fn an_element_that_is_taken_back_is_not_written() {
     }
 }
 
-/// However the answer is cut, into segments and by TCP, each octet gets to its place.
+/// Each octet of the answer gets to its place, into whatever segments the peer and TCP cut the answer.
 #[test]
 fn an_answer_may_be_cut_anywhere() {
     for seed in 0..30 {

@@ -1,5 +1,5 @@
-//! Reads into several pieces of memory, as one Read on the wire: where the data is placed, and elements that cannot
-//! be written.
+//! Reads into several pieces of memory (lists), which are one Read on the wire. The tests check where the data is
+//! placed, and elements that cannot be written.
 
 mod common;
 
@@ -10,7 +10,7 @@ use urnic::*;
 
 const MAX_SGE: u8 = 32;
 const SOURCE: usize = 3 << 20;
-/// Octets of the sinks: two small ones, whose ends Reads meet often, and a large one.
+/// Octets of the sinks: two small ones, whose ends Reads reach often, and a large one.
 const SINKS: [usize; 3] = [977, 70_001, 2 << 20];
 
 struct Scene {
@@ -75,7 +75,7 @@ impl Scene {
         self.client.post(wr_id, op, &sges);
         let data = pattern(SOURCE, 1);
         let mut next = from;
-        // In order, because elements may overlap. An element of length 0 changes nothing.
+        // Copies to the elements in order, because they may overlap. An element of length 0 changes nothing.
         for (which, sge) in list.iter().filter(|(_, sge)| sge.len > 0) {
             let (at, len) = ((sge.addr - self.sinks[*which].addr()) as usize, sge.len as usize);
             self.model[*which][at..at + len].copy_from_slice(&data[next..next + len]);
@@ -92,7 +92,7 @@ impl Scene {
         }
     }
 
-    /// Checks that request 1 completes with this status, and that the Terminate blames no segment (ERR-44).
+    /// Checks that request 1 fails at this end, and that the Terminate blames no segment (ERR-44).
     #[track_caller]
     fn fails_here(&mut self, what: &str) {
         let wc = self.client.next(&mut self.simulation);
@@ -109,8 +109,8 @@ impl Scene {
     }
 }
 
-/// Any Reads into lists, one after the other and several at a time, leave in memory what a copy in a loop would
-/// leave, and change nothing else.
+/// Checks that random Reads into lists, one after the other and several at a time, place the same octets as a copy in a
+/// loop, and change no others.
 fn reads_agree_with_the_model(seed: u64, options: &Options) {
     let mut rng = Rng::with_seed(seed);
     let mut scene = scene(options);
@@ -137,7 +137,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
     0..text.map_or(default, |text| text.parse().expect("URNIC_SEEDS is a number"))
 }
 
-/// RDMAP-15, RDMAP-35.
+/// RDMAP-15, RDMAP-35: random lists over a good network.
 #[test]
 fn any_list_takes_what_a_loop_would_copy() {
     for seed in seeds(20) {
@@ -145,7 +145,7 @@ fn any_list_takes_what_a_loop_would_copy() {
     }
 }
 
-/// The same over a network on which frames are lost, repeated and reordered.
+/// Random lists over a network that loses, repeats and reorders frames.
 #[test]
 fn any_list_takes_it_over_a_bad_network() {
     for seed in seeds(20) {
@@ -154,7 +154,7 @@ fn any_list_takes_it_over_a_bad_network() {
     }
 }
 
-/// As many elements as the device allows, and one more than the queue allows.
+/// A list may have as many elements as the device allows, but not one more than its queue allows.
 #[test]
 fn a_list_has_as_many_elements_as_max_sge_rd_says() {
     let mut scene = scene(&options());
@@ -172,7 +172,7 @@ fn a_list_has_as_many_elements_as_max_sge_rd_says() {
     assert_eq!(scene.client.qp.post_send(&wr), Err(PostError::TooManySges));
 }
 
-/// Each element is checked before the Read is sent: whichever element is wrong, nothing is placed.
+/// The RNIC checks each element before it sends the Read. Whichever element is wrong, nothing is placed.
 #[test]
 fn an_element_that_cannot_be_written_ends_the_read_before_it_begins() {
     type Spoil = fn(&Scene, &mut Sge);

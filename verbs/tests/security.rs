@@ -1,4 +1,4 @@
-//! RFC 5042 against malicious peers: what they can guess, reach, take away or use up.
+//! The rules of RFC 5042 against malicious peers: what a peer can guess, reach, take away or use up.
 
 mod common;
 
@@ -35,8 +35,8 @@ impl Scene {
         Scene { simulation, server, client, source }
     }
 
-    /// The attacker connects to a queue pair of `pd` and tries `op`. Returns the codes of the Terminate that this
-    /// causes, if any.
+    /// Connects the attacker to a queue pair of `pd`, and lets it try `op`. Returns the codes of the Terminate; `None`
+    /// if the operation succeeds.
     fn attack(&mut self, pd: &Pd, op: SendOp, len: u32) -> Option<(u8, u8, u8)> {
         let own = self.server.sibling(&self.simulation.device(0));
         let cq = self.simulation.device(0).create_cq(16, None).unwrap();
@@ -55,7 +55,7 @@ impl Scene {
             if wc.status != WcStatus::Success {
                 assert_eq!(attacker.end(&mut self.simulation), DisconnectReason::TerminateReceived);
                 let t = attacker.qp.terminate().unwrap();
-                // The attacker got nothing of the victim's memory.
+                // The attacker got no octet of the victim's memory.
                 assert!(content(&tool).iter().all(|octet| *octet == 0x66), "{op:?}");
                 return Some((t.layer, t.etype, t.code));
             }
@@ -63,7 +63,7 @@ impl Scene {
         None
     }
 
-    /// Checks that the honest client can still read, and reads what it should.
+    /// Checks that the honest client can still read `mr`, and reads `expected`.
     fn usable(&mut self, mr: &Mr, expected: &[u8]) {
         let sink = self.client.pd.alloc_mr(expected.len(), Access::LOCAL_WRITE).unwrap();
         let op = SendOp::Read { addr: mr.addr(), rkey: mr.rkey() };
@@ -91,12 +91,12 @@ fn an_stag_is_of_no_use_in_another_domain() {
         assert_eq!(scene.attack(&elsewhere, op, len), Some(codes), "{op:?}");
         scene.usable(&mr, &pattern(LEN, 4));
     }
-    // The domain makes the difference.
+    // In the region's own domain, the same Read succeeds.
     let own = scene.server.pd.clone();
     assert_eq!(scene.attack(&own, SendOp::Read { addr, rkey }, 8), None);
 }
 
-/// SEC-8: one of several peers cannot take a region away from the others, unless the program allows it.
+/// SEC-8: one of several peers cannot invalidate a region that others use, unless the program allows it.
 #[test]
 fn a_peer_cannot_invalidate_what_others_use() {
     let mut scene = Scene::new();
@@ -105,7 +105,7 @@ fn a_peer_cannot_invalidate_what_others_use() {
     shared.write_at(0, &pattern(LEN, 4)).unwrap();
     assert_eq!(scene.attack(&own, SendOp::SendInv(shared.rkey()), 0), Some((0, 1, 9)));
     scene.usable(&shared, &pattern(LEN, 4));
-    // A region that a window is bound to, a window for all queue pairs, and one of another stream.
+    // A region with a bound window, a window for all queue pairs, and a window of another stream.
     let bound = own.alloc_mr(LEN, ALL | Access::REMOTE_INVALIDATE).unwrap();
     let windows = [MwKind::One, MwKind::Two].map(|kind| own.alloc_mw(kind).unwrap());
     for window in &windows {
@@ -122,14 +122,14 @@ fn a_peer_cannot_invalidate_what_others_use() {
     assert_eq!(scene.attack(&own, SendOp::SendInv(bound.rkey()), 0), None);
 }
 
-/// SEC-4: every octet counts, at either end, for Writes and for Reads. Guard octets around the region stay
-/// unchanged, and are not disclosed.
+/// SEC-4: access is exact to the octet, at both ends of a region, for Writes and for Reads. Guard octets around the
+/// region stay unchanged, and are not disclosed.
 #[test]
 fn access_ends_at_the_last_octet() {
     let mut scene = Scene::new();
     let own = scene.server.pd.clone();
     let pages = Pages::new(3 * LEN);
-    // Neither end is at the border of a page, a line or a word.
+    // Neither end of the region is at the border of a page, a cache line or a word.
     let (first, len) = (LEN + 13, 1001u64);
     let secret = pattern(3 * LEN, 9);
     pages.fill(&secret);
@@ -169,7 +169,8 @@ fn access_ends_at_the_last_octet() {
     }
 }
 
-/// SEC-9, SEC-37: a wrong guess costs the connection. Guesses near known STags, random ones, and former STags.
+/// SEC-9, SEC-37: a wrong guess of an STag costs the connection. The attacker guesses STags near known STags, random
+/// STags, and former STags.
 #[test]
 fn stags_are_not_guessed() {
     let mut scene = Scene::new();
@@ -193,7 +194,7 @@ fn stags_are_not_guessed() {
     assert!(held.iter().all(|mr| content(mr) == [0; 64]));
 }
 
-/// SEC-9: a peer that has kept an STag cannot use it when other memory has got its slot.
+/// SEC-9: a peer that has kept an old STag cannot use it when other memory has got the slot of this STag.
 #[test]
 fn an_old_stag_is_of_no_use_when_its_slot_comes_back() {
     let mut scene = Scene::new();
@@ -217,7 +218,7 @@ fn an_old_stag_is_of_no_use_when_its_slot_comes_back() {
     }
 }
 
-/// SEC-11: a completion queue that overflows ends its own queue pairs. The transfers of others go on.
+/// SEC-11: a completion queue that overflows ends its own queue pairs. Transfers of other queue pairs go on.
 #[test]
 fn an_overflow_concerns_its_own_streams_only() {
     let mut scene = Scene::new();
@@ -244,8 +245,7 @@ fn an_overflow_concerns_its_own_streams_only() {
     assert!(content(&target) == pattern(1 << 20, 3));
 }
 
-/// Makes an MPA connection of a raw node to `victim`, for the victim's `ird` and `ord`; the raw node asks for
-/// `offered` Reads.
+/// Connects a raw node to `victim` by MPA, with the victim's `ird` and `ord`. The raw node asks for `offered` Reads.
 fn raw_peer(
     simulation: &mut Simulation,
     raw: &Rc<RefCell<Raw>>,
@@ -263,7 +263,7 @@ fn raw_peer(
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() >= 24));
     match victim.event(simulation) {
-        // SEC-21: what the peer asks for allocates nothing. Only what the local program asks for does.
+        // SEC-21: the peer's numbers allocate nothing. Only the local program's numbers do.
         CmEvent::Established { ird, .. } => assert!(ird <= own, "{ird}"),
         other => panic!("{other:?}"),
     }
@@ -288,8 +288,8 @@ fn read_request(msn: u32, mr: &Mr, len: u32) -> Vec<u8> {
     fpdu
 }
 
-/// SEC-12, SEC-20, SEC-21, SEC-34: a peer has at most as many Reads outstanding as were agreed on, in a queue of
-/// its own. When the queue is full no other peer waits, and one more Read ends the peer's own stream.
+/// SEC-12, SEC-20, SEC-21, SEC-34: a peer has at most as many Reads outstanding as were agreed on, in its own queue. A
+/// full queue delays no other peer, and one more Read ends the peer's own stream.
 #[test]
 fn a_peer_fills_no_read_queue_but_its_own() {
     let (raw, host) = raw::node(2);
@@ -304,7 +304,7 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     for msn in [1, 2] {
         raw.borrow_mut().send(conn, &read_request(msn, &big, 8 << 20));
     }
-    // Both answers are under way, and far from complete.
+    // Runs until both answers are under way, and far from complete.
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() > 100_000));
     let sink = client.pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -323,8 +323,8 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     works(&mut simulation, &server, &client);
 }
 
-/// SEC-28: a completion queue of the recommended size takes whatever two streams with peers of their own make it
-/// report.
+/// SEC-28: a completion queue of the recommended size takes all completions that two streams with different peers
+/// cause.
 #[test]
 fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -357,7 +357,8 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     simulation.run(limit, || false);
     for qp in [&server.qp, &other] {
         let wr = SendWr { wr_id: 2, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
-        // Not until the queue is full, because what has been sent is complete already, and has left room.
+        // The loop posts a fixed number of requests. It cannot fill the queue, because sent messages are already
+        // complete and have left the queue.
         for _ in 0..qp.max_send_wr() {
             qp.post_send(&wr).unwrap();
         }
@@ -368,7 +369,7 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     assert_eq!(server.completions().len(), all as usize);
 }
 
-/// SEC-30: this node alone can end an idle stream, and what the stream held is free again.
+/// SEC-30: this node can end an idle stream without its peer, and the stream's resources are free again.
 #[test]
 fn an_idle_stream_is_reclaimed() {
     let (raw, host) = raw::node(2);
@@ -388,8 +389,8 @@ fn an_idle_stream_is_reclaimed() {
     assert_eq!(flushed, [(4, WcStatus::Flushed)]);
 }
 
-/// SEC-29: what costs this node more than its share shows in counters, while the stream goes on. The program can
-/// act on it.
+/// SEC-29: counters show events that are expensive for this node, while the stream goes on, so that the program can act
+/// on them.
 #[test]
 fn slow_paths_are_counted() {
     let network = "delay=5us,loss=0.05,reorder=0.2,seed=3".parse().unwrap();
@@ -407,7 +408,7 @@ fn slow_paths_are_counted() {
         client.post(1, op, &[Sge::of(&local, 0, 1 << 20)]);
         assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
     }
-    // The connection has figures of its own.
+    // The connection has its own counters.
     let connections = simulation.device(0).connections().unwrap();
     let [c] = &connections[..] else { panic!("one connection: {connections:?}") };
     assert_eq!(c.qpn, Some(server.qp.qpn()));
@@ -420,9 +421,9 @@ fn slow_paths_are_counted() {
     assert_eq!(server.qp.state(), QpState::Error);
 }
 
-/// SEC-26, SEC-27, SEC-39: the recommended behaviour of a server works. It grants a window to one stream, over
-/// memory without former content, and takes it back before it looks at the memory. The data that it looks at no
-/// longer changes.
+/// SEC-26, SEC-27, SEC-39: the recommended behaviour of a server works. The server grants a window to one stream, over
+/// memory without former content, and takes the window back before it reads the memory. The data does not change while
+/// the server reads it.
 #[test]
 fn a_server_takes_back_what_it_granted_before_it_looks() {
     let mut scene = Scene::new();
@@ -436,7 +437,7 @@ fn a_server_takes_back_what_it_granted_before_it_looks() {
     let grant = SendOp::BindMw { rkey, lkey, addr, len: 100, access: Access::REMOTE_WRITE };
     scene.server.post(1, grant, &[]);
     assert_eq!(scene.server.next(&mut scene.simulation).status, WcStatus::Success);
-    // A peer that does not trust the client, on another stream of the domain, gets no access by it.
+    // A peer on another stream of the domain gets no access by this window.
     let own = scene.server.pd.clone();
     let write = SendOp::Write { addr, rkey };
     assert_eq!(scene.attack(&own, write, 8), Some((1, 1, 2)));

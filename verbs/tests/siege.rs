@@ -1,5 +1,6 @@
-//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them notices only
-//! the network. `scripts/siege` does this and more in real time, with peers that share no code with urnic.
+//! Hostile peers in virtual time. Many connections make the same attack, and an honest client beside them must see no
+//! delays except those of the network. `scripts/siege` does this and more in real time, with peers that share no code
+//! with urnic.
 
 mod common;
 
@@ -14,33 +15,34 @@ use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
-/// More connections than there are send buffers, and places in a backlog.
+/// Number of hostile connections.
 const PEERS: usize = 400;
-/// Send buffers of each device.
+/// Number of send buffers of each device.
 const BUFFERS: usize = 1536;
-/// Octets that all peers may read.
+/// Octets of the hall: the memory of the server that all peers may read.
 const HALL: usize = 1 << 20;
-/// Time of a message and its way over the network, including messages that have their turn before it.
+/// Time limit of a message, including its way over the network and the turns of other queue pairs before it.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Maximum number of steps of a run; no run needs as many.
+/// Maximum number of steps of a run, more than any run needs.
 const STEPS: u32 = 3_000_000;
 
 /// A kind of attack.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// Number of hosts that the peers are on.
+    /// Number of hosts of the peers.
     hosts: usize,
-    /// Whether an MPA Request comes first, and its answer is awaited.
+    /// Whether a peer first sends an MPA Request, and waits for the Reply.
     starts_up: bool,
-    /// What is sent then; the arguments are the hall's STag and address.
+    /// Returns the octets that a peer sends then; the arguments are the hall's STag and address. `None`: it sends
+    /// nothing.
     says: Option<fn(u32, u64) -> Vec<u8>>,
-    /// Whether nothing reaches the peers from then on.
+    /// Whether no frame reaches the peers after this.
     deaf: bool,
     ends: Ending,
 }
 
-/// Connections of one host.
+/// By default, the peers are on one host.
 impl Default for Kind {
     fn default() -> Self {
         Kind { hosts: 1, starts_up: false, says: None, deaf: false, ends: Ending::Never }
@@ -151,7 +153,7 @@ impl Field {
         Field { simulation, raws, deaf, server, client, door }
     }
 
-    /// Lets the server work for `time`, or until `done`.
+    /// Lets the server work for `time`, or until `done` returns `true`.
     fn run(&mut self, time: Duration, mut done: impl FnMut(&[Rc<RefCell<Raw>>]) -> bool) -> bool {
         let limit = self.simulation.now() + time;
         let Field { simulation, raws, door, .. } = self;
@@ -168,7 +170,7 @@ impl Field {
         self.raws[host].borrow_mut()
     }
 
-    /// Peers connect and do what the kind requires. Those that are refused count as done.
+    /// Lets the peers connect and do what the kind requires. Peers that the server refuses count as done.
     fn attack(&mut self, kind: &Kind) -> Vec<Peer> {
         let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
         let request = Initiator::new(&offer).unwrap().1;
@@ -220,7 +222,7 @@ impl Field {
         counters.iter().find(|(n, _)| *n == name).unwrap().1
     }
 
-    /// Checks that the old connection works, in time, and so does a new one.
+    /// Checks that the old connection and a new connection work, without a delay.
     fn honest(&mut self, what: &str) {
         let before = self.simulation.now();
         works(&mut self.simulation, &self.server, &self.client);
@@ -251,12 +253,12 @@ fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
     let mut field = Field::new(kind.hosts, change);
     field.honest("in peace");
     let peers = field.attack(kind);
-    // From the first moment until dead peers are given up.
+    // These pauses reach from the start of the attack until the server gives up dead peers.
     for pause in [0, 1, 10, 100, 300, 1000, 5000, 10_000, 20_000] {
         field.run(Duration::from_millis(pause), |_| false);
         field.honest(what);
     }
-    // What the peers took comes back.
+    // The server gets back the resources that the peers took.
     for peer in peers {
         field.raw(peer).abort(peer.1);
     }
@@ -323,7 +325,7 @@ fn a_request_does_not_wait_behind_the_ends_of_others() {
     assert!(events.iter().position(request).is_some_and(|at| at <= 1), "{:?}", &events[..10]);
 }
 
-/// SEC-19: the peers of one host stop within an FPDU of 65,018 octets.
+/// SEC-19: the peers of one host stop sending within an FPDU of 65,018 octets.
 #[test]
 fn fpdus_that_stop_inside() {
     besiege(
@@ -332,13 +334,14 @@ fn fpdus_that_stop_inside() {
     );
 }
 
-/// Sent data occupies buffers until the peer acknowledges it. One host cannot have all of them.
+/// Sent data occupies buffers until the peer acknowledges it. One host cannot occupy all of them.
 #[test]
 fn reads_that_nobody_acknowledges() {
     besiege("vanish", &Kind { says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
 }
 
-/// Neither can many hosts: data that they do not acknowledge is put aside.
+/// Many hosts cannot occupy all send buffers either, because the server puts aside data that they do not acknowledge:
+/// it copies the data and frees the buffers.
 #[test]
 fn reads_that_nobody_acknowledges_from_many_hosts() {
     for hosts in [12, 100] {
@@ -362,7 +365,7 @@ fn what_was_put_aside_is_not_lost() {
     field.run(Duration::from_secs(30), |_| false);
     for peer in peers {
         let heard = field.raw(peer).heard(peer.1);
-        // After the Reply.
+        // The data follows the Reply.
         assert_eq!(payloads(&heard[20..]), text, "of {} octets", heard.len());
     }
     assert_eq!(field.counter("aside_octets"), 0);
@@ -382,8 +385,8 @@ fn payloads(mut stream: &[u8]) -> Vec<u8> {
     all
 }
 
-/// When that memory is used up, peers that acknowledge nothing lose their connections after a while, and others do
-/// not.
+/// When the memory for data that is put aside is used up, peers that acknowledge nothing lose their connections after a
+/// while. Other peers keep theirs.
 #[test]
 fn what_is_put_aside_is_bounded() {
     const MOST: usize = 256 << 10;
@@ -399,7 +402,7 @@ fn what_is_put_aside_is_bounded() {
     field.honest("others have gone");
 }
 
-/// Neither can a host whose peers do not even acknowledge the answer to their Request.
+/// A host whose peers do not even acknowledge the Reply to their Request cannot occupy all send buffers either.
 #[test]
 fn start_ups_that_nobody_acknowledges() {
     besiege("start up, vanish", &Kind { deaf: true, ..STARTED });

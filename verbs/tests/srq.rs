@@ -38,7 +38,7 @@ fn setting(options: &Options, count: usize) -> Setting {
     let srq = pd.create_srq(&SrqInit { max_wr: 256, max_sge: 2, limit: 0 }).unwrap();
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        // The queue pair has a domain of its own. The receives' memory belongs to the domain of the shared queue.
+        // The queue pair has its own protection domain. The receives' memory belongs to the domain of the shared queue.
         let mut server = End::new(&device);
         server.qp = server.pd.create_qp_with_srq(&init(&server.cq, &server.cq), &srq).unwrap();
         let mut client = End::new(&simulation.device(1));
@@ -53,8 +53,8 @@ fn drain(events: &AsyncEvents) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll()).collect()
 }
 
-/// Many queue pairs on several completion queues share the receives. Each gets its own messages, whole and in
-/// order, and each receive is used once, whatever the network does.
+/// Many queue pairs on several completion queues share the receives. Each queue pair gets its own messages, whole and
+/// in order, and each receive is used once, whatever the network does.
 #[test]
 fn many_queue_pairs_share_receives() {
     const PAIRS: usize = 5;
@@ -102,7 +102,7 @@ fn until_begun(simulation: &mut Simulation, inbox: &Mr) {
     assert!(simulation.run(limit, || inbox.load_u8(0).unwrap() != 0));
 }
 
-/// The receive that a message took when it began stays with it, while those of other queue pairs complete earlier.
+/// A message takes its receive when it begins, and keeps it, while receives of other queue pairs complete earlier.
 #[test]
 fn receives_are_taken_when_messages_begin() {
     let network = "delay=5us,rate=1gbit,queue=1000".parse().unwrap();
@@ -148,8 +148,8 @@ fn an_empty_queue_ends_the_stream_that_needs_it() {
     assert_eq!(servers[1].next(&mut simulation).wr_id, 7);
 }
 
-/// Verbs §6.2.4: receives that wait in the shared queue are not flushed. The one that a message had taken is
-/// flushed, and then the queue pair reports that it takes no more.
+/// Verbs §6.2.4: receives that wait in the shared queue are not flushed. A receive that a message had taken is flushed,
+/// and then the queue pair reports that it takes no more receives.
 #[test]
 fn only_what_was_taken_is_flushed() {
     for taken in [false, true] {
@@ -183,7 +183,7 @@ fn only_what_was_taken_is_flushed() {
 #[test]
 fn the_memory_is_that_of_the_queues_domain() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 1);
-    // Registered, but in the domain of the queue pair.
+    // This memory is registered, but in the domain of the queue pair.
     let inbox = servers[0].pd.alloc_mr(100, Access::LOCAL_WRITE).unwrap();
     srq.post_recv(&RecvWr { wr_id: 5, sges: &[Sge::of(&inbox, 0, 100)] }).unwrap();
     let source = clients[0].pd.alloc_mr(100, Access::empty()).unwrap();
@@ -192,8 +192,8 @@ fn the_memory_is_that_of_the_queues_domain() {
     assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalProtection));
 }
 
-/// The limit event comes in time: if the program then posts some receives, no message is lost. The event also shows
-/// the program that peers use more than their share (SEC-22).
+/// The limit event comes early enough: if the program then posts some receives, no message is lost. The event also
+/// shows the program that peers use more than their share (SEC-22).
 #[test]
 fn the_limit_tells_in_time() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 3);
@@ -218,9 +218,9 @@ fn the_limit_tells_in_time() {
     assert_eq!(refills, 4);
 }
 
-/// SEC-22: the limit event shows that receives run low; their completions, which name the queue pair, show which
-/// one has used them up. The program ends that one, the others have what they need, and the greedy one gets no
-/// more.
+/// SEC-22: the limit event shows that few receives are left. The completions of receives name the queue pair, and so
+/// show which queue pair has used them up. The program ends this greedy queue pair, which then gets no more receives,
+/// and the others get the receives that they need.
 #[test]
 fn the_program_finds_the_peer_that_takes_too_much() {
     for greedy in 0..3 {
@@ -237,7 +237,7 @@ fn the_program_finds_the_peer_that_takes_too_much() {
                 *taken.entry(wc.qpn).or_default() += 1;
             }
         };
-        // Each client sends one message. The greedy one sends until the limit event comes.
+        // Each client sends one message. The greedy client sends until the limit event comes.
         for client in &clients {
             client.post(1, SendOp::Send, &[]);
         }
@@ -270,7 +270,7 @@ fn the_program_finds_the_peer_that_takes_too_much() {
     }
 }
 
-/// The handle may go before the queue pairs.
+/// The program may drop the handle of the shared queue before the queue pairs.
 #[test]
 fn queue_pairs_outlive_the_handle() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 1);

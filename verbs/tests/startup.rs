@@ -1,5 +1,5 @@
-//! The MPA start-up of whole RNICs: what is agreed on, which side sends first, and what happens if there is no
-//! agreement.
+//! The MPA start-up of whole RNICs: what the ends agree on, which end sends first, and what happens if they do not
+//! agree.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -48,7 +48,8 @@ fn ends(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// The device connects, and the raw node has its Request. Returns the connection and the octets of the Request.
+/// Lets the device connect to the raw node, until the raw node has the Request. Returns the connection and the octets
+/// of the Request.
 fn asked(
     simulation: &mut Simulation,
     end: &End,
@@ -72,7 +73,7 @@ fn reply(flags: u8, word: u32) -> Vec<u8> {
     [&b"MPA ID Rep Frame"[..], &[0x50 | flags, 2, 0, 4], &word.to_be_bytes()].concat()
 }
 
-/// Returns what has come after the first `skip` octets.
+/// Returns the octets that have arrived after the first `skip` octets.
 fn behind(raw: &Rc<RefCell<Raw>>, conn: ConnId, skip: usize) -> Vec<u8> {
     raw.borrow().heard(conn)[skip..].to_vec()
 }
@@ -89,7 +90,7 @@ fn pass(simulation: &mut Simulation, time: Duration) {
     simulation.run(limit, || false);
 }
 
-/// MPAE-10..13, MPAE-16: the numbers of either end, and the result. MPAE-11, MPAE-18: both ends are told the
+/// MPAE-10..13, MPAE-16: the result follows from the numbers of both ends. MPAE-11, MPAE-18: both ends are told the
 /// other's numbers.
 #[test]
 fn ird_and_ord_are_negotiated() {
@@ -104,7 +105,7 @@ fn ird_and_ord_are_negotiated() {
         assert_eq!((c.2.peer_ird, c.2.peer_ord), (Some(si), Some(so.min(ci))));
         assert_eq!((s.2.rev, s.2.crc, s.2.peer_to_peer), (2, true, false));
     }
-    // A rejection carries them, too; here they promise nothing.
+    // A rejection also carries these numbers, but they promise nothing.
     let (mut simulation, server, client) = ends(&options());
     let _listener = server.events.listen(PORT, 4).unwrap();
     client
@@ -122,8 +123,8 @@ fn ird_and_ord_are_negotiated() {
     }
 }
 
-/// MPA-61, MPAE-4: private data up to the limit of the revision arrives unchanged, in both directions, also with a
-/// rejection. One octet more is refused at the call.
+/// MPA-61, MPAE-4: private data up to the limit of the revision arrives unchanged in both directions, also with a
+/// rejection. A call with one octet more fails.
 #[test]
 fn private_data_to_the_limit() {
     for (mpa_rev, max) in [(1, 512), (2, 508)] {
@@ -152,7 +153,7 @@ fn private_data_to_the_limit() {
 }
 
 /// MPAE-23, 27, 28, 34, 37, MPA-70: with each kind of RTR, the accepting side may send although the connecting
-/// application has sent nothing. The RTR completes nothing, uses no receive, and goes before what was posted
+/// application has sent nothing. The RTR completes no request, uses no receive, and precedes messages that were posted
 /// earlier.
 #[test]
 fn the_side_that_accepts_speaks_first() {
@@ -198,7 +199,7 @@ fn the_side_that_accepts_speaks_first() {
     }
 }
 
-/// MPA-70: without an RTR, what the accepting side posts waits for the other application's first message.
+/// MPA-70: without an RTR, the messages of the accepting side wait for the first message of the other application.
 #[test]
 fn without_rtr_the_side_that_connects_speaks_first() {
     let (mut simulation, server, client) = connected(&options());
@@ -214,8 +215,8 @@ fn without_rtr_the_side_that_connects_speaks_first() {
     assert!(wc.iter().all(|wc| wc.status == WcStatus::Success), "{wc:?}");
 }
 
-/// MPAE-23, 27, 28, 32, MPA-49, 62: the octets on the wire: flags of the Request, and the RTR as the first FPDU.
-/// MPAE-37.
+/// MPAE-23, 27, 28, 32, MPA-49, 62: checks the octets on the wire: the flags of the Request, and the RTR as the first
+/// FPDU. MPAE-37.
 #[test]
 fn the_octets_of_each_rtr() {
     const A: u32 = 0x8000_0000;
@@ -232,7 +233,7 @@ fn the_octets_of_each_rtr() {
     ] {
         let (mut simulation, end, raw) = with_raw(&options());
         let param = ConnParam { rtr: Some(choice), ird: 4, ord: 4, ..ConnParam::default() };
-        // A Send that was posted before there is a connection comes after the RTR.
+        // A Send that is posted before the connection exists follows the RTR.
         end.post(1, SendOp::Send, &[]);
         let (conn, request) = asked(&mut simulation, &end, &raw, &param);
         assert_eq!(request[16..20], [0x50, 2, 0, 4]);
@@ -257,9 +258,9 @@ fn the_octets_of_each_rtr() {
     assert!(refused.is_some_and(|words| words.contains("revision 2")));
 }
 
-/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. Its kinds are answered, and any of them is
-/// accepted. What the device posted before is sent only then. A Send RTR takes no receive.
-/// MPAE-32.
+/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. The device answers the peer's kinds of RTR, and accepts
+/// any of them. Messages that were posted at the device before are sent only after the RTR. A Send RTR takes no
+/// receive. MPAE-32.
 #[test]
 fn any_rtr_of_a_peer_is_taken() {
     for (sent, rtr) in [(WRITE, Rtr::Write), (READ, Rtr::Read), (SEND, Rtr::Send)] {
@@ -323,7 +324,7 @@ impl urnic_iwarp::Chunk for NoChunk {
     }
 }
 
-/// MPA-76: a peer that announces an RTR and sends none is given up. The application is told.
+/// MPA-76: the device gives up a peer that announces an RTR and sends none, and tells the application.
 #[test]
 fn an_rtr_that_does_not_come_ends_the_connection() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -344,9 +345,8 @@ fn an_rtr_that_does_not_come_ends_the_connection() {
     until(&mut simulation, "reset", || closed(&raw, conn) == Some(CloseReason::Reset));
 }
 
-/// ERR-5, MPAE-17, 29, 39: an accepting Reply whose terms we cannot meet is answered by one Terminate and a FIN.
-/// Nothing that was posted is sent, and the application is told that the terms were not met.
-/// MPAE-35.
+/// ERR-5, MPAE-17, 29, 39: the device answers an accepting Reply whose terms it cannot meet by one Terminate and a FIN.
+/// It sends no posted message, and tells the application that it could not meet the terms. MPAE-35.
 #[test]
 fn terms_that_cannot_be_met() {
     const A: u32 = 0x8000_0000;
@@ -374,7 +374,8 @@ fn terms_that_cannot_be_met() {
     }
 }
 
-/// ERR-5, MPAE-31: the queue pair is in the error state when the peer accepts: Terminate 20 05, then a FIN.
+/// ERR-5, MPAE-31: if the queue pair is in the error state when the peer accepts, the device sends a Terminate 20 05,
+/// then a FIN.
 #[test]
 fn a_queue_pair_that_fails_during_the_start_up() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -389,8 +390,9 @@ fn a_queue_pair_that_fails_during_the_start_up() {
     assert_eq!((said.len(), &said[20..24]), (TERMINATE, &[0x20, 5, 0, 0][..]));
 }
 
-/// MPAE-2, 6, 8, 9: a device that knows only revision 1 closes on an enhanced Request. The other tries again with
-/// revision 1, and both report that revision. In the other direction, revision 1 is understood at once.
+/// MPAE-2, 6, 8, 9: a device that knows only revision 1 closes the connection when it gets an enhanced Request. The
+/// other device tries again with revision 1, and both report revision 1. In the other direction, the device accepts
+/// revision 1 at once.
 #[test]
 fn a_peer_of_revision_1_is_met_with_revision_1() {
     for old in [0, 1] {
@@ -408,9 +410,8 @@ fn a_peer_of_revision_1_is_met_with_revision_1() {
     }
 }
 
-/// MPAE-1, 7, 8: what goes over the wire in that case. There is no second try if revision 2 is needed, if the peer
-/// has answered, or if it resets. The time limit covers both tries.
-/// MPAE-9.
+/// MPAE-1, 7, 8: checks the octets of the two tries on the wire. The device does not try again if it needs revision 2,
+/// if the peer has answered, or if the peer resets. The time limit covers both tries. MPAE-9.
 #[test]
 fn when_to_fall_back() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -446,13 +447,13 @@ fn when_to_fall_back() {
         pass(&mut simulation, Duration::from_secs(5));
         assert_eq!(raw.borrow().seen.accepted.len(), 1, "no second try");
     }
-    // The listener ended in between: the reason why the first try failed counts.
+    // The listener has ended between the two tries, so the device reports the reason why the first try failed.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().unlisten();
     raw.borrow_mut().close(conn);
     assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
-    // A queue pair that is dropped while its second connection is about to be made ends that connection.
+    // If a queue pair is dropped while the device is about to make its second connection, that connection ends.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().close(conn);
@@ -461,8 +462,8 @@ fn when_to_fall_back() {
     pass(&mut simulation, Duration::from_secs(20));
 }
 
-/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: a Reply of another format, or none: closed, no FPDU, and the application
-/// is told.
+/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: if the peer sends other octets than a Reply, or nothing, the device closes
+/// the connection, sends no FPDU, and tells the application.
 #[test]
 fn replies_that_are_none() {
     let request = Initiator::new(&Offer::default()).unwrap().1;
@@ -485,8 +486,8 @@ fn replies_that_are_none() {
     }
 }
 
-/// MPA-50, 67, 69, 91: an FPDU right after the accepting Reply, in the first possible segment, is received. One in
-/// the same segment as the Reply, which is a Responder's mistake, is received as well.
+/// MPA-50, 67, 69, 91: the device receives an FPDU that follows the accepting Reply in the first possible segment. It
+/// also receives an FPDU in the same segment as the Reply, although this is a Responder's mistake.
 #[test]
 fn the_first_fpdu_comes_at_once() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -510,8 +511,8 @@ fn the_first_fpdu_comes_at_once() {
     assert_eq!(end.next(&mut simulation).wr_id, 1);
 }
 
-/// MPA-70, 83, 92, ERR-1: a first FPDU with a bad CRC does not allow the Responder to send, not even a Terminate.
-/// Later, a bad CRC is answered by a Terminate before the FIN.
+/// MPA-70, 83, 92, ERR-1: a first FPDU with a bad CRC does not allow the Responder to send, not even a Terminate. Later
+/// in the connection, it answers a bad CRC by a Terminate before the FIN.
 #[test]
 fn a_bad_first_fpdu_is_answered_by_closing_alone() {
     for good in [false, true] {
@@ -543,7 +544,7 @@ fn a_bad_first_fpdu_is_answered_by_closing_alone() {
     }
 }
 
-/// MPA-72: a peer looks at the Reply and closes: an orderly end, and posted work is flushed.
+/// MPA-72: if a peer closes after the Reply, the connection ends without an error, and posted work is flushed.
 #[test]
 fn a_peer_that_closes_after_the_reply() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -562,8 +563,7 @@ fn a_peer_that_closes_after_the_reply() {
     assert_eq!(raw.borrow().heard(conn).len(), 24);
 }
 
-/// MPA-75, 76: a peer that sends its Request octet by octet is reset when its time is over, not later.
-/// MPA-60.
+/// MPA-75, 76: a peer that sends its Request octet by octet is reset as soon as its time is over. MPA-60.
 #[test]
 fn a_request_that_dribbles_is_cut_off() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -583,18 +583,18 @@ fn a_request_that_dribbles_is_cut_off() {
     let took = simulation.now() - started;
     assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(63), "{took:?}");
     assert!(end.events.poll().is_none());
-    // Its place among the start-ups is free again.
+    // The place of this peer among the start-ups is free again.
     let conn = raw_connection(&mut simulation, &raw);
     raw.borrow_mut().send(conn, &Initiator::new(&Offer::default()).unwrap().1);
     assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));
 }
 
-/// Peers that begin a start-up and do not continue cost little memory each. The device keeps no more of them than
-/// it has room for, and all memory comes back.
+/// Peers that begin a start-up and do not continue cost little memory each. The device keeps at most as many of them as
+/// its limit allows, and later frees all their memory.
 #[test]
 fn half_open_start_ups_are_bounded() {
     const ROOM: usize = 64;
-    // This is one in 128 of TCP's connections.
+    // The limit on start-ups is 1/128 of the limit on TCP connections.
     let tcp = TcpConfig { max_connections: 128 * ROOM as u32, ..TcpConfig::default() };
     let (mut simulation, end, raw) = with_raw(&Options { tcp, ..options() });
     let _listener = end.events.listen(PORT, 3).unwrap();
@@ -610,7 +610,7 @@ fn half_open_start_ups_are_bounded() {
         }
         pass(&mut simulation, Duration::from_secs(1));
         let left = conns.iter().filter(|conn| closed(&raw, **conn).is_none()).count();
-        // The memory of the device, and of the raw node itself.
+        // The memory that the device and the raw node have allocated.
         let cost = allocated::live() - before;
         pass(&mut simulation, Duration::from_secs(3000));
         assert!(conns.iter().all(|conn| closed(&raw, *conn).is_some()));
@@ -626,8 +626,8 @@ fn half_open_start_ups_are_bounded() {
     assert!(end.events.poll().is_none());
 }
 
-/// MPA-89: TCP repairs the segments of the start-up like all others. Whatever is lost, repeated or reordered, the
-/// connection is established, and the first messages arrive.
+/// MPA-89: TCP repairs the segments of the start-up like all other segments. Whatever the network loses, repeats or
+/// reorders, the connection is established, and the first messages arrive.
 #[test]
 fn a_start_up_over_a_bad_network() {
     for seed in 0..60 {

@@ -14,7 +14,7 @@ fn state_of(result: Result<()>) -> QpState {
     }
 }
 
-/// From the error state to idle, and through the whole life cycle again, at both ends.
+/// At both ends, queue pairs go from the error state to idle, and through their whole life cycle again.
 #[test]
 fn queue_pairs_can_be_used_again() {
     let (mut simulation, mut server, mut client) = connected(&options());
@@ -34,7 +34,7 @@ fn queue_pairs_can_be_used_again() {
         for end in [&server, &client] {
             end.end(&mut simulation);
             assert_eq!(end.qp.state(), QpState::Error);
-            // This is posted late, and flushed with the rest.
+            // This receive is posted late, and is flushed with the others.
             end.post_recv(3, &[]);
             end.qp.to_idle().unwrap();
             let ids: Vec<_> = end.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -50,8 +50,8 @@ fn queue_pairs_can_be_used_again() {
     works(&mut simulation, &server, &client);
 }
 
-/// An error is reported in the terminate state. The error state follows when the connection is gone, and idle on
-/// demand, without a trace of the Terminate.
+/// A queue pair reports an error in the terminate state. It goes to the error state when the connection is gone, and to
+/// idle when the program asks for it. In idle, it has forgotten the Terminate.
 #[test]
 fn an_error_leads_through_terminate_to_error_to_idle() {
     let (mut simulation, mut server, mut client) = connected(&options());
@@ -97,7 +97,8 @@ fn the_terminate_state_can_be_left_at_once() {
     client.end(&mut simulation);
 }
 
-/// Everything posted before is done, then an event reports it, then the connection ends.
+/// When a queue pair drains, all requests that were posted before complete, then an event reports this, then the
+/// connection ends.
 #[test]
 fn draining_tells_when_all_is_done() {
     let (mut simulation, server, client) = connected(&options());
@@ -126,7 +127,7 @@ fn draining_tells_when_all_is_done() {
     assert_eq!(state_of(client.qp.drain()), QpState::Error);
 }
 
-/// From idle to error, which flushes, and back.
+/// Queue pairs can go from idle to error, which flushes their work, and back to idle.
 #[test]
 fn idle_queue_pairs_flush_too() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -163,7 +164,7 @@ fn queries_tell_of_the_connection() {
     assert_eq!(client.qp.query().unwrap().connection, None);
 }
 
-/// All limits are reported, and enforced.
+/// The device reports all its limits, and enforces them.
 #[test]
 fn limits_are_true() {
     let simulation = Simulation::new(&options()).unwrap();

@@ -1,4 +1,4 @@
-//! How connections end, and that nothing is lost when they end well.
+//! The end of connections: a connection that ends without an error loses no data.
 
 mod common;
 
@@ -35,8 +35,7 @@ fn all(status: WcStatus) -> Vec<(u64, WcStatus)> {
     (0..SENDS).map(|i| (i, status)).collect()
 }
 
-/// DDP-43.
-/// MPA-78.
+/// DDP-43: data is sent before the FIN. MPA-78.
 #[test]
 fn disconnect_delivers_what_was_posted_before() {
     for seed in 0..20 {
@@ -54,7 +53,7 @@ fn disconnect_delivers_what_was_posted_before() {
     }
 }
 
-/// A completed Send arrives even if the queue pair is dropped right afterwards, with everything it had.
+/// A completed Send arrives even if the program drops the queue pair and all its objects right afterwards.
 #[test]
 fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     for seed in 0..20 {
@@ -92,7 +91,7 @@ fn a_dropped_queue_pair_is_silent() {
     assert_eq!(again.state(), QpState::Idle);
 }
 
-/// Both sides disconnect at once: one event each, and no error.
+/// If both sides disconnect at once, each gets one event, and no error.
 #[test]
 fn both_sides_may_disconnect_at_once() {
     let (mut simulation, server, client) = connected(&options());
@@ -118,13 +117,12 @@ fn the_passive_side_may_disconnect_before_anything_was_sent() {
     assert!(simulation.now() - before < Duration::from_secs(1));
 }
 
-/// A FIN in the middle of a message or FPDU is not a good end, and is reported as such.
-/// MPA-10, 78, 79.
+/// A FIN in the middle of a message or FPDU is reported as an error. MPA-10, 78, 79.
 #[test]
 fn a_message_that_is_cut_short_is_told() {
     use common::raw;
     use urnic_iwarp::startup::{Initiator, Offer};
-    // A Send of 8 octets, or the first FPDU of a longer one.
+    // A Send of 8 octets, or the first FPDU of a longer Send.
     let header = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
     let fpdu = |last: bool| {
         let mut fpdu = vec![0, 26];
@@ -164,7 +162,7 @@ fn a_message_that_is_cut_short_is_told() {
     }
 }
 
-/// A Read that was posted before completes before the connection ends.
+/// A Read that was posted before the disconnect completes before the connection ends.
 #[test]
 fn a_read_outlives_the_wish_to_disconnect() {
     let (mut simulation, server, client) = connected(&lossy(3));
@@ -197,7 +195,7 @@ fn the_other_side_is_flushed() {
     }
 }
 
-/// The peer's machine has vanished: keep-alive detects that, and everything is flushed.
+/// Keep-alive detects that the peer's machine has vanished, and all work is flushed.
 #[test]
 fn keep_alive_finds_a_peer_that_is_gone() {
     let keepalive =
@@ -208,7 +206,7 @@ fn keep_alive_finds_a_peer_that_is_gone() {
     for i in 0..3 {
         server.post_recv(i, &[]);
     }
-    // Until everything is acknowledged.
+    // Runs until all data is acknowledged.
     let quiet = simulation.now() + Duration::from_secs(1);
     assert!(!simulation.run(quiet, || false));
     let silence = Impairment { loss: 1.0, ..Impairment::default() };
@@ -221,7 +219,7 @@ fn keep_alive_finds_a_peer_that_is_gone() {
     drop(client);
 }
 
-/// The peer does not acknowledge data: the user timeout ends the connection, and outstanding Reads are flushed.
+/// If the peer does not acknowledge data, the user timeout ends the connection, and outstanding Reads are flushed.
 #[test]
 fn the_user_timeout_finds_a_peer_that_is_gone() {
     let tcp = TcpConfig { user_timeout: Some(Duration::from_secs(20)), ..TcpConfig::default() };
@@ -279,8 +277,8 @@ fn a_simulation_may_be_dropped_at_any_time() {
     }
 }
 
-/// An application that waits for the end of each connection is told of it even if the queue pair was dropped: at
-/// once, and once.
+/// If an application drops a queue pair, it still gets the event for the end of the connection, at once and once,
+/// because it may wait for this event.
 #[test]
 fn a_destroyed_queue_pair_takes_no_event_with_it() {
     for (seed, disconnects) in [(1, true), (2, false), (3, true), (4, false)] {
@@ -304,7 +302,7 @@ fn a_destroyed_queue_pair_takes_no_event_with_it() {
     }
 }
 
-/// A connection whose end was reported before is not reported again.
+/// If the end of a connection has been reported, dropping the queue pair raises no second event.
 #[test]
 fn the_end_of_a_connection_is_told_once() {
     let (mut simulation, server, client) = connected(&options());
@@ -318,10 +316,11 @@ fn the_end_of_a_connection_is_told_once() {
     }
 }
 
-/// Before the peer has answered, the queue pair is dropped or reused, or the connection request is withdrawn.
+/// The application is told if it drops or reuses the queue pair, or withdraws the connection request, before the peer
+/// has answered.
 #[test]
 fn an_attempt_that_is_given_up_is_told() {
-    // Before TCP's handshake is done, and while the Request waits for its answer.
+    // The attempt is given up before TCP's handshake is done, or while the Request waits for its answer.
     for asked in [false, true] {
         for way in ["drop", "idle", "disconnect"] {
             let mut simulation = Simulation::new(&options()).unwrap();
@@ -364,7 +363,7 @@ fn an_attempt_that_is_given_up_is_told() {
             };
             assert_eq!(*of, qpn, "{way}, {asked}");
             drop(request);
-            // Nothing is left of the attempt: this queue pair, or another, can connect.
+            // Nothing is left of the attempt, so that this queue pair, or another one, can connect.
             let qp = kept.unwrap_or_else(|| create_qp(&pd, &cq));
             drop(_listener);
             let mut client = End { qp, events, cq, pd, connection: None };
@@ -375,7 +374,8 @@ fn an_attempt_that_is_given_up_is_told() {
     }
 }
 
-/// Deeds are done by the device's clock, in order, and not after the device's end.
+/// Deeds (functions that the program hands to the device for a later time) run by the device's clock, in order, and not
+/// after the device's end.
 #[test]
 fn deeds_are_done_in_their_time() {
     use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Sends that find no receive and wait for one, over whole RNICs.
+//! Whole RNICs, and Sends that find no receive and wait for one.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// Connects with this many retries at either end.
+/// Connects two ends with `retries` retries at each.
 fn patient(retries: u8) -> (Simulation, End, End) {
     let mut simulation = Simulation::new(&options()).unwrap();
     let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
@@ -20,14 +20,14 @@ fn connect_patiently(simulation: &mut Simulation, server: &mut End, client: &mut
     connect_with(simulation, server, client, &param);
 }
 
-/// Returns how often a queue pair of the device has begun to wait.
+/// Returns how often the device's queue pairs have begun to wait.
 fn waits(device: &Device) -> u64 {
     let attributes = device.attributes().unwrap();
     let counter = attributes.counters.iter().find(|(name, _)| *name == "waited_for_receives");
     counter.expect("a counter").1
 }
 
-/// Runs until queue pairs of the node's device have begun to wait this often.
+/// Runs until the queue pairs of a node's device have begun to wait `count` times.
 fn until_it_waits(simulation: &mut Simulation, node: usize, count: u64) {
     let device = simulation.device(node);
     let limit = simulation.now() + LIMIT;
@@ -38,8 +38,8 @@ fn received(wc: &Wc, wr_id: u64, len: u32) {
     assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, len), "{wc:?}");
 }
 
-/// By default a Send waits without limit, and messages after it are served: Writes are placed, Reads answered, in
-/// either direction (DDP-50: what finds no buffer may be tried again).
+/// By default a Send waits without a time limit, and the target serves later messages in both directions: it places
+/// Writes and answers Reads (DDP-50: a message that finds no buffer may be tried again).
 #[test]
 fn a_send_waits_and_all_else_is_served() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
@@ -56,7 +56,7 @@ fn a_send_waits_and_all_else_is_served() {
         assert_eq!(client.next(&mut simulation).wr_id, wr_id);
     }
     assert_eq!(content(&sink), pattern(256, 5), "the Read behind the Send was answered");
-    // The target also reads, before it posts its receives.
+    // The target itself also posts a Read before its receives.
     let own = server.pd.alloc_mr(256, Access::LOCAL_WRITE).unwrap();
     server.post(5, SendOp::Read { addr: source.addr(), rkey: source.rkey() }, &[Sge::of(&own, 0, 256)]);
     assert_eq!(server.next(&mut simulation).wr_id, 5);
@@ -72,7 +72,8 @@ fn a_send_waits_and_all_else_is_served() {
     works(&mut simulation, &server, &client);
 }
 
-/// Each end obeys its own number of retries. Another test covers the side that accepts.
+/// Each end obeys its own number of retries. This test covers the side that connects, another test the side that
+/// accepts.
 #[test]
 fn the_side_that_connects_waits_as_long_as_it_says() {
     for (retries, ends) in [(0, true), (7, false)] {
@@ -101,7 +102,8 @@ fn the_side_that_connects_waits_as_long_as_it_says() {
     }
 }
 
-/// The limit is 100 ms for each retry, for each Send anew. Then the peer is told ERR-22 (DDP-49).
+/// A Send waits at most 100 ms for each retry. The limit starts anew for each Send. After this limit, the peer gets a
+/// Terminate with ERR-22 (DDP-49).
 #[test]
 fn err_22_when_the_retries_are_used_up() {
     let (mut simulation, server, client) = patient(6);
@@ -112,7 +114,7 @@ fn err_22_when_the_retries_are_used_up() {
         client.next(&mut simulation);
     }
     until_it_waits(&mut simulation, 0, 1);
-    // Two receives, each after most of the time.
+    // Two receives are posted, each when most of the time is over.
     for wr_id in 10..12 {
         simulation.wait(Duration::from_millis(400));
         assert_eq!(server.qp.state(), QpState::Rts);
@@ -126,8 +128,8 @@ fn err_22_when_the_retries_are_used_up() {
     assert_eq!(codes(client.qp.terminate().unwrap()), (1, 2, 2));
 }
 
-/// More data than a connection's room: the window shuts and opens again, and nothing is lost, however large the
-/// messages are.
+/// If the waiting data exceeds a connection's buffer, the window shuts and opens again. Nothing is lost, however large
+/// the messages are.
 #[test]
 fn what_does_not_fit_stays_with_the_peer() {
     for (messages, len) in [(40u64, 10_000usize), (3, 300_000)] {
@@ -178,7 +180,7 @@ fn a_shared_queue_serves_the_oldest_first() {
         clients.push(client);
     }
     let order = [2, 0, 3, 1];
-    // Of two Sends, the second may be sent when the first is already waiting.
+    // A client posts its second Send while its first one already waits.
     let mut sources = Vec::new();
     for (waits, at) in order.into_iter().enumerate() {
         let memory = clients[at].pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -200,17 +202,18 @@ fn a_shared_queue_serves_the_oldest_first() {
         assert!(served, "receive {wr_id} is used by nobody");
         who.unwrap()
     };
-    // Each keeps its turn until none of its messages wait.
+    // A queue pair keeps its turn until none of its messages waits.
     let turns: Vec<usize> = (0..8).map(|wr_id| turn(&mut simulation, wr_id)).collect();
     if device.attributes().unwrap().engines == 1 {
         assert_eq!(turns, [2, 2, 0, 0, 3, 3, 1, 1]);
     } else {
-        // Engines take turns, and none is forgotten.
+        // With several engines, only the order within an engine is fixed, but every queue pair gets its turn.
         let mut all = turns;
         all.sort_unstable();
         assert_eq!(all, [0, 0, 1, 1, 2, 2, 3, 3]);
     }
-    // A queue pair that is destroyed while it waits does not hinder others, and a list of receives serves several.
+    // A queue pair that is destroyed while it waits does not hinder others. A list of receives serves several queue
+    // pairs.
     for at in [1, 2] {
         clients[at].post(9, SendOp::Send, &[]);
     }
@@ -223,7 +226,8 @@ fn a_shared_queue_serves_the_oldest_first() {
     received(&servers[1].next(&mut simulation), 0, 0);
 }
 
-/// A disconnect discards what waits. The peer's own work after it is still served, and both ends close in order.
+/// A disconnect discards the messages that wait. The peer's work behind them is still served, and both ends close
+/// without an error.
 #[test]
 fn a_disconnect_discards_what_waits() {
     for full in [false, true] {
@@ -235,14 +239,14 @@ fn a_disconnect_discards_what_waits() {
         server.disconnect();
         let ends = [client.end(&mut simulation), server.end(&mut simulation)];
         let expected = [DisconnectReason::Peer, DisconnectReason::Local];
-        // If the transport has not taken all of the peer's data, it will never be received (ERR-46).
+        // Data of the peer that the transport has not taken is never received (ERR-46).
         let cut_off = [DisconnectReason::TerminateSent, DisconnectReason::TerminateReceived];
         assert!(ends == expected || full && ends == cut_off, "{ends:?}");
         assert!(server.completions().is_empty());
     }
 }
 
-/// The peer has sent everything and leaves: its FIN waits behind its Sends.
+/// If the peer closes after its Sends, its FIN waits behind them.
 #[test]
 fn the_peers_end_waits_behind_its_sends() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
@@ -264,8 +268,8 @@ fn the_peers_end_waits_behind_its_sends() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
 }
 
-/// The receives for which the peer's last Sends wait are never posted: that is a message cut short, and no receive
-/// is used up.
+/// If the receives for which the peer's last Sends wait are never posted, the connection ends with truncated messages,
+/// and no receive is used up.
 #[test]
 fn the_end_of_the_peer_discards_what_waits() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
@@ -279,7 +283,7 @@ fn the_end_of_the_peer_discards_what_waits() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Flushed));
 }
 
-/// A queue pair that ends by itself while the peer's window is shut tells the peer.
+/// A queue pair that ends while its receive window is shut tells the peer.
 #[test]
 fn a_full_room_keeps_no_end_from_the_peer() {
     for destroyed in [false, true] {
@@ -299,7 +303,7 @@ fn a_full_room_keeps_no_end_from_the_peer() {
     }
 }
 
-/// A Send with Invalidate after which the peer continues, and Immediate Data with its Write.
+/// Checks a waiting Send with Invalidate, after which the peer continues, and waiting Immediate Data with its Write.
 #[test]
 fn what_waits_is_delivered_as_what_does_not() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);

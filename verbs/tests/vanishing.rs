@@ -1,6 +1,5 @@
-//! Memory that is unmapped at the moment its deregistration has returned, whatever was under way: the device must
-//! not touch it any more. A touch is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which
-//! case.
+//! Memory that is unmapped as soon as its deregistration has returned, whatever is under way. The device must no longer
+//! access it. An access is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which case.
 
 mod common;
 
@@ -10,7 +9,8 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation};
 use urnic::*;
 
-/// Octets of a region. All of them are several windows' worth, so that work is under way for a while.
+/// Octets of a region. All regions together are several times as large as a window, so that work is under way for a
+/// while.
 const LEN: usize = 64 << 10;
 const MESSAGE: u32 = 20_000;
 const ALL: Access =
@@ -19,15 +19,15 @@ const ALL: Access =
 /// The use of an end's region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
-    /// Source of Writes and Sends, whose payload a port may have been lent.
+    /// The source of Writes and Sends; a port may have been lent this payload.
     Payload,
-    /// Source of the peer's Reads: Responses that are being generated.
+    /// The source of the peer's Reads, of which Responses are generated.
     Source,
-    /// Target of the peer's Writes and Atomics, by its own key and by a window's.
+    /// The target of the peer's Writes and Atomics, by its own key and by a window's key.
     Target,
-    /// Sink of the Responses to this end's Reads and Atomics.
+    /// The sink of this end's Reads and Atomics.
     Sink,
-    /// Memory of the pieces of receives.
+    /// The memory of the receives.
     Inbox,
 }
 
@@ -38,7 +38,7 @@ const USES: [Use; 5] = [Use::Payload, Use::Source, Use::Target, Use::Sink, Use::
 enum Way {
     Dropped,
     Deregistered,
-    /// The region gets other memory.
+    /// The region moves to other memory.
     Elsewhere,
 }
 
@@ -62,14 +62,14 @@ impl Memory {
         self.regions[usage as usize].as_ref().unwrap()
     }
 
-    /// Gives back the memory of one use, and takes it away at once.
+    /// Deregisters the memory of one use, and makes it inaccessible at once.
     fn vanish(&mut self, usage: Use, way: Way) {
         let mut region = self.regions[usage as usize].take().unwrap();
         match way {
             Way::Dropped => drop(region),
             Way::Deregistered => {
                 if let Err((region, error)) = region.deregister() {
-                    // Then the window must be dropped first.
+                    // In this case the window must be dropped first.
                     assert!(matches!(error, Error::WindowsBound(1)) && usage == Use::Target, "{error}");
                     self.window = None;
                     region.deregister().unwrap();
@@ -142,14 +142,14 @@ fn bind(simulation: &mut Simulation, end: &End, memory: &mut Memory) -> u32 {
     rkey
 }
 
-/// What happened at the chosen moments.
+/// Numbers of events at the moments at which memory vanished.
 #[derive(Debug, Default)]
 struct Met {
-    /// Work was done, and work was left.
+    /// Number of cases in which some work was done and some was left.
     midway: u32,
-    /// Something was sent again afterwards.
+    /// Number of cases in which data was sent again afterwards.
     retransmitting: u32,
-    /// Whether the connection survived, or ended.
+    /// Numbers of cases in which the connection survived, and in which it ended.
     survived: u32,
     ended: u32,
 }
@@ -159,8 +159,8 @@ fn retransmitted(simulation: &Simulation, device: usize) -> u64 {
     counters.iter().find(|(name, _)| *name == "tcp_retransmitted").map_or(0, |c| c.1)
 }
 
-/// After `steps` of traffic in both directions, the end `whose` loses the memory of `lost`. The simulation then
-/// runs for as long as anything is sent again.
+/// Runs `steps` steps of traffic in both directions, then takes the memory of `lost` away from the end `whose`. Then
+/// runs the simulation for as long as data is sent again.
 fn lose(options: &Options, steps: u32, whose: usize, lost: &[Use], way: Way, met: &mut Met) {
     let (mut simulation, server, client) = connected(options);
     works(&mut simulation, &server, &client);
@@ -190,7 +190,7 @@ fn lose(options: &Options, steps: u32, whose: usize, lost: &[Use], way: Way, met
     }
     let completed = done + ends.iter().map(|end| end.completions().len()).sum::<usize>();
     assert_eq!(completed, 48, "each request completes once");
-    // The devices serve other connections.
+    // The devices still serve other connections.
     let mut next = [0, 1].map(|i| End::new(&simulation.device(i)));
     let [server, client] = &mut next;
     connect(&mut simulation, server, client);
@@ -224,13 +224,13 @@ fn lose_everything_at_every_moment(network: &str, lends_from: usize) {
     assert!(met.midway > 200 && met.retransmitting > 150 && met.survived > 200 && met.ended > 200, "{met:?}");
 }
 
-/// SEC-7: the payload is copied when it is sent.
+/// SEC-7, for a port that copies payload when it is sent.
 #[test]
 fn what_is_copied_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", usize::MAX);
 }
 
-/// SEC-7: TCP has the payload itself, and sends it again until it is acknowledged.
+/// SEC-7, for a port that is lent the payload: TCP sends the payload again until it is acknowledged.
 #[test]
 fn what_is_lent_is_not_touched_any_more() {
     lose_everything_at_every_moment("delay=20us,loss=0.03", 1000);

@@ -1,11 +1,11 @@
-//! Measures urnic, the raw link and the kernel's peers; `scripts/bench` runs it.
+//! Measures urnic, the raw link, and programs on the kernel's sockets; `scripts/bench` runs it.
 
 use std::{fs, io, net::SocketAddrV4, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 use urnic_bench::compare::{self, html, kernel, kernel::Game};
 
-/// Measures urnic, the raw link and the kernel's peers.
+/// Measures urnic, the raw link, and programs on the kernel's sockets.
 #[derive(Parser)]
 #[command(name = "urnic-bench")]
 struct Cli {
@@ -24,9 +24,9 @@ enum What {
         #[arg(long, value_name = "DIR", default_value = "target/bench")]
         out: PathBuf,
     },
-    /// Run the end of a ping-pong that answers
+    /// Run the answering end of a ping-pong
     KernelServer(GameArgs),
-    /// Run the end of a ping-pong that measures; print one JSON object
+    /// Run the measuring end of a ping-pong; print one JSON object
     KernelClient {
         #[command(flatten)]
         game: GameArgs,

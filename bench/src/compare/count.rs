@@ -1,17 +1,17 @@
-//! Counts the instructions per segment of urnic's TCP and of smoltcp's, by callgrind: results that do not depend on
-//! the machine's other load. `tcp/examples/bulk.rs` contains the code that is counted.
+//! Counts the instructions per segment of urnic's TCP and of smoltcp's, by callgrind. These results do not depend on
+//! other load on the machine. The counted program is `tcp/examples/bulk.rs`.
 
 use std::{path::Path, process::Command};
 
 use super::lab::Words;
 use super::results::{Measurement, Quantity, Sample, who};
 
-/// Octets of data in one segment of that program.
+/// Octets of data in one segment of the counted program.
 pub const SEGMENT: u64 = 1448;
 /// Segments of the shorter run; the longer one has twice as many.
 const SEGMENTS: u64 = 4096;
 
-/// The counted programs: stack and direction, as arguments of the program.
+/// What is counted: the name in the report, and the program's arguments for the stack and the direction.
 const COUNTED: [(&str, &str, &str); 6] = [
     (who::COUNT_RECEIVE, "urnic", "receive"),
     (who::COUNT_RECEIVE_COPYING, "urnic-copying", "receive"),
@@ -21,14 +21,14 @@ const COUNTED: [(&str, &str, &str); 6] = [
     (who::COUNT_SEND_SMOLTCP, "smoltcp", "send"),
 ];
 
-/// Counts all of them with `program`, the example `bulk`.
+/// Counts all of [`COUNTED`] by running `program`, the example `bulk`.
 ///
 /// # Errors
 /// The program or valgrind is missing, or fails.
 pub fn measure(program: &Path) -> Words<Vec<Measurement>> {
     let measured = COUNTED.iter().map(|&(who, stack, direction)| {
         let count = |segments| count(program, stack, direction, segments);
-        // The difference of a long and a short run, because the cost of starting up is in both.
+        // The difference of a long and a short run leaves out the cost of starting up, which both have.
         let value = (count(2 * SEGMENTS)? - count(SEGMENTS)?) / SEGMENTS as f64;
         let mut measurement = Measurement::new(who, Quantity::Instructions, SEGMENT);
         measurement.add(Sample { run: 1, value, rtt_us: None, rtt_cdf: None });

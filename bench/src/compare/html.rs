@@ -93,7 +93,8 @@ fn table(head: &[&str], left: usize, rows: impl Iterator<Item = Vec<String>>) ->
 fn latency_plot(results: &Results) -> String {
     let series: Vec<Series> = of(results, Quantity::Latency)
         .map(|m| {
-            // The tail above 99.9 % would make the rest narrow; the table has the maximum.
+            // The plot leaves out the tail above 99.9 %, which would make the rest narrow. The table contains the
+            // maximum.
             let points = m.cdf().into_iter().filter(|p| p[1] <= 0.999).collect();
             Series { name: &m.who, class: class_of(&m.who), points, marks: false }
         })

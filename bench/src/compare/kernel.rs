@@ -1,4 +1,4 @@
-//! Ping-pong over the kernel's TCP and UDP: one small message each way, both ends spinning or both ends sleeping.
+//! Ping-pong over the kernel's TCP and UDP: one small message each way, between two ends that both spin or both sleep.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -131,7 +131,7 @@ impl Socket {
 /// Echoes every message until the client is done.
 ///
 /// # Errors
-/// Those of the sockets, and silence of ten seconds.
+/// A socket failed, or no message arrived for ten seconds.
 pub fn serve(game: &Game) -> io::Result<()> {
     let mut message = vec![0; game.size];
     let mut socket = match game.protocol {
@@ -152,10 +152,10 @@ pub fn serve(game: &Game) -> io::Result<()> {
     Ok(())
 }
 
-/// Plays for `time`; the first tenth of it is not counted.
+/// Plays for `time`, and does not count the round trips of its first tenth.
 ///
 /// # Errors
-/// Those of the sockets, a server that does not appear, and a lost message.
+/// A socket failed, the server did not appear, or a message was lost.
 pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
     let mut socket = connect(game)?;
     let (mut ping, mut pong) = (vec![0; game.size], vec![0; game.size]);
@@ -172,7 +172,8 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
             if !socket.receive(&mut pong, game.wait)? {
                 return Err(ErrorKind::ConnectionReset.into());
             }
-            // Older answers may arrive: to messages sent twice while the server was starting.
+            // Answers to older messages may arrive, because the client repeats its first message while the server
+            // starts.
             if pong == ping {
                 break;
             }
@@ -189,7 +190,7 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
     Rounds::of(&histogram)
 }
 
-/// Connects, as soon as the server is there.
+/// Connects as soon as the server listens.
 fn connect(game: &Game) -> io::Result<Socket> {
     let start = Instant::now();
     let absent = |e: &io::Error| {

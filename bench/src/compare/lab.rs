@@ -1,6 +1,7 @@
 //! Two network namespaces joined by a virtual cable, and programs in them.
 //!
-//! The namespaces have no names, so they end with the process that made them and its children, however these end.
+//! The namespaces have no names, so the kernel removes them when the process that made them and its children have
+//! ended.
 
 use std::{
     fs::File,
@@ -15,7 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::perf::process::die_with_us;
 
-/// Time limit of a program. A bound, not a measurement: all end after about two seconds.
+/// Time limit of a program, generous because each ends after about two seconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A result whose error is a description.
@@ -30,7 +31,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts the program without the environment's settings of urnic, because the defaults are measured.
+    /// Starts the program without urnic's settings from the environment, because the defaults are measured.
     pub fn start(mut command: Command) -> Words<Self> {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_"))
         {
@@ -96,7 +97,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Harmless if it has ended already.
+        // Both calls are harmless if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -108,7 +109,7 @@ fn error_of(stdout: &str) -> String {
     json["error"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A network namespace, and the one to return to.
+/// A network namespace, and the namespace to return to.
 struct Namespace {
     file: File,
     home: File,
@@ -194,7 +195,7 @@ impl Lab {
         self.start(side, words(line))?.output().map_err(|why| format!("`{line}`: {why}"))
     }
 
-    /// Sets whether the kernel may pass segments of 64 KiB over the cable without ever cutting them.
+    /// Sets whether the kernel may pass segments of 64 KiB over the cable without cutting them into frames.
     pub fn set_segmentation_offload(&self, on: bool) -> Words<()> {
         let on = if on { "on" } else { "off" };
         for side in [Side::A, Side::B] {

@@ -46,7 +46,7 @@ fn jiffies() -> (u64, u64) {
     let first = stat.lines().next().unwrap_or_default();
     let fields: Vec<u64> = first.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
     let all = fields.iter().sum();
-    // Idle time, and time waiting for input or output.
+    // The fields of the idle time and of the time waiting for input or output.
     let idle: u64 = fields.iter().skip(3).take(2).sum();
     (all - idle, all)
 }

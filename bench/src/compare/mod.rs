@@ -1,8 +1,9 @@
-//! Measures urnic (also under other projects' programs), the raw link below it, and the kernel's peers, in turns in
-//! one run; used by `scripts/bench`. In the end it counts the instructions of TCP, urnic's and smoltcp's.
+//! Measures urnic (also under other projects' programs), the raw link below it, and comparable programs on the kernel's
+//! sockets, alternately in one run. At the end, counts the instructions of urnic's TCP and of smoltcp's.
+//! `scripts/bench` uses this module.
 //!
-//! Never more than two ends poll at a time, each pinned to a core of its own. Every run goes through all
-//! measurements, so that other load on the machine affects all of them.
+//! At most two ends poll at a time, each pinned to its own core. Every run goes through all measurements, so that other
+//! load on the machine affects all of them.
 
 pub mod count;
 pub mod html;
@@ -34,7 +35,7 @@ pub struct Options {
     pub quick: bool,
     /// The `urnic` command.
     pub urnic: PathBuf,
-    /// This program, for the ends of a ping-pong over the kernel.
+    /// This program, which also runs as the ends of a ping-pong over the kernel's sockets.
     pub own: PathBuf,
     /// The program whose instructions [`count`] counts.
     pub bulk: PathBuf,
@@ -58,13 +59,13 @@ enum Tool {
     Pair(&'static str),
     /// `urnic perf server` and `client` on the cable, with this operation.
     Nodes(&'static str),
-    /// [`kernel`].
+    /// The ping-pong of the module [`kernel`].
     Kernel(Protocol, Wait),
     /// iperf3, with or without segmentation offload.
     Iperf { offload: bool },
     /// A program of perftest under `urnic run`, over virtio/vhost or on the cable.
     Perftest { program: &'static str, cable: bool },
-    /// libfabric's provider for TCP.
+    /// `fi_pingpong` over libfabric's provider for TCP.
     FiPingpong,
     /// sockperf over kernel TCP.
     Sockperf,
@@ -197,7 +198,7 @@ pub fn run(options: &Options) -> Results {
         others_percent.push(machine::busy_percent(Duration::from_millis(500)));
         for (step, measurement) in steps.iter().zip(&mut measurements) {
             bar.set_message(format!("run {run} of {runs}: {}, {} B", step.who, step.size));
-            // Repeated once if it fails, because other load may be the reason.
+            // A measurement that fails is repeated once, because other load may have caused the failure.
             match bench.measure(step).or_else(|_| bench.measure(step)) {
                 Ok(sample) => measurement.add(Sample { run, ..sample }),
                 Err(why) => bench
@@ -320,7 +321,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs both ends of perftest, each on urnic and on a core of its own.
+    /// Runs both ends of perftest on urnic, each on its own core.
     fn perftest(&self, program: &str, cable: bool, step: &Step) -> Words<Sample> {
         let folder = tempfile::tempdir().map_err(|e| format!("a folder: {e}"))?;
         let line = stock::perftest(program, step.quantity, step.size);
@@ -381,7 +382,7 @@ impl Bench<'_> {
 
     fn iperf(&self, offload: bool, size: u64) -> Words<Sample> {
         let lab = self.lab()?;
-        // Without ethtool the default stays, which is on.
+        // Without ethtool, the offload keeps its default, which is on.
         lab.set_segmentation_offload(offload).or_else(|why| if offload { Ok(()) } else { Err(why) })?;
         let measured = self.iperf_once(lab, size);
         // The ping-pongs use the kernel's default.
@@ -395,8 +396,8 @@ impl Bench<'_> {
         let server = lab.start(Side::A, words(&format!("iperf3 -s -1 -B {address}")))?;
         let client = format!("iperf3 -c {address} -t 1 -l {size} -A {b},{a} -J");
         let said = once_it_listens(|| lab.start(Side::B, words(&client))?.output())?;
-        // The client's report contains the receiver's numbers. The server may never end after small messages (iperf3
-        // 3.12), so this does not wait for it.
+        // The client's report contains the receiver's numbers, so there is no need to wait for the server, which may
+        // never end after small messages (iperf3 3.12).
         drop(server);
         let json: serde_json::Value = serde_json::from_str(&said).map_err(|e| format!("iperf3: {e}"))?;
         let bits = json["end"]["sum_received"]["bits_per_second"].as_f64();
@@ -405,7 +406,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns the client's output, once its server listens, which takes a moment.
+/// Returns the client's output. Runs the client again if its connection is refused, because the server may not listen
+/// yet.
 fn once_it_listens(client: impl Fn() -> Words<String>) -> Words<String> {
     let start = Instant::now();
     loop {

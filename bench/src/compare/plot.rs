@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 /// A line.
 pub struct Series<'a> {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub name: &'a str,
-    /// The classes of its line.
+    /// The CSS classes of the line.
     pub class: &'a str,
-    /// Its points, by x. A single point is drawn as a horizontal line across the plot.
+    /// The points, ordered by x. A single point is drawn as a horizontal line across the plot.
     pub points: Vec<[f64; 2]>,
     /// Whether points are marked.
     pub marks: bool,
@@ -18,7 +18,7 @@ pub struct Series<'a> {
 pub struct Axis<'a> {
     /// The quantity, with its unit.
     pub title: &'a str,
-    /// The values at its ends.
+    /// The values at the two ends.
     pub range: [f64; 2],
     /// Whether the axis is logarithmic.
     pub log: bool,
@@ -45,7 +45,7 @@ impl Axis<'_> {
     }
 }
 
-/// Makes an axis with powers of ten, twice and five times these, within and just around the range of values.
+/// Makes an axis whose ticks are 1, 2 and 5 times the powers of ten, within the range of values and just around it.
 pub fn log_axis<'a>(title: &'a str, values: impl Iterator<Item = f64> + Clone, unit: &str) -> Axis<'a> {
     let positive = values.filter(|v| *v > 0.0);
     let low = positive.clone().reduce(f64::min).unwrap_or(1.0);

@@ -21,7 +21,7 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Returns its unit.
+    /// Returns the unit of the quantity.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Latency => "us",
@@ -37,12 +37,12 @@ impl Quantity {
 pub struct Sample {
     /// The number of the run, from 1.
     pub run: usize,
-    /// The value; for a latency the run's median.
+    /// The value; for a latency, the median of the run.
     pub value: f64,
-    /// Percentiles of a latency.
+    /// Percentiles of a latency, in microseconds; `None` for other quantities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
-    /// Distribution of a latency: microseconds, and the share that took no longer.
+    /// Distribution of a latency: pairs of microseconds and the share of round trips that took no longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
 }
@@ -60,10 +60,10 @@ pub struct Measurement {
     pub size: u64,
     /// The median of the samples.
     pub median: Option<f64>,
-    /// The median of the runs for each percentile.
+    /// Each percentile of a latency, as the median of the runs; `None` for other quantities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
-    /// One for each run.
+    /// The samples, one for each run.
     pub samples: Vec<Sample>,
 }
 
@@ -86,7 +86,7 @@ impl Measurement {
         }
     }
 
-    /// Returns the distribution: the median of the runs for each share.
+    /// Returns the distribution of a latency: for each share of round trips, the median of the runs.
     pub fn cdf(&self) -> Vec<[f64; 2]> {
         let mut by_share: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for [us, share] in self.samples.iter().flat_map(|s| &s.rtt_cdf).flatten() {
@@ -103,7 +103,8 @@ impl Measurement {
     }
 }
 
-/// Returns the median; of an even number of values the lower one of the middle two, because that one was measured.
+/// Returns the median. For an even number of values, returns the lower of the middle two, because their mean was not
+/// measured.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -152,7 +153,7 @@ pub struct Verdict {
 /// A measurement that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Its name.
+    /// Name of the measurement.
     pub what: String,
     /// The reason.
     pub why: String,
@@ -179,7 +180,7 @@ pub struct Results {
     pub others_percent: Vec<f64>,
     /// The goals.
     pub verdicts: Vec<Verdict>,
-    /// The missing measurements.
+    /// The measurements that are missing.
     pub left_out: Vec<LeftOut>,
     /// The measurements.
     pub measurements: Vec<Measurement>,
@@ -195,7 +196,7 @@ pub mod who {
     pub const VIRTIO_READ: &str = "urnic Read, virtio/vhost";
     /// Send.
     pub const VIRTIO_SEND: &str = "urnic Send, virtio/vhost";
-    /// RDMA Write over the virtual cable that the kernel's peers use.
+    /// RDMA Write over the virtual cable, which the programs on the kernel's sockets also use.
     pub const VETH_WRITE: &str = "urnic Write, af_packet/veth";
     /// Kernel TCP, both ends spinning.
     pub const TCP_SPIN: &str = "kernel TCP, spinning, veth";

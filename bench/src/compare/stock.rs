@@ -1,5 +1,5 @@
-//! Other projects' programs: perftest on urnic, and for comparison, over the kernel's TCP, libfabric's `fi_pingpong`
-//! and sockperf. Makes their command lines, and parses their output.
+//! Other projects' programs: perftest on urnic, and for comparison libfabric's `fi_pingpong` and sockperf over the
+//! kernel's TCP. This module makes their command lines and parses their output.
 
 use super::{
     lab::Words,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::perf::Latency;
 
-/// The smallest message of sockperf, in bytes, because a message contains its header.
+/// The smallest message of sockperf, in bytes: every message contains a header of this length.
 pub const SOCKPERF_LEAST: u64 = 14;
 /// Round trips of a latency measurement.
 const ROUNDS: u32 = 20_000;
@@ -16,19 +16,19 @@ const ROUNDS: u32 = 20_000;
 pub fn perftest(program: &str, quantity: Quantity, size: u64) -> String {
     let rounds = match quantity {
         Quantity::Latency => ROUNDS,
-        // Half a gigabyte, within limits on the number of messages.
+        // As many messages as half a gigabyte contains, within limits.
         _ => ((512 << 20) / size).clamp(1_000, 500_000) as u32,
     };
     format!("{program} -R -F --report_gbits -s {size} -n {rounds}")
 }
 
-/// Returns the command line of `fi_pingpong`, the same at both ends: libfabric's provider for TCP, connected
+/// Returns the command line of `fi_pingpong`, the same at both ends. It uses libfabric's provider for TCP and connected
 /// endpoints.
 pub fn fi_pingpong(size: u64) -> String {
     format!("fi_pingpong -p tcp -e msg -I {ROUNDS} -S {size}")
 }
 
-/// Returns the command line of sockperf with both ends spinning, and with the server's address.
+/// Returns the command line of one end of sockperf, which spins. `address` is the server's.
 pub fn sockperf(end: &str, address: &str) -> String {
     format!("sockperf {end} --tcp --nonblocked -i {address} -p 11111")
 }
@@ -43,7 +43,7 @@ fn row(said: &str, size: u64, count: usize) -> Words<Vec<f64>> {
 }
 
 /// Parses the output of a program of perftest. Latency programs report half the round trip for Sends and Writes, and
-/// all of it for Reads and Atomics.
+/// the whole round trip for Reads and Atomics.
 pub fn of_perftest(said: &str, program: &str, quantity: Quantity, size: u64) -> Words<Sample> {
     let one_way = program.starts_with("ib_send") || program.starts_with("ib_write");
     match quantity {

@@ -1,4 +1,4 @@
-//! The client: the end that decides what is measured, and measures it.
+//! The client: the end that chooses the measurement and makes it.
 
 use std::{
     collections::HashMap,
@@ -25,13 +25,13 @@ use super::{
 /// Time that a server has to appear.
 const SERVER_APPEARS: Duration = Duration::from_secs(15);
 
-/// Connections being set up at once.
+/// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Octets of memory for messages at one end, where their number can be chosen.
+/// Octets of memory for messages at one end, in modes in which the number of messages can be chosen.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
-/// Connects to the server and measures. `bar`: show progress, if stderr is a terminal.
+/// Connects to the server and measures. If `bar` is set and stderr is a terminal, shows the progress.
 ///
 /// # Errors
 /// [`PerfError`]: the options contradict each other, the server cannot be reached or refuses, an operation failed, or
@@ -63,7 +63,7 @@ pub fn run_client(
     Ok(PerfReport::of(config, &session, engines, &all))
 }
 
-/// Measures in one thread, with a session of its own.
+/// Measures in one thread, which has its own session.
 fn measure_thread(
     device: &Device,
     config: &Config,
@@ -81,7 +81,7 @@ fn measure_thread(
     let extent = Extent::new(options.amount, bar);
     let measured = measure(&mut end, config, server, extent, crew);
     if let Err(error) = &measured {
-        // Best effort: the connection may be what failed.
+        // Best effort, because the connection itself may have failed.
         let _ = end.send_control(&Control::Failed(error.to_string()));
     }
     // Fails if the server disconnected first.
@@ -118,7 +118,8 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         size: options.size as u64,
         lanes,
         window: 1,
-        // A ping-pong uses one slot for each direction; a verified Read uses one while the other is refilled.
+        // A ping-pong uses one slot for each direction. A verified Read uses one slot while the server refills the
+        // other.
         slots: 2,
         credit: 2,
         wait: options.wait.unwrap_or(match progress {
@@ -131,7 +132,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         thread: 0,
     };
     if options.mode != Mode::Lat {
-        // Enough to keep a link busy, and few enough to fit a cache.
+        // Enough messages to keep a link busy, and few enough to fit a cache.
         let most = if options.mode == Mode::Rate { 256 } else { 128 };
         let by_size = (SLOTS_TOTAL / session.stride()).clamp(4, most);
         let usual = (by_size as u32 / lanes).max(4);

@@ -1,4 +1,4 @@
-//! The threads of one end: they share its device, and each has a session of its own.
+//! The threads of one end. They share its device, and each has its own session.
 
 use std::{
     panic,
@@ -24,12 +24,12 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// Runs `first` on the calling thread, and `other` on each of the other threads, which are numbered from 1.
-    /// Thread `i` is pinned to core `i` of `cores`, counting on from the first core after the last; without cores the
-    /// threads are not pinned. Returns the results of all threads, by number.
+    /// Runs `first` on the calling thread, and `other` on each of the other threads, which are numbered from 1. Thread
+    /// `i` is pinned to core `i` of `cores`; if there are more threads than cores, the cores are used again from the
+    /// first. If `cores` is empty, the threads are not pinned. Returns the results of all threads, by number.
     ///
     /// # Errors
-    /// The error of a thread; of several errors, one that was not caused by another thread's.
+    /// The error of a thread. If several threads failed, an error that was not caused by another thread's failure.
     pub(super) fn run<R: Send>(
         threads: u32,
         cores: &[usize],
@@ -68,7 +68,7 @@ impl Crew {
         why.map_or(Ok(made), Err)
     }
 
-    /// Notes an error, for the other threads.
+    /// Notes for the other threads whether this thread has failed.
     fn note<R>(&self, result: Result<R, PerfError>) -> Result<R, PerfError> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
@@ -81,7 +81,7 @@ impl Crew {
         if self.failed.load(Ordering::Acquire) { Err(PerfError::OtherThread) } else { Ok(()) }
     }
 
-    /// Waits until all threads have called this, and meanwhile drives the caller's end.
+    /// Waits until all threads have called this function, and drives the caller's end meanwhile.
     pub(super) fn await_all(&self, end: &mut End) -> Result<(), PerfError> {
         self.ready.fetch_add(1, Ordering::AcqRel);
         let deadline = Instant::now() + OTHERS_READY;

@@ -20,10 +20,10 @@ use super::{
 /// Time without any event after which an end gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Completions that are taken at once.
+/// Maximum number of completions that one poll takes.
 const BATCH: usize = 32;
 
-/// Control messages that can be in flight in one direction.
+/// Maximum number of control messages in flight in one direction.
 const CONTROLS: u32 = 4;
 
 const NOTE_LEN: u32 = size_of::<Note>() as u32;
@@ -43,7 +43,8 @@ pub(super) struct Completions {
     found: [Wc; BATCH],
     quiet: u32,
     quiet_since: Option<Instant>,
-    /// Whether waiting has no time limit: one-sided operations, for example, complete nothing at this end.
+    /// Whether waiting has no time limit, because this end may rightly see no completion: for example, one-sided
+    /// operations complete nothing at their target.
     pub(super) endless: bool,
 }
 
@@ -58,7 +59,7 @@ impl Completions {
         Ok(Self { cq, channel, found: [Wc::default(); BATCH], quiet: 0, quiet_since: None, endless: false })
     }
 
-    /// Takes completions and drives the engine. Returns their places in the batch, for [`Self::get`].
+    /// Drives the engine and takes completions. Returns the places of the completions in the batch, for [`Self::get`].
     #[inline]
     pub(super) fn poll(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
         let n = self.cq.poll(&mut self.found);
@@ -99,7 +100,8 @@ impl Completions {
         Ok(found)
     }
 
-    /// Restarts the time limit: something other than a completion shows that the other end is alive.
+    /// Restarts the time limit, for a caller that knows from something other than a completion that the other end is
+    /// alive.
     #[inline]
     pub(super) fn alive(&mut self) {
         self.quiet_since = None;
@@ -114,10 +116,10 @@ impl Completions {
     }
 }
 
-/// A queue pair that messages are measured on.
+/// A lane: a queue pair that carries measured messages or the load beside them.
 pub(super) struct Lane {
     pub(super) qp: Qp,
-    /// The other end's slots of this lane.
+    /// Location of the other end's slots for this lane.
     pub(super) peer: Target,
 }
 
@@ -135,10 +137,10 @@ pub(super) struct End {
     notes: Mr,
     /// The connection that opened the session.
     pub(super) control: Qp,
-    /// Memory for control messages: those that arrive, then those that leave.
+    /// Memory for control messages: first for arriving messages, then for leaving messages.
     letters: Mr,
     letters_sent: u32,
-    /// Messages that the load beside has moved.
+    /// Number of messages that the load beside the measurement has moved.
     streamed: u64,
 }
 
@@ -153,7 +155,7 @@ impl End {
         let pd = device.alloc_pd();
         let depth = session.completions() as u32 + 4 * CONTROLS;
         let engines = device.attributes().doing("asking the device")?.engines.max(1);
-        // Each thread has an engine of its own, if there are enough.
+        // Each thread has its own engine, if there are enough engines.
         let completions = Completions::new(device, depth, session.wait, session.thread % engines)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let memory = pd.alloc_mr(session.region_len() as usize, access).doing(
@@ -184,7 +186,7 @@ impl End {
         Ok(end)
     }
 
-    /// Replaces a control queue pair that could not be connected.
+    /// Makes a new control queue pair, after the old one could not be connected.
     pub(super) fn renew_control(&mut self) -> Result<(), PerfError> {
         self.control = create_control(&self.pd, &self.completions.cq)?;
         while !self.completions.poll("left-over completions")?.is_empty() {}
@@ -236,8 +238,8 @@ impl End {
         self.pd.create_qp(&init).doing("creating a queue pair for the load beside")
     }
 
-    /// Returns how many receives for messages (or doorbells) each lane of this end keeps posted. A lane that receives
-    /// messages receives no notes.
+    /// Returns how many receives for messages or doorbells each lane of this end keeps posted. A lane that receives
+    /// messages or doorbells receives no notes.
     pub(super) fn data_receives(&self) -> u32 {
         match (self.session.pingpong(), self.role) {
             (true, _) if self.session.op == Op::Send || self.session.doorbell() => 2,
@@ -246,7 +248,7 @@ impl End {
         }
     }
 
-    /// Returns the location of this end's slots of a lane, for the other end.
+    /// Returns the location of this end's slots for a lane. The other end needs it.
     pub(super) fn target(&self, lane: u32) -> Target {
         Target { addr: self.memory.addr() + self.session.offset(lane, 0), rkey: self.memory.rkey() }
     }
@@ -263,8 +265,8 @@ impl End {
 
     // --- posting --------------------------------------------------------------------------------------------
 
-    /// Posts message `number` of a lane, from local slot `from` (for a Read or Atomic: into it), to the other end's
-    /// slot `to`. All Atomics of a lane go to its first slot.
+    /// Posts message `number` of a lane, from the local slot `from` to the other end's slot `to`. A Read or Atomic
+    /// moves data from slot `to` into slot `from`. All Atomics of a lane go to its first slot.
     #[inline]
     pub(super) fn post_message(
         &self,
@@ -288,7 +290,8 @@ impl End {
         Ok(qp.post_send(&SendWr { wr_id: Tag::data(lane, number), op, sges: sge.as_slice(), flags })?)
     }
 
-    /// Client: starts the load beside the measured messages. Each message that completes is followed by the next.
+    /// Starts the load beside the measured messages, at the client. When a message of this load completes,
+    /// [`Self::success`] posts the next.
     pub(super) fn start_streams(&self) -> Result<(), PerfError> {
         for lane in self.session.lanes..self.session.all_lanes() {
             (0..Beside::WINDOW).try_for_each(|_| self.post_stream(lane))?;
@@ -307,7 +310,7 @@ impl End {
         Ok(qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED })?)
     }
 
-    /// Returns the bytes that the load beside has moved.
+    /// Returns the number of bytes that the load beside the measurement has moved.
     pub(super) fn streamed(&self) -> u64 {
         self.streamed * Beside::SIZE
     }
@@ -330,7 +333,7 @@ impl End {
         Ok(qp.post_recv(&RecvWr { wr_id: Tag::data(lane, number), sges: sge.as_slice() })?)
     }
 
-    /// Posts a receive again.
+    /// Posts a receive again, in place of the receive of message `number`.
     #[inline]
     pub(super) fn repost_receive(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         self.post_receive(&self.lane(lane)?.qp, lane, number)
@@ -428,8 +431,8 @@ impl End {
         }
     }
 
-    /// Takes completions while there is nothing to wait for, and drives the engine. The only message expected from
-    /// the other end is its reason for giving up.
+    /// Drives the engine and takes completions, while this end waits for its other threads. The only message that the
+    /// other end may send meanwhile is its reason for giving up.
     pub(super) fn attend(&mut self) -> Result<(), PerfError> {
         for place in self.completions.poll("the other threads")? {
             let wc = self.completions.get(place);
@@ -442,7 +445,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits, as a client that is done, until the server has received everything.
+    /// Waits until the server has received everything. For a client that is done.
     pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
         match self.await_control("the server's confirmation")? {
             Control::Confirmed => Ok(()),
@@ -450,7 +453,8 @@ impl End {
         }
     }
 
-    /// Returns the tag of a successful completion, or an error. If it was a message of the load beside, posts the next.
+    /// Returns the tag of a successful completion, or an error. If the completion belongs to the load beside the
+    /// measurement, posts the next message of that load.
     #[inline]
     pub(super) fn success(&mut self, wc: &Wc) -> Result<Tag, PerfError> {
         if wc.status != WcStatus::Success {
@@ -525,7 +529,8 @@ impl End {
         Ok(())
     }
 
-    /// Checks the result of Atomic number `number` of a lane: as many came before it.
+    /// Checks the result of Atomic number `number` of a lane. The result must be `number`, because each earlier Atomic
+    /// added 1.
     pub(super) fn check_count(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         let mut found = [0; ATOMIC_LEN];
         self.memory.read_at(self.session.offset(lane, number), &mut found).doing("reading a result")?;
@@ -574,12 +579,12 @@ fn create_control(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
     .doing("creating the control queue pair")
 }
 
-/// The slots of a ping-pong at either end: for the arriving message, and for the leaving one.
+/// The slot for the arriving message of a ping-pong, at either end.
 pub(super) const IN: u64 = 0;
-/// See [`IN`].
+/// The slot for the leaving message of a ping-pong, at either end.
 pub(super) const OUT: u64 = 1;
 
-/// Bytes of a message that are made or compared at once.
+/// Maximum number of bytes of a message that are made or compared at once.
 const CHUNK: usize = 4096;
 
 /// Returns the start and length of each chunk of a message.

@@ -21,7 +21,7 @@ pub enum PerfError {
     /// The thread cannot run on a core.
     #[error(transparent)]
     Pin(#[from] urnic_dataplane::PinError),
-    /// DPDK did not start, for a floor.
+    /// DPDK, which a floor needs, did not start.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] urnic_dataplane::EalError),
@@ -29,7 +29,7 @@ pub enum PerfError {
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Port(#[from] urnic_dataplane::PortError),
-    /// A request was not accepted.
+    /// The queue pair did not accept a request.
     #[error("cannot post a request: {0}")]
     Post(#[from] PostError),
     /// The server cannot be reached.
@@ -39,7 +39,7 @@ pub enum PerfError {
     Connect {
         /// The server's address.
         server: SocketAddr,
-        /// The reason.
+        /// The reason why the server cannot be reached.
         reason: String,
     },
     /// The server refuses this measurement.
@@ -50,9 +50,9 @@ pub enum PerfError {
     Completion {
         /// The queue pair.
         qpn: u32,
-        /// How it ended.
+        /// The status of its completion.
         status: WcStatus,
-        /// The connection's reason, if it has one.
+        /// The reason why the connection ended; empty if the connection knows none.
         detail: String,
     },
     /// Nothing happened for too long.
@@ -60,7 +60,7 @@ pub enum PerfError {
     Stalled {
         /// The event that was awaited.
         what: &'static str,
-        /// How long, in seconds.
+        /// Length of the wait, in seconds.
         seconds: u64,
     },
     /// The other end went away.
@@ -69,7 +69,7 @@ pub enum PerfError {
     /// The other end gave up.
     #[error("the other end gave up: {0}")]
     Peer(String),
-    /// A thread gives up because another one of the same end has failed.
+    /// A thread gave up because another thread of the same end had failed.
     #[error("another thread of this end failed")]
     OtherThread,
     /// The other end does not use the protocol of `urnic perf`.
@@ -96,7 +96,7 @@ pub enum PerfError {
     End {
         /// `server` or `client`.
         end: &'static str,
-        /// Its error message.
+        /// The error message of this process.
         message: String,
     },
     /// One of the two processes of a pair ended without a result.
@@ -104,7 +104,7 @@ pub enum PerfError {
     Died {
         /// `server` or `client`.
         end: &'static str,
-        /// Its exit status.
+        /// The exit status of this process.
         status: ExitStatus,
     },
     /// The operating system refused.

@@ -1,7 +1,7 @@
 //! The floor: how fast the raw port carries frames of the same size, without urnic's protocols above it.
 //!
-//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts
-//! and times them. The contents of frames are not read, because nothing below the engine reads them.
+//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts and
+//! times them. Neither end reads the contents of frames, because the layers below the engine do not read them either.
 
 use std::{
     path::Path,
@@ -38,7 +38,7 @@ pub struct FloorOptions {
     pub mode: Mode,
     /// Bytes of a frame, without FCS.
     pub size: usize,
-    /// How many frames, or how long.
+    /// The number of frames, or the length of the measurement.
     pub amount: Amount,
 }
 
@@ -62,17 +62,17 @@ impl FloorOptions {
         Ok(())
     }
 
-    /// Returns the length in bytes of frames that are not measured. When all frames are sent, the sender asks for the
-    /// receiver's count with such a frame, and the receiver answers with one.
+    /// Returns the length in bytes of control frames, which are not measured. After the last measured frame, the sender
+    /// asks for the receiver's count with a control frame, and the receiver answers with a control frame.
     fn control_size(&self) -> usize {
         if self.size == 64 { 65 } else { 64 }
     }
 }
 
-/// Measures between two ends on this machine, each on a core of its own if there are two. `bar`: show progress, if
-/// stderr is a terminal.
+/// Measures between two ends on this machine, each on its own core if there are two cores. If `bar` is set and stderr
+/// is a terminal, shows the progress.
 ///
-/// Like [`run_pair`](super::run_pair), this starts the program twice more if the link joins two processes.
+/// If the link joins two processes, starts this program twice more, as [`run_pair`](super::run_pair) does.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -171,12 +171,12 @@ fn link_name(spec: &PortSpec) -> &'static str {
     }
 }
 
-/// A port, with the frames received from it and those to be sent.
+/// A port, with the received frames and the frames to be sent.
 struct Raw {
     port: Port,
     queue: TxQueue,
     frames: ArrayVec<Mbuf, BURST>,
-    /// When the port was first seen without a frame; `None` after a frame.
+    /// When the present silence was first noticed; `None` if the last poll found a frame.
     quiet: Option<Instant>,
     polls: u32,
 }
@@ -216,8 +216,8 @@ impl Raw {
         Ok(())
     }
 
-    /// Stops polling until the other end is gone, for a moment at most. memif's driver crashes a process that polls
-    /// while its peer disconnects, and the other end polls until we are silent.
+    /// Waits without polling until the other end is gone, for at most a second. The other end disconnects when this end
+    /// is silent, and memif's driver crashes a process that polls while its peer disconnects.
     #[cold]
     fn outlast(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
@@ -227,7 +227,7 @@ impl Raw {
         }
     }
 
-    /// Makes a frame of `size` bytes, of which only the header is written; `None` if the pool is empty.
+    /// Makes a frame of `size` bytes, and writes only its header. Returns `None` if the pool is empty.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
         let mut frame = self.port.tx_pool().mbuf()?;
@@ -241,7 +241,7 @@ impl Raw {
         if self.queue.room() > 0
             && let Some(frame) = self.frame(size)
         {
-            // There is room, as checked above.
+            // The push succeeds, because the queue had space above.
             let _ = self.queue.push(frame);
         }
         self.port.tx_burst(&mut self.queue);
@@ -268,7 +268,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
                 counted += 1;
             } else {
                 counted += 1;
-                // There is room, because only one frame is in flight at a time.
+                // The push succeeds, because only one frame is in flight at a time.
                 let _ = raw.queue.push(frame.into());
             }
         }
@@ -281,7 +281,7 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
     }
 }
 
-/// Sends the client the count, until the client is silent: the client repeats its question until it gets an answer.
+/// Sends the client the count, until the client is silent. The client repeats its question until it gets an answer.
 fn answer(raw: &mut Raw, mut frame: Mbuf, counted: u64, wall: Duration) -> Result<(), PerfError> {
     const SILENCE: Duration = Duration::from_millis(100);
     let mut verdict = ArrayVec::<u8, 16>::new();
@@ -322,7 +322,7 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
         raw.outlast();
     }
     if options.mode == Mode::Bw {
-        // The receiver's count is the result, timed from the first frame to the last.
+        // The result is the receiver's count, and the receiver's time from the first frame to the last.
         outcome.messages = counted;
         outcome.lap.wall = wall;
     }
@@ -375,7 +375,7 @@ fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
     Ok(Outcome { messages: done, lap: watch.lap(), histogram: None, beside_gbit_s: 0.0 })
 }
 
-/// Asks how many frames have arrived, and how long that took.
+/// Asks the receiver how many frames have arrived, and in what time.
 fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
     loop {
         raw.send(control);

@@ -17,7 +17,7 @@ pub(super) struct Lap {
 }
 
 impl Lap {
-    /// Returns the time from the start of the earlier to the end of the later.
+    /// Returns the time from the start of the earlier lap to the end of the later lap.
     fn join(self, other: Self) -> Self {
         let start = Stopwatch {
             wall: self.start.wall.min(other.start.wall),
@@ -55,11 +55,11 @@ pub(super) fn cpu_time() -> Duration {
 pub(super) struct Outcome {
     /// Messages after the warm-up.
     pub messages: u64,
-    /// The time that they took.
+    /// Time that these messages took.
     pub lap: Lap,
-    /// Latencies in ns; `None` if messages were not timed one by one.
+    /// Histogram of latencies in ns; `None` if messages were not timed one by one.
     pub histogram: Option<Histogram<u64>>,
-    /// What the load beside moved meanwhile, Gbit/s of payload.
+    /// Rate of the load beside the measurement, in Gbit/s of payload.
     pub beside_gbit_s: f64,
 }
 
@@ -69,7 +69,7 @@ impl Outcome {
     pub(super) fn join(self, other: Self) -> Self {
         let histogram = match (self.histogram, other.histogram) {
             (Some(mut all), Some(one)) => {
-                // Both have the same bounds.
+                // Adding cannot fail, because both histograms have the same bounds.
                 let _ = all.add(one);
                 Some(all)
             }
@@ -89,14 +89,14 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are right")
 }
 
-/// How long a measurement goes on, and how far it has got.
+/// The length of a measurement, and its progress.
 ///
 /// The first messages are a warm-up: a tenth of the messages or of the time, at most a thousand messages. There is no
 /// warm-up if the measurement is so short that most of its messages are in flight at once.
 pub(super) struct Extent {
     amount: Amount,
     started: Option<Instant>,
-    /// Number of messages before those that count; `None` until it is known.
+    /// Number of messages of the warm-up, which do not count; `None` until it is known.
     warmup: Option<u64>,
     expired: bool,
     calls: u64,
@@ -130,7 +130,7 @@ impl Extent {
         Self { amount, started: None, warmup, expired: false, calls: 0, bar, shown: Instant::now() }
     }
 
-    /// Adapts the warm-up to messages of which `in_flight` can be outstanding.
+    /// Adapts the warm-up to `in_flight`, the maximum number of outstanding messages.
     pub(super) fn with_depth(mut self, in_flight: u64) -> Self {
         if matches!(self.amount, Amount::Iters(n) if n < 8 * in_flight) {
             self.warmup = Some(0);
@@ -146,8 +146,8 @@ impl Extent {
         }
     }
 
-    /// Returns how many messages after the warm-up `done` includes, once the warm-up is over. A measurement by number
-    /// goes on for as many more.
+    /// Returns the number of messages among the first `done` that came after the warm-up, but are not counted. A
+    /// measurement by number must go on for as many further messages. Returns 0 for a measurement by time.
     pub(super) fn excess(&self, done: u64) -> u64 {
         match self.amount {
             Amount::Iters(_) => done.saturating_sub(self.warmup.unwrap_or(done)),
@@ -155,7 +155,7 @@ impl Extent {
         }
     }
 
-    /// Returns whether messages count after `done` of them, because the warm-up is over.
+    /// Returns whether the message after the first `done` messages counts, because the warm-up is over.
     #[inline]
     pub(super) fn counts(&self, done: u64) -> bool {
         self.warmup.is_some_and(|warmup| done >= warmup)
@@ -170,7 +170,7 @@ impl Extent {
         !self.expired && self.total().is_none_or(|total| done < total)
     }
 
-    /// Returns whether time is left after `done` messages, for callers whose messages complete many at a time.
+    /// Returns whether time is left after `done` messages. For callers whose messages complete many at a time.
     #[inline]
     pub(super) fn has_time(&mut self, done: u64) -> bool {
         self.calls += 1;
@@ -180,7 +180,7 @@ impl Extent {
         !self.expired
     }
 
-    /// Reads the clock. At least one message counts, however slow the messages are.
+    /// Reads the clock. Even if messages are slow, at least one message counts.
     fn look(&mut self, done: u64) {
         let now = Instant::now();
         let elapsed = now.duration_since(*self.started.get_or_insert(now));
@@ -214,7 +214,7 @@ impl Drop for Extent {
 /// Counts the messages after the warm-up, and times them.
 pub(super) struct Counted {
     watch: Stopwatch,
-    /// Messages before the first that counts; `None` until messages count.
+    /// Number of messages before the first that counts; `None` until messages count.
     before: Option<u64>,
 }
 
@@ -229,8 +229,8 @@ impl Counted {
         self.before.is_some()
     }
 
-    /// Must be called after every message, or at intervals, with the number `done` so far. Returns whether the next
-    /// message counts.
+    /// Notes that `done` messages are done, and returns whether the next message counts. Callers must call this after
+    /// every message, or at short intervals.
     #[inline]
     pub(super) fn after(&mut self, done: u64, extent: &Extent) -> bool {
         if self.before.is_none() && extent.counts(done) {

@@ -4,10 +4,11 @@
 //! verdicts) travels in the private data and the Sends of the RDMA connections themselves.
 //!
 //! # What is measured
-//! * `lat`: Write and Send play ping-pong, one message each way; the receiver notices a Write by polling the last
-//!   byte of the buffer. A Read is timed from post to completion.
-//! * `bw`: a window of requests is kept outstanding; the clock stops when the other end confirms the last one.
-//! * `rate`: the same with one request per call and a signal on every 64th.
+//! * `lat`: Writes and Sends play ping-pong, one message each way; the receiver notices a Write by polling the last
+//!   byte of its buffer. Reads and Atomics are timed from post to completion.
+//! * `bw`: the client keeps a window of requests outstanding; the clock stops when the other end confirms the last
+//!   request.
+//! * `rate`: as `bw`, with one request per call and a completion for every 64th request.
 
 mod client;
 mod crew;

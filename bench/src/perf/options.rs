@@ -19,7 +19,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns whether the server answers the operation, so that its completion shows that it is done.
+    /// Returns whether the server answers the operation. The completion of an answered operation shows that the
+    /// operation is done at the server.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }
@@ -34,9 +35,9 @@ pub const ATOMIC_LEN: usize = 8;
 pub enum Mode {
     /// Latency of one message at a time.
     Lat,
-    /// Bandwidth with a window of messages outstanding.
+    /// Bandwidth, while a window of messages is outstanding.
     Bw,
-    /// Messages per second: one request per call, every 64th signalled.
+    /// Messages per second, with one request per call and a completion for every 64th request.
     Rate,
 }
 
@@ -53,9 +54,9 @@ pub enum Wait {
 /// The length of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// This many messages (ping-pongs in `lat`), over all queue pairs.
+    /// A number of messages (ping-pongs in `lat`), over all queue pairs.
     Iters(u64),
-    /// This many seconds.
+    /// A number of seconds.
     Seconds(f64),
 }
 
@@ -70,25 +71,25 @@ pub struct PerfOptions {
     pub size: usize,
     /// The length of the measurement.
     pub amount: Amount,
-    /// Queue pairs that the messages are spread over.
+    /// Number of queue pairs over which the messages are spread.
     pub qps: usize,
-    /// How both ends wait. `None`: by events if the engine has a core of its own, else by polling.
+    /// How both ends wait for completions. `None`: by events if the engine has its own core, else by polling.
     pub wait: Option<Wait>,
-    /// Whether to fill every message with a pattern of its own and check every byte where it arrives.
+    /// Whether the sender fills every message with a different pattern, and the receiver checks every byte.
     pub verify: bool,
-    /// Requests outstanding per queue pair in `bw` and `rate`; `None`: chosen by the number of queue pairs.
+    /// Requests outstanding per queue pair in `bw` and `rate`; `None`: a number chosen by the number of queue pairs.
     pub window: Option<usize>,
-    /// Queue pairs besides, which stream large messages all the time; `None`: none.
+    /// Load beside the measured messages: queue pairs that stream large messages all the time. `None`: no such load.
     pub beside: Option<Beside>,
     /// Threads of each end, which share its device. The other fields give the numbers of queue pairs and messages of
     /// each thread.
     pub threads: usize,
-    /// Cores that the threads are pinned to, in turn; empty: they are not pinned.
+    /// Cores that the threads are pinned to, in the order of the threads; empty: the threads are not pinned.
     pub cores: Vec<usize>,
 }
 
 impl PerfOptions {
-    /// Returns a measurement of `op` with the usual number of messages for its size, on one polled queue pair.
+    /// Returns a measurement of `op` on one polled queue pair, with the usual number of messages for this size.
     pub fn new(op: Op, mode: Mode, size: usize) -> Self {
         Self {
             op,
@@ -116,13 +117,13 @@ impl PerfOptions {
     }
 }
 
-/// Load beside the measured messages: queue pairs of the client that each keep [`Beside::WINDOW`] messages of [`Beside::SIZE`]
-/// outstanding.
+/// Load beside the measured messages: queue pairs of the client, each of which keeps [`Beside::WINDOW`] messages of
+/// [`Beside::SIZE`] bytes outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
-    /// [`Op::Write`]: the client sends. [`Op::Read`]: the server does.
+    /// The operation: with [`Op::Write`] the client sends the data, with [`Op::Read`] the server does.
     pub op: Op,
-    /// Queue pairs, 1 to 64.
+    /// Number of queue pairs, 1 to 64.
     pub streams: u32,
 }
 
@@ -131,10 +132,10 @@ impl Beside {
     pub const SIZE: u64 = 8 << 20;
     /// Messages outstanding on each queue pair.
     pub const WINDOW: u32 = 2;
-    /// Most queue pairs.
+    /// Maximum number of queue pairs.
     pub(super) const MOST: u32 = 64;
 
-    /// Returns whether a session may have this load.
+    /// Returns whether this load is within the limits of a session.
     pub(super) fn is_sound(self) -> bool {
         matches!(self.op, Op::Write | Op::Read) && (1..=Self::MOST).contains(&self.streams)
     }

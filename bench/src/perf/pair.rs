@@ -1,4 +1,4 @@
-//! Both ends on this machine: two processes over a socket, or two devices in one process.
+//! A measurement between two ends on this machine: two processes, or two devices in one process.
 
 use std::{
     fmt,
@@ -23,14 +23,14 @@ use super::{
 /// The link between the ends of a pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Link {
-    /// virtio_user and vhost, two processes.
+    /// virtio_user and vhost, between two processes.
     #[default]
     Virtio,
-    /// memif, two processes.
+    /// memif, between two processes.
     Memif,
-    /// A pair of rings, two devices in one process.
+    /// A pair of rings, between two devices in one process.
     Ring,
-    /// The kernel's sockets, over the loopback, two processes.
+    /// The kernel's sockets over the loopback, between two processes.
     Kernel,
 }
 
@@ -60,9 +60,9 @@ impl FromStr for Link {
 }
 
 impl Link {
-    /// Returns the server's port of a link named by `path`; the client's port is its peer. `None` for the kernel's
-    /// sockets. The client sends through `virtio_user`, so that the server's `vhost` copies the frames. The reverse is
-    /// slower.
+    /// Returns the server's port of a link named by `path`; `None` for the kernel's sockets. The client's port is the
+    /// peer of this port. Over virtio, the client's port is `virtio_user`, so that the server's `vhost` copies the
+    /// frames. With the kinds exchanged, the link is slower.
     pub(super) fn server_port(self, path: &Path) -> Result<Option<PortSpec>, PerfError> {
         let name = path.display();
         let spec = match self {
@@ -75,7 +75,7 @@ impl Link {
     }
 }
 
-/// Time that the second end has to finish after the first.
+/// Time limit of the second end to finish after the first.
 const LAST_END: Duration = Duration::from_secs(10);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -89,9 +89,9 @@ impl End {
         }
     }
 
-    /// Returns the cores of this end, which wants `wanted` of them. If cores are configured, each end gets half of
-    /// them; a single core goes to both. Otherwise the end gets as many as it wants, or none if it wants several and
-    /// the process has too few for both ends.
+    /// Returns the cores of this end, which wants `wanted` cores. If cores are configured, each end gets half of them,
+    /// or both ends get the only core. If no cores are configured, the end gets as many as it wants, or none if it
+    /// wants several and the process has too few cores for both ends.
     pub(super) fn cores(self, config: &Config, wanted: usize) -> Vec<usize> {
         let given = config.engine.cores.as_slice();
         share(self, given, wanted, urnic_dataplane::allowed_cores)
@@ -105,7 +105,7 @@ impl End {
         (engines.unwrap_or(of_cores), cores)
     }
 
-    /// Returns the settings of this end.
+    /// Returns the configuration of this end.
     fn config(
         self,
         whole: &Config,
@@ -141,7 +141,7 @@ impl End {
         bar: bool,
     ) -> Result<PerfReport, PerfError> {
         let config = self.config(whole, port, options)?;
-        // Dedicated engines take these cores, so the application runs on any other core.
+        // Dedicated engines occupy these cores, so the application's threads are not pinned to them.
         let dedicated = config.engine.progress == Progress::Dedicated;
         let cores = if dedicated { Vec::new() } else { config.engine.cores.clone() };
         match self {
@@ -155,7 +155,8 @@ impl End {
     }
 }
 
-/// Does the work of [`End::cores`]. `given`: the configured cores. `allowed`: returns the cores of this process.
+/// Does the work of [`End::cores`]. `given` are the configured cores; `allowed` returns the cores that this process may
+/// use.
 fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usize>) -> Vec<usize> {
     let allowed = if given.is_empty() { allowed() } else { given.to_vec() };
     let half = match given.len() {
@@ -167,11 +168,11 @@ fn share(end: End, given: &[usize], wanted: usize, allowed: impl Fn() -> Vec<usi
     allowed.into_iter().skip(first).take(half).collect()
 }
 
-/// Measures between two ends on this machine, each pinned to cores of its own if there are enough. `bar`: show
-/// progress, if stderr is a terminal.
+/// Measures between two ends on this machine, each pinned to its own cores if there are enough cores. If `bar` is set
+/// and stderr is a terminal, shows the progress.
 ///
-/// Over all links but `ring`, this starts the program twice more, with the same arguments. In each of those processes,
-/// this function measures as one end and does not return.
+/// For all links except `ring`, this function starts the program twice more, with the same arguments. In each of these
+/// processes, this function measures as one end and does not return.
 ///
 /// # Errors
 /// [`PerfError`] of either end.
@@ -208,7 +209,7 @@ fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<P
     while !server.is_finished() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
-    // A server that goes on waiting after its client failed ends with the process.
+    // If the client has failed, the server's thread may still wait; it ends with the process.
     let served = if server.is_finished() { server.join().ok() } else { None };
     match (report, served) {
         (Err(PerfError::Gone(_) | PerfError::Stalled { .. }), Some(Err(why))) => Err(why),
@@ -229,7 +230,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {
         let measured = client.result::<PerfReport>(dir.path());
-        // If both ends fail, the first to end knows the reason; the other one merely lost its peer.
+        // If both ends fail, the end that failed first knows the reason, because the other end only lost its peer.
         if measured.is_err() && server.result::<PerfReport>(dir.path()).is_ok() {
             thread::sleep(Duration::from_millis(100));
         }
@@ -253,7 +254,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     Ok(report)
 }
 
-/// Returns whether an end failed only because the other one was not there.
+/// Returns whether an end failed only because the other end was missing.
 fn missed_the_other(message: &str) -> bool {
     ["went away", "cannot connect"].iter().any(|words| message.contains(words))
 }

@@ -6,7 +6,7 @@
 /// Identifies a message among all messages of a measurement, for its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Queue pair index, and the direction if both ends send.
+    /// Index of the queue pair, and the direction if both ends send.
     pub stream: u32,
     /// Number of the message in its stream.
     pub number: u64,
@@ -15,11 +15,11 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Writes the bytes of the message from `offset` on to `out`.
+    /// Fills `out` with the bytes of the message that start at `offset`.
     pub(super) fn fill(self, offset: usize, out: &mut [u8]) {
         let seed = mix(u64::from(self.stream) << 40 ^ self.number);
         let word = |at: usize| mix(seed.wrapping_add((at / 8) as u64)).to_le_bytes();
-        // Up to the next whole word, then whole words, then the rest.
+        // Fills up to the next word boundary, then whole words, then the rest.
         let (skip, end) = (offset % 8, offset + out.len());
         let ragged = out.len().min((8 - skip) % 8);
         let (head, body) = out.split_at_mut(ragged);

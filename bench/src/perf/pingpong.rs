@@ -1,7 +1,7 @@
 //! Latency of Writes and Sends: one message at a time, back and forth, over each lane in turn.
 //!
-//! The receiver notices a Write by the last byte of its buffer; a Send, or a Write with a doorbell, by its receive.
-//! Each end takes the completion of its own message before it posts the next.
+//! The receiver notices a Write by the last byte of its buffer. It notices a Send, or a Write with a doorbell, by the
+//! completion of its receive. Each end takes the completion of its own message before it posts the next message.
 
 use urnic::WcOpcode;
 use urnic_dataplane::Clock;
@@ -23,7 +23,7 @@ enum Heard {
 /// The state of one player.
 struct Player<'a> {
     end: &'a mut End,
-    /// Whether a message is noticed by its receive, and not by its last byte.
+    /// Whether this end notices a message by its receive, and not by its last byte.
     by_receive: bool,
     /// Whether our last message has completed.
     sent: bool,
@@ -93,7 +93,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// Checks the message that arrived, and makes room for the next.
+    /// Checks the message that arrived, and prepares for the next message.
     fn accept(&mut self, lane: u32, number: u64) -> Result<(), PerfError> {
         if self.end.session.verify {
             self.end.check(lane, number, IN)?;
@@ -106,7 +106,8 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Returns the lane of a message, and its number there, counted from 1 because a buffer starts as zeros.
+/// Returns the lane of a message, and the number of the message on this lane. Numbers start at 1, because a buffer
+/// starts as zeros.
 fn place(message: u64, lanes: u32) -> (u32, u64) {
     let lanes = u64::from(lanes);
     ((message % lanes) as u32, message / lanes + 1)
@@ -130,7 +131,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     player.end.send_control(&Control::Confirmed)
 }
 
-/// Plays until there are enough round trips.
+/// Plays until enough round trips have been measured.
 pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = end.session.lanes;
     let clock = Clock::calibrate();
@@ -192,7 +193,7 @@ pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Out
     Ok(outcome)
 }
 
-/// Waits for one completion of a kind; ignores the contents of a note.
+/// Waits for one completion of this kind. Takes a note, but ignores its contents.
 fn await_one(end: &mut End, kind: Kind, opcode: WcOpcode) -> Result<(), PerfError> {
     loop {
         let mut arrived = false;

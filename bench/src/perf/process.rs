@@ -1,7 +1,7 @@
 //! The ends of a pair as processes.
 //!
-//! Each end is this same program, started with the same arguments. Two environment variables contain which end it is
-//! and the pair's directory. So both ends have exactly the settings of the whole.
+//! Each end is this same program, started with the same arguments, so that both ends have exactly the settings of the
+//! program that started them. Two environment variables contain the name of the end and the pair's directory.
 
 use std::{
     env, fs,
@@ -15,8 +15,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::error::{Doing, PerfError};
 
-/// Variables for the end of a process, and for the pair's directory. Not `URNIC_*`, because those are settings.
+/// Environment variables that contain the name of a process's end, and the pair's directory. They do not begin with
+/// `URNIC_`, because variables with this prefix are settings.
 const END: &str = "_URNIC_PERF_END";
+/// See [`END`].
 const DIR: &str = "_URNIC_PERF_DIR";
 
 /// One end of a pair.
@@ -35,7 +37,7 @@ impl End {
     }
 }
 
-/// Returns the end that this process is, and the pair's directory; `None` if it was not started as an end.
+/// Returns which end this process is, and the pair's directory; `None` if the process was not started as an end.
 pub(super) fn own_end() -> Option<(End, PathBuf)> {
     let (end, dir) = (env::var(END).ok()?, env::var_os(DIR)?);
     let end = [End::Server, End::Client].into_iter().find(|e| e.name() == end)?;
@@ -55,7 +57,8 @@ pub(super) fn leave<T: Serialize>(end: End, dir: &Path, result: Result<T, PerfEr
     process::exit(i32::from(result.is_err() || !written));
 }
 
-/// Has `command` killed when the thread that starts it ends, however it ends: no polling process may outlive it.
+/// Lets the kernel kill `command` when the thread that starts it ends, even if that thread is killed, so that no
+/// polling process is left behind.
 pub(crate) fn die_with_us(command: &mut Command) {
     // SAFETY: between fork and exec only one system call is made, which is async-signal-safe.
     unsafe {
@@ -63,7 +66,7 @@ pub(crate) fn die_with_us(command: &mut Command) {
     }
 }
 
-/// A process of ours; killed on drop if it still runs.
+/// A process of this pair; killed on drop if it still runs.
 pub(super) struct Process {
     end: End,
     child: Child,
@@ -80,7 +83,7 @@ impl Process {
         Ok(Self { end, child })
     }
 
-    /// Returns the result that it wrote, if it has ended.
+    /// Returns the result that the process wrote; `None` if the process still runs.
     pub(super) fn result<T: DeserializeOwned>(&mut self, dir: &Path) -> Result<Option<T>, PerfError> {
         let Some(status) = self.child.try_wait().doing("waiting for an end of the pair")? else {
             return Ok(None);
@@ -97,7 +100,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Harmless if it has ended already.
+        // Both calls are harmless if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -31,7 +31,7 @@ impl Latency {
         })
     }
 
-    /// Returns half of each: the time of one way, if a round trip consists of two equal ways.
+    /// Returns half of each percentile: the time of one way, if a round trip consists of two equal ways.
     pub fn half(self) -> Self {
         Self {
             min: self.min / 2.0,
@@ -43,7 +43,7 @@ impl Latency {
     }
 }
 
-/// Shares of the round trips at which [`cdf`] evaluates the distribution: dense in the middle, and the tail.
+/// Shares of the round trips, above 0.96, for which [`cdf`] returns points. They become denser towards the tail.
 const SHARES: [f64; 10] = [0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99999, 1.0];
 
 /// Returns the distribution of a histogram of nanoseconds: microseconds, and the share of round trips that took no
@@ -56,11 +56,11 @@ pub(crate) fn cdf(histogram: &Histogram<u64>) -> Vec<[f64; 2]> {
 /// The result of one measurement; its JSON form is a contract with scripts. Fields that were not measured are null.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerfReport {
-    /// `write`, `read`, `send`; `floor` for the raw link.
+    /// `write`, `read`, `send` or `atomic`; `floor` for the raw link.
     pub op: String,
-    /// `lat`, `bw`, `rate`.
+    /// `lat`, `bw` or `rate`.
     pub mode: String,
-    /// Bytes of a message; of a floor: of a frame without FCS.
+    /// Bytes of a message; for a floor, of a frame without FCS.
     pub size: u64,
     /// MTU of the IP layer, bytes; null for a floor, and over the kernel's sockets.
     pub mtu: Option<u64>,
@@ -84,7 +84,7 @@ pub struct PerfReport {
     pub verified: bool,
     /// Round-trip time, us.
     pub rtt_us: Option<Latency>,
-    /// Half a round trip, us; null if the way back differs from the way there (Read).
+    /// Half a round trip, us; null if the two ways of a round trip differ (Reads, Atomics).
     pub half_rtt_us: Option<Latency>,
     /// Gbit/s of message payload; for a floor, of frames.
     pub gbit_s: Option<f64>,
@@ -92,18 +92,19 @@ pub struct PerfReport {
     pub mmsg_s: Option<f64>,
     /// CPU time of the measuring process per message, ns.
     pub cpu_ns_per_msg: Option<f64>,
-    /// Distribution of round trips: pairs of microseconds and the share that took no longer. Absent unless asked for.
+    /// Distribution of round trips: pairs of microseconds and the share of round trips that took no longer. Absent
+    /// without `--cdf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
-    /// The load beside the measured messages, such as `write:8`. Left out where there was none.
+    /// The load beside the measured messages, such as `write:8`. Absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// What that load moved, Gbit/s of payload.
+    /// Rate of the load beside the measured messages, Gbit/s of payload. Absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside_gbit_s: Option<f64>,
 }
 
-/// The value of fields that results of older versions lack.
+/// Returns the value of a field that is missing in the results of older versions.
 fn one() -> Option<u64> {
     Some(1)
 }

@@ -15,14 +15,14 @@ use super::{
     wire::{self, Answer, Control, Hello, Session, VERSION},
 };
 
-/// Default TCP port of a server: 18515, as perftest's.
+/// Default TCP port of a server: 18515, the default of perftest.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Serves one client on `port` and returns when the client is done. Further threads of the client use the following
-/// ports.
+/// Serves one client and returns when the client is done. The client's first thread connects to `port`, its further
+/// threads to the following ports.
 ///
-/// The server has as many threads as the client; thread `i` is pinned to core `i` of `cores`. The client has the
-/// results: this report contains only what the client asked for.
+/// The server has as many threads as the client; thread `i` is pinned to core `i` of `cores`. The results are at the
+/// client: the returned report contains only the parameters that the client asked for.
 ///
 /// # Errors
 /// [`PerfError`]: the device cannot be opened, the client went away, or data was wrong.
@@ -71,7 +71,7 @@ fn serve_thread(
     request.accept(&end.control, &param).doing("accepting the client")?;
     let served = serve(&mut end, config);
     if let Err(error) = &served {
-        // Best effort: the connection may be what failed.
+        // Best effort, because the connection itself may have failed.
         let _ = end.send_control(&Control::Failed(error.to_string()));
     }
     // The last message must arrive before the queue pairs are destroyed.
@@ -90,7 +90,7 @@ pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> Con
 }
 
 fn refuse(request: ConnRequest, reason: &str) {
-    // Best effort: a client that gets no answer times out.
+    // Best effort, because a client that gets no answer times out.
     let _ = request.reject(&wire::encode(&Answer::Refused(reason.chars().take(400).collect())));
 }
 
@@ -121,7 +121,7 @@ impl Door {
         }
     }
 
-    /// Waits for the client's thread that belongs to `session`.
+    /// Waits for the connection of the client's next thread, whose measurement must agree with `session`.
     fn await_next(&self, crew: &Crew, session: &Session) -> Result<ConnRequest, PerfError> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -139,7 +139,7 @@ impl Door {
     }
 }
 
-/// Returns the session that a request opens, or why it cannot be opened.
+/// Returns the session that a request opens, or the reason why the server refuses it.
 fn opened(request: &ConnRequest) -> Result<Session, &'static str> {
     match wire::decode(request.private_data()) {
         Some(Hello::Session { version: VERSION, session }) => session.check().map(|()| session),
@@ -188,7 +188,7 @@ fn accept_lanes(end: &mut End, config: &Config) -> Result<(), PerfError> {
     Ok(())
 }
 
-/// Waits until the client has closed the control connection, for a limited time.
+/// Waits until the client has closed the control connection, but at most three seconds.
 fn await_farewell(events: &EventChannel, end: &End) {
     let deadline = Instant::now() + Duration::from_secs(3);
     loop {

@@ -1,4 +1,4 @@
-//! A target whose application sleeps: its engine alone serves one-sided operations.
+//! One-sided operations on a target whose application sleeps, so that only the engine's own thread serves them.
 
 use std::{
     fs,
@@ -31,17 +31,18 @@ pub struct SleepReport {
     /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
     /// Time of an 8-byte Write followed by a Read of the same bytes, from posting both until the Read completes, us.
-    /// The Read shows that the Write has arrived; the data of every Read was compared.
+    /// The Read shows that the Write has arrived, because the data of every Read is compared.
     pub write_us: Latency,
     /// CPU time of the sleeping process while it is idle, in percent of one core.
     pub idle_cpu_percent: f64,
 }
 
-/// Operations of each kind.
+/// Number of operations of each kind.
 const OPERATIONS: u64 = 1000;
-/// Maximum silence on the link before each operation, so that the target's engine is met in every state of sleep.
+/// Maximum length of the random silence before each operation. It lets operations arrive in every state of the target
+/// engine's sleep.
 const SILENCE: Duration = Duration::from_millis(5);
-/// Time for which the idle process is watched.
+/// Time for which the CPU time of the idle process is measured.
 const WATCH: Duration = Duration::from_secs(5);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -51,7 +52,7 @@ const LEN: u32 = 8;
 
 /// Measures Reads and Writes whose target sleeps in `pause()`, over virtio and vhost, between two processes.
 ///
-/// Starts this program twice more, with its own arguments; in those processes this call does not return.
+/// Starts this program twice more, with its own arguments. In these processes this function does not return.
 ///
 /// # Errors
 /// [`PerfError`] of either process.
@@ -205,7 +206,7 @@ pub(super) fn operate(made: &Made, target: Target) -> Result<(Latency, Latency),
     Ok((Latency::of(&reads).ok_or_else(nothing)?, Latency::of(&writes).ok_or_else(nothing)?))
 }
 
-/// Offsets in our region.
+/// Offsets in this end's memory region.
 const SOURCE: u64 = 0;
 const SINK: u64 = 64;
 
@@ -255,7 +256,7 @@ impl Moods {
     }
 }
 
-/// Returns the CPU time of the idle target, in percent of one core.
+/// Measures and returns the CPU time of the idle target, in percent of one core.
 fn watch(dir: &Path) -> Result<f64, PerfError> {
     let pid = fs::read_to_string(dir.join("target.pid")).doing("reading the process id")?;
     let before = (Instant::now(), cpu_of(&pid)?);

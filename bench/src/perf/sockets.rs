@@ -1,5 +1,5 @@
-//! Sleeping ends over the kernel's sockets. Each is a program of its own, so that they may run in different network
-//! namespaces.
+//! Sleeping ends over the kernel's sockets. Each end is a program of its own, so that the ends can run in different
+//! network namespaces.
 
 use std::{collections::HashMap, convert::Infallible, net::SocketAddr, thread, time::Duration};
 
@@ -16,9 +16,9 @@ use super::{
     wire::{self, Answer, Target},
 };
 
-/// Connections being set up at once.
+/// Maximum number of connections being set up at once.
 const AT_ONCE: usize = 64;
-/// Backlog of the server.
+/// Backlog of the server's listener.
 const BACKLOG: u32 = 1024;
 /// Time limit of an answer.
 const LONG: Duration = Duration::from_secs(3600);
@@ -28,11 +28,11 @@ const LONG: Duration = Duration::from_secs(3600);
 pub struct Answers {
     /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
-    /// Time of an 8-byte Write followed by a Read of the same bytes, us. The data of every Read was compared.
+    /// Time of an 8-byte Write followed by a Read of the same bytes, us. The data of every Read is compared.
     pub write_us: Latency,
 }
 
-/// Accepts connections on `port`, and sleeps in between, until it is killed. Calls `ready` once it listens.
+/// Accepts connections on `port`, and sleeps in between, until the process is killed. Calls `ready` once it listens.
 ///
 /// # Errors
 /// [`PerfError`]: the device cannot be opened, or a connection cannot be accepted.
@@ -81,7 +81,7 @@ pub fn run_reader(config: &Config, server: SocketAddr) -> Result<Answers, PerfEr
     }
 }
 
-/// Connects `count` queue pairs to a [sleeper](run_sleeper), calls `ready`, and sleeps until it is killed.
+/// Connects `count` queue pairs to a [sleeper](run_sleeper), calls `ready`, and sleeps until the process is killed.
 ///
 /// # Errors
 /// [`PerfError`]: the sleeper cannot be reached, or a connection cannot be made.

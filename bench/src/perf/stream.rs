@@ -1,10 +1,10 @@
 //! Bandwidth and message rate: a window of requests is outstanding on every lane.
 //!
-//! Notes keep the ends in step where necessary. A server of Sends grants as many messages as it has receives posted,
-//! because a Send without a receive ends the connection. With `--verify`, a client of Writes marks how many are
-//! complete, and the server grants the reuse of slots that it has checked; a client of Reads marks how many it has
-//! checked, and the server grants those that it has refilled. Without `--verify`, a last mark tells a server of
-//! Writes that all have arrived.
+//! Notes keep the ends in step where necessary. For Sends, the server grants as many messages as it has receives
+//! posted, because a Send without a receive ends the connection. For Writes with `--verify`, the client marks how many
+//! Writes precede the mark, and the server grants the reuse of slots that it has checked. For Reads with `--verify`,
+//! the client marks how many Reads it has checked, and the server grants the slots that it has refilled. For Writes
+//! without `--verify`, a last mark tells the server that all Writes have arrived.
 
 use std::collections::VecDeque;
 
@@ -18,21 +18,21 @@ use super::{
     wire::{Control, Kind, Session, Tag},
 };
 
-/// Messages that one lane posts in its turn.
+/// Maximum number of messages that one lane posts in its turn.
 const TURN: u64 = 32;
 
 /// The client's state of a lane. All counts are of messages since the start.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Messages to be posted in all.
+    /// Total number of messages to be posted.
     total: u64,
     posted: u64,
     completed: u64,
-    /// Messages that the server allows to be posted.
+    /// Number of messages that the server has allowed the client to post.
     granted: u64,
-    /// Messages that the client has marked for the server.
+    /// Number of messages that the client's last mark covers.
     marked: u64,
-    /// Messages posted since the last signalled one.
+    /// Number of messages posted since the last signalled message.
     unsignalled: u64,
     /// Whether the lane waits for its turn.
     queued: bool,
@@ -51,8 +51,8 @@ impl Flow {
     }
 }
 
-/// Returns the number of messages between two signals: 64 for the rate, otherwise a part of the window, and 1 if each
-/// message must be checked.
+/// Returns the number of messages from one signalled message to the next: 1 if the client must check each message, 64
+/// in the mode `rate`, and a part of the window in other cases.
 fn signal_interval(session: &Session) -> u64 {
     let window = u64::from(session.window);
     match session.mode {
@@ -68,14 +68,14 @@ struct Client<'a> {
     turns: VecDeque<u32>,
     window: u64,
     interval: u64,
-    /// Messages between two marks.
+    /// Number of messages between two marks.
     batch: u64,
     completed: u64,
     unfinished: usize,
 }
 
 impl Client<'_> {
-    /// Returns whether the client marks messages for the server.
+    /// Returns whether the client sends marks for the messages that it posts.
     fn marks(&self) -> bool {
         self.end.session.op == Op::Write
     }
@@ -124,7 +124,7 @@ impl Client<'_> {
         Ok(true)
     }
 
-    /// Adds messages to a lane that has not posted its last one.
+    /// Adds messages to a lane that has not yet posted its last message.
     fn extend(&mut self, more: u64) {
         let open = self.flows.iter().position(|flow| flow.posted < flow.total);
         if let Some(flow) = open.and_then(|lane| self.flows.get_mut(lane)) {
@@ -132,7 +132,7 @@ impl Client<'_> {
         }
     }
 
-    /// Closes all lanes when the time is over: each posts at most one more message.
+    /// Closes all lanes when the time is over. After this, each lane posts at most one more message.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(lane) else { break };
@@ -240,7 +240,8 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
             client.finish();
         }
     }
-    // Operations with answers are complete here; only the server knows when the others have arrived.
+    // Answered operations are complete at this point. Only the server knows when the messages of other operations have
+    // arrived.
     let done = client.completed;
     let outcome = counted.outcome(done, None);
     let answered = session.op.is_answered();
@@ -253,12 +254,13 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
 pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     let session = end.session.clone();
     let (credit, slots) = (u64::from(session.credit), u64::from(session.slots));
-    // Messages that arrived, or that were marked, by lane.
+    // Number of messages that have arrived or were marked, for each lane.
     let mut seen = vec![0u64; session.lanes as usize];
     let mut sum = 0;
     let mut expected = None;
     while expected != Some(sum) {
-        // The client may measure for any time; if it dies, its connections report that.
+        // There is no time limit, because the client may measure for any time, and the connections report a client that
+        // dies.
         end.completions.endless = expected.is_none();
         for place in end.completions.wait("the client")? {
             let wc = end.completions.get(place);
@@ -312,7 +314,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     end.send_control(&Control::Confirmed)
 }
 
-/// Fills slots of a server of verified Reads, before the start and again when they are checked.
+/// Fills the server's slots for verified Reads: before the start, and again when the client has checked them.
 fn make(end: &End, lane: u32, mut numbers: std::ops::Range<u64>) -> Result<(), PerfError> {
     numbers.try_for_each(|number| end.fill(lane, number, number))
 }

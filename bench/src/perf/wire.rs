@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::options::{ATOMIC_LEN, Beside, Mode, Op, Wait};
 
-/// Protocol version; changed whenever ends of different versions would misunderstand each other.
+/// Protocol version. It must change whenever ends of different versions would misunderstand each other.
 pub(super) const VERSION: u32 = 3;
 
-/// Room for a control message, in bytes.
+/// Maximum length of a control message, in bytes.
 pub(super) const CONTROL_LEN: usize = 512;
 
 /// The longest message that can be measured, in bytes.
@@ -39,17 +39,17 @@ pub(super) struct Session {
     pub lanes: u32,
     /// Requests outstanding per lane.
     pub window: u32,
-    /// Messages per lane that have memory of their own at each end.
+    /// Number of slots per lane at each end. A slot is the memory of one message.
     pub slots: u32,
-    /// Receives that the server keeps posted per lane, or the number of messages that it can check late (see
-    /// [`Note`]).
+    /// Number of receives that the server keeps posted per lane, or number of messages that the server can check late
+    /// (see [`Note`]).
     pub credit: u32,
     pub wait: Wait,
     pub verify: bool,
-    /// Load beside the measured messages, on the lanes after theirs.
+    /// Load beside the measured messages; its lanes follow the measured lanes.
     #[serde(default)]
     pub beside: Option<Beside>,
-    /// Threads of the client. Each opens a session like this one, on a port of its own.
+    /// Number of threads of the client. Each thread opens a session like this one, on its own port.
     #[serde(default = "one")]
     pub threads: u32,
     /// The index of the thread that has this session, from 0.
@@ -57,13 +57,15 @@ pub(super) struct Session {
     pub thread: u32,
 }
 
-/// Stands for the missing field of a client of an older version, which must get the answer that versions differ.
+/// Returns the value of a field that clients of older versions do not send. Without it, such a client would not get the
+/// answer that the versions differ.
 fn one() -> u32 {
     1
 }
 
 impl Session {
-    /// Returns why a server must refuse the session, if it must. The reason is sent to the client.
+    /// Returns an error if a server must refuse the session. The error is the reason that the server sends to the
+    /// client.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let fits = |n: u32, max: u32| (1..=max).contains(&n);
         if self.size > MAX_SIZE {
@@ -93,13 +95,13 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the port of the server's thread, if the first thread's port is `first`; `None` if there is no such
-    /// port.
+    /// Returns the port of the server's thread, if the first thread's port is `first`; `None` if the number exceeds
+    /// 65535.
     pub(super) fn port(&self, first: u16) -> Option<u16> {
         first.checked_add(u16::try_from(self.thread).ok()?)
     }
 
-    /// Returns how many completions of all lanes can be outstanding at one end.
+    /// Returns the maximum number of completions of all lanes that can be outstanding at one end.
     pub(super) fn completions(&self) -> u64 {
         u64::from(self.lanes) * (u64::from(self.window) + u64::from(self.credit) + 4 * u64::from(NOTES))
             + u64::from(self.streams()) * u64::from(Beside::WINDOW)
@@ -110,7 +112,8 @@ impl Session {
         self.beside.map_or(0, |beside| beside.streams)
     }
 
-    /// Returns the number of lanes in all; those from [`Self::lanes`] on stream.
+    /// Returns the number of all lanes. The lanes with numbers from [`Self::lanes`] on carry the load beside the
+    /// measured messages.
     pub(super) fn all_lanes(&self) -> u32 {
         self.lanes + self.streams()
     }
@@ -120,13 +123,13 @@ impl Session {
         self.mode == Mode::Lat && !self.op.is_answered()
     }
 
-    /// Returns whether a Send after each message announces it: an empty Write changes no byte, and only Sends wake an
-    /// end that sleeps on a channel.
+    /// Returns whether a Send after each message announces the message. This is necessary because an empty Write
+    /// changes no byte, and because only Sends wake an end that sleeps on a channel.
     pub(super) fn doorbell(&self) -> bool {
         self.op == Op::Write && self.pingpong() && (self.size == 0 || self.wait == Wait::Event)
     }
 
-    /// Returns the distance between the memory of two messages, in bytes: whole cache lines.
+    /// Returns the distance between two slots in bytes, a multiple of a cache line.
     pub(super) fn stride(&self) -> u64 {
         self.size.max(1).next_multiple_of(64)
     }
@@ -139,12 +142,12 @@ impl Session {
         (u64::from(lane) * u64::from(self.slots) + slot % u64::from(self.slots)) * self.stride()
     }
 
-    /// Bytes of the measured lanes' slots.
+    /// Returns the length in bytes of the measured lanes' slots.
     fn slots_len(&self) -> u64 {
         u64::from(self.lanes) * u64::from(self.slots) * self.stride()
     }
 
-    /// Returns the length of that region in bytes.
+    /// Returns the length in bytes of the region of all slots.
     pub(super) fn region_len(&self) -> u64 {
         self.slots_len() + u64::from(self.streams()) * Beside::SIZE
     }
@@ -160,9 +163,9 @@ pub(super) struct Target {
 /// The private data of a connection request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Hello {
-    /// The control connection.
+    /// Opens the control connection.
     Session { version: u32, session: Session },
-    /// A lane, with the location of the client's slots for it.
+    /// Opens a lane; contains the location of the client's slots for this lane.
     Lane { index: u32, target: Target },
 }
 
@@ -170,9 +173,9 @@ pub(super) enum Hello {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
     Welcome,
-    /// A lane, with the location of the server's slots for it.
+    /// Accepts a lane; contains the location of the server's slots for this lane.
     Lane(Target),
-    /// The reason why there is no session.
+    /// Refuses a session; contains the reason.
     Refused(String),
 }
 
@@ -183,9 +186,9 @@ pub(super) enum Control {
     Start,
     /// Server: all lanes are connected here too, and receives are posted.
     Ready,
-    /// Client: the number of messages that it sent over all lanes and that the server notices.
+    /// Client: the measurement is over. `messages` is the number of messages, over all lanes, that the server notices.
     Done { messages: u64 },
-    /// Server: all of them arrived and, with `--verify`, had the right contents.
+    /// Server: all these messages arrived and, with `--verify`, had the right contents.
     Confirmed,
     /// Either end: the reason for giving up.
     Failed(String),
@@ -196,16 +199,17 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
-/// Decodes a message of the other end; `None` if it is not one of this protocol.
+/// Decodes a message of the other end; `None` if the bytes are no message of this protocol.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// A count that flows on a lane beside its messages, as 8 bytes in a Send. From client to server it is a mark: this
-/// many of my messages are ready for you. From server to client it is a grant: you may go on up to this number.
+/// A count of messages, which an end sends on a lane beside its messages, as 8 bytes in a Send. A note from the client
+/// is a mark: the server may check or refill this many messages. A note from the server is a grant: the client may post
+/// messages up to this number.
 pub(super) type Note = u64;
 
-/// Notes of one lane that can be in flight in one direction.
+/// Maximum number of notes of one lane in flight in one direction.
 pub(super) const NOTES: u32 = 8;
 
 /// The purpose of a work request, packed into its `wr_id`.
@@ -225,7 +229,7 @@ pub(super) enum Kind {
     Note,
     /// A [`Control`] message.
     Control,
-    /// A message of the load beside.
+    /// A message of the load beside the measured messages.
     Stream,
 }
 

@@ -1,6 +1,6 @@
 //! A relay between two ports: forwards frames both ways, and applies an [`Impairment`] to each direction.
 //!
-//! The impairment model is the simulator's, in real time.
+//! The impairment model is that of the simulator `urnic-sim`; here it runs in real time.
 
 use std::io::{self, IsTerminal};
 use std::thread;
@@ -42,14 +42,14 @@ pub enum RelayError {
     Pin(#[from] PinError),
 }
 
-/// Interval in ns at which the ports are asked for their links, and the owner whether to go on.
+/// Interval in ns at which the relay checks the links of its ports, and asks its caller whether to go on.
 const LOOK_EVERY: u64 = 2_000_000;
 /// Time in ns without frames after which the relay naps.
 const SPIN: u64 = 50_000;
 const SHORTEST_NAP: u64 = 50_000;
 const LONGEST_NAP: u64 = 1_000_000;
 
-/// A port, and the frames waiting to be sent there.
+/// A port, and the frames that wait to be sent there.
 struct Side {
     port: Port,
     queue: TxQueue,
@@ -62,7 +62,7 @@ struct Counted {
     received_bytes: u64,
     sent: u64,
     sent_bytes: u64,
-    /// Frames for a port whose link is down, or that found no buffer there.
+    /// Number of frames dropped because the destination port had no link or no buffer.
     undeliverable: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Opens the ports. Does not wait for their peers. MTU, memory and hugepages come from `config`.
+    /// Opens the ports, without waiting for their peers. MTU, memory and hugepages come from `config`.
     ///
     /// # Errors
     /// [`RelayError`], if EAL or a port refuses.
@@ -88,7 +88,8 @@ impl Relay {
             ..EalConfig::default()
         };
         let eal = Eal::start(&eal)?;
-        // Without trains, because impairments apply to single segments, which any port can carry.
+        // Trains (several segments as one frame) are off, because impairments apply to single segments, and any port
+        // can carry single segments.
         let ports = PortOptions { mtu: config.port.mtu, trains: false, ..PortOptions::default() };
         let side = |spec: &PortSpec| -> Result<Side, PortError> {
             Ok(Side { port: Port::open(&eal, spec, &ports)?, queue: TxQueue::new(), up: false })
@@ -107,16 +108,16 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Asks both ports whether their peers are there. Frames for a port without a peer are dropped, as on a wire with
-    /// an open end.
+    /// Checks whether both ports have their peers. The relay drops frames for a port without a peer, as a wire with an
+    /// open end does.
     pub fn look(&mut self) {
         for side in &mut self.sides {
             side.up = side.port.link_up();
         }
     }
 
-    /// Takes the frames that have arrived by `now` (in nanoseconds, never decreasing), and sends those that are due.
-    /// Returns `true` if there was anything to do.
+    /// Takes the frames that have arrived by `now`, and sends the frames that are due. `now` is in nanoseconds, and
+    /// must not decrease. Returns `true` if there was anything to do.
     pub fn pass(&mut self, now: u64) -> bool {
         let [a, b] = &mut self.sides;
         let [there, back] = &mut self.links;
@@ -125,8 +126,8 @@ impl Relay {
         forward(now, b, a, back, counted_back) || worked
     }
 
-    /// Relays, on the calling thread, until `go_on`, which is called every few milliseconds, returns `false`. `bar`:
-    /// show progress, if stderr is a terminal.
+    /// Relays on the calling thread until `go_on` returns `false`; calls `go_on` every few milliseconds. If `bar` is
+    /// set and stderr is a terminal, shows the progress.
     ///
     /// # Errors
     /// [`RelayError::Pin`] if the thread cannot run on the first core of `config`.
@@ -139,7 +140,7 @@ impl Relay {
         if let Some(&core) = config.engine.cores.first() {
             urnic_dataplane::pin_current_thread(core)?;
         }
-        // Best effort: without it naps are about 50 us longer.
+        // Best effort: without this setting, naps are about 50 us longer.
         let _ = nix::sys::prctl::set_timerslack(1000);
         let bar = (bar && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new_spinner();
@@ -196,7 +197,7 @@ fn forward(
     let mut frames = ArrayVec::<Mbuf, BURST>::new();
     let received = from.port.rx_burst(&mut frames);
     for mut frame in frames {
-        // Receivers must be able to detect injected corruption, so checksums are filled in before it.
+        // The checksum is filled in before the frame may be corrupted, so that the receiver can detect the corruption.
         if frame.checksum_trusted() {
             fill_checksum(frame.data_mut());
         }

@@ -12,46 +12,46 @@ use super::{Counted, Relay};
 pub struct DirectionReport {
     /// The port that the frames come from.
     pub from: String,
-    /// The port that they go to.
+    /// The port that the frames go to.
     pub to: String,
     /// The impairment, in the syntax of the command's options.
     pub fault: String,
-    /// Frames received from the one port.
+    /// Number of frames received from the port `from`.
     pub received: u64,
     /// Octets of the received frames, without FCS.
     pub received_bytes: u64,
-    /// Frames queued at the other port, copies included.
+    /// Number of frames queued at the port `to`, duplicates included.
     pub sent: u64,
     /// Octets of the sent frames, without FCS.
     pub sent_bytes: u64,
-    /// Dropped at random.
+    /// Number of frames dropped at random.
     pub lost: u64,
-    /// Sent twice.
+    /// Number of frames sent twice.
     pub duplicated: u64,
-    /// Held back, so that other frames overtook them.
+    /// Number of frames held back, so that other frames overtook them.
     pub reordered: u64,
-    /// Sent with a bit flipped.
+    /// Number of frames sent with a bit flipped.
     pub corrupted: u64,
-    /// Sent with two words exchanged, which the Internet checksum does not detect.
+    /// Number of frames sent with two words exchanged, which the Internet checksum does not detect.
     pub swapped: u64,
-    /// Marked Congestion Experienced.
+    /// Number of frames marked Congestion Experienced.
     pub marked: u64,
-    /// Dropped because the queue of the rate limit was full.
+    /// Number of frames dropped because the queue of the rate limit was full.
     pub overflowed: u64,
-    /// Dropped because the maximum number of frames or octets was already held.
+    /// Number of frames dropped because the relay already held the maximum number of frames or octets.
     pub over_limit: u64,
-    /// Dropped because their destination port had no link, or no buffer.
+    /// Number of frames dropped because the destination port had no link or no buffer.
     pub undeliverable: u64,
-    /// Dropped by the port that received them: no buffer, or longer than the MTU.
+    /// Number of frames that the port `from` dropped, because it had no buffer or the frame exceeded the MTU.
     pub rx_dropped: u64,
-    /// Still held at the end.
+    /// Number of frames still held at the end.
     pub held: u64,
 }
 
 /// The report of a relay; its JSON form is a contract with scripts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RelayReport {
-    /// How long it ran, in seconds.
+    /// Time for which the relay ran, in seconds.
     pub seconds: f64,
     /// Frames from A to B.
     pub a_to_b: DirectionReport,
@@ -60,7 +60,7 @@ pub struct RelayReport {
 }
 
 impl Relay {
-    /// Returns the report up to now.
+    /// Returns the report on the time until now, or until the relay stopped.
     pub fn report(&self) -> RelayReport {
         let end = self.stopped.unwrap_or_else(|| self.clock.now());
         let [a, b] = &self.sides;

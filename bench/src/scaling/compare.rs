@@ -1,4 +1,4 @@
-//! The process that has other processes measure, in turns, and compares their results.
+//! The process that starts the measuring processes, alternately for each kind, and compares their results.
 
 use std::{
     env,
@@ -11,32 +11,32 @@ use serde::Serialize;
 use super::{Done, Load, Shape, Task};
 use crate::perf::PerfError;
 
-/// The measurements to compare, and how often.
+/// The measurements to compare, and the number of their repetitions.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The loads of the threads.
     pub loads: Vec<Load>,
     /// The cores, one for each thread or process.
     pub cores: Vec<usize>,
-    /// Number of rounds; each round measures everything once.
+    /// Number of rounds. Each round makes every measurement once.
     pub rounds: usize,
     /// Length of one measurement, in s.
     pub seconds: f64,
 }
 
-/// The share of the independent processes' rate that a device must reach at least, if no traffic crosses between its
+/// The least share of the independent processes' rate that a device must reach, if no traffic crosses between its
 /// engines.
 pub const OWN_GOAL: f64 = 0.95;
-/// The same if every thread uses every engine.
+/// The least share that a device must reach if every thread uses every engine.
 pub const ALL_GOAL: f64 = 0.80;
 
-/// The results for one load. Rates are million messages per second of processor time, summed over the threads, so
-/// time in which other programs had the cores does not count.
+/// The results for one load. Rates are million messages per second of processor time, summed over the threads. They do
+/// not depend on time in which other programs had the cores.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The load of the threads.
     pub load: Load,
-    /// The smallest share of its core that any thread had, over all measurements.
+    /// The smallest share of a core that any thread had, over all measurements.
     pub least_share: f64,
     /// Rates of the independent processes together, by round.
     pub apart: Vec<f64>,
@@ -44,14 +44,15 @@ pub struct Row {
     pub own: Vec<f64>,
     /// Rates of the device whose threads use all engines.
     pub all: Vec<f64>,
-    /// Frames that engines of the two kinds of device handed to each other, over all rounds.
+    /// Number of frames that engines handed to each other, over all rounds: at devices with threads on their own
+    /// engines, and at devices with threads on all engines.
     pub handed_over: [u64; 2],
 }
 
 /// The median, minimum and maximum of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The median; of an even number the lower one of the middle two.
+    /// The median; for an even number of values, the lower of the middle two.
     pub median: f64,
     /// The minimum.
     pub least: f64,
@@ -60,7 +61,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Returns those of the values; NaN if there are none.
+    /// Returns median, minimum and maximum of the values; NaN if there are no values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -71,15 +72,15 @@ impl Spread {
 }
 
 impl Row {
-    /// Returns the ratios to the independent processes of the same round: for threads that use their own engines, and
-    /// for those that use all.
+    /// Returns the ratios of a device's rate to that of the independent processes in the same round: first for threads
+    /// that use their own engines, then for threads that use all engines.
     pub fn ratios(&self) -> [Spread; 2] {
         [&self.own, &self.all]
             .map(|rates| Spread::of(rates.iter().zip(&self.apart).map(|(rate, apart)| rate / apart)))
     }
 }
 
-/// Measures everything in turns. Calls `tell` with the number of every round.
+/// Makes all measurements, round by round. Calls `tell` with the number of every round.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -90,7 +91,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
     for round in 0..plan.rounds {
         tell(round);
         for row in &mut rows {
-            // Each kind comes first, second and third in turn.
+            // The order rotates, so that each kind is measured first, second and third equally often.
             for turn in 0..3 {
                 let task = |shape, cores: &[usize]| Task {
                     shape,
@@ -121,7 +122,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
     Ok(rows)
 }
 
-/// Runs each task in a process of its own, all at the same time.
+/// Runs all tasks at the same time, each in its own process.
 fn measure(tasks: &[Task]) -> Result<Vec<Done>, PerfError> {
     let mut workers = tasks.iter().map(Worker::start).collect::<Result<Vec<_>, _>>()?;
     workers.iter_mut().try_for_each(Worker::await_ready)?;
@@ -184,7 +185,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Harmless if it has ended already, which it has unless another one failed.
+        // Both calls are harmless if the process has ended already. It still runs only if another process failed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

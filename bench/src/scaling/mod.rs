@@ -1,9 +1,9 @@
 //! How a device with several engines scales. Two devices of one process are joined by a ring; thread `i` on core `i`
-//! drives engine `i` of both. They are compared with as many independent processes, which do the same with one engine
-//! each, at the same time on the same cores.
+//! drives engine `i` of both. This process is compared with as many independent processes as it has engines. The
+//! independent processes do the same work with one engine each, at the same time and on the same cores.
 //!
-//! Every measurement runs in processes of its own ([`worker`]), which report when they are ready, and begin on a word
-//! from the process that compares them ([`compare`]).
+//! Every measurement runs in its own processes ([`worker`]). They report when they are ready, and begin when the
+//! process that compares them ([`compare`]) tells them.
 
 pub mod compare;
 mod station;
@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
-    /// Thread `i` has its queue pairs at engine `i`, with completion queues, a shared receive queue and a region of
-    /// its own.
+    /// Thread `i` has its queue pairs at engine `i`, and has its own completion queues, shared receive queue and memory
+    /// region.
     Own,
     /// Each thread has queue pairs at every engine. The serving end has one completion queue, one shared receive
     /// queue and one region for all.
@@ -61,7 +61,7 @@ impl Load {
         }
     }
 
-    /// Returns the number of requests of which the last one is signalled.
+    /// Returns the interval between signalled requests, in requests.
     fn interval(self) -> u32 {
         self.window() / 4
     }
@@ -95,7 +95,7 @@ impl FromStr for Load {
 /// The task of one process of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// The engines of the queue pairs.
+    /// The engines that the threads' queue pairs belong to.
     pub shape: Shape,
     /// The load.
     pub load: Load,
@@ -113,7 +113,8 @@ pub struct Task {
 pub struct Done {
     /// Million messages per second of each thread.
     pub mmsg_s: Vec<f64>,
-    /// The same per second of processor time, so time in which other programs had the core does not count.
+    /// Million messages of each thread per second of its processor time, which leaves out time in which other programs
+    /// had the core.
     pub mmsg_cpu_s: Vec<f64>,
     /// Frames that one engine handed over to another during the measurement.
     pub handed_over: u64,

@@ -20,7 +20,7 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 2);
 /// Base port: thread `i` of the server listens on this port plus `i`.
 const PORT: u16 = 18_600;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Receives in a shared receive queue, for each thread that uses it.
+/// Number of receives in a shared receive queue for each thread that uses the queue.
 const RECEIVES: u32 = 512;
 /// Attempts to find a local port that belongs to the desired engine.
 const TRIES: usize = 256;
@@ -54,7 +54,7 @@ impl Ends {
         Ok(Self { server: open(SERVER)?, client: open(CLIENT)? })
     }
 
-    /// Returns how many frames engines have handed to each other.
+    /// Returns the number of frames that engines have handed to each other.
     pub(super) fn handed_over(&self) -> Result<u64, PerfError> {
         let mut sum = 0;
         for end in [&self.server, &self.client] {
@@ -66,7 +66,7 @@ impl Ends {
     }
 }
 
-/// Objects that queue pairs of the serving end use: those of one thread, or those of all threads.
+/// Objects that the queue pairs of the serving end use. The objects belong to one thread, or all threads share them.
 pub(super) struct Served {
     pd: Pd,
     cq: Cq,
@@ -76,7 +76,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Makes the objects for `threads` threads, the first of which is number `first`.
+    /// Makes the objects for `threads` threads, whose numbers start at `first`.
     pub(super) fn new(server: &Device, task: &Task, first: usize, threads: usize) -> Result<Self, PerfError> {
         let pd = server.alloc_pd();
         let receives = RECEIVES * threads as u32;
@@ -167,7 +167,7 @@ impl<'a> Station<'a> {
         let memory =
             pd.alloc_mr(task.ways * size, Access::LOCAL_WRITE).map_err(device("allocating memory"))?;
         let (mut accepted, mut ways) = (Vec::new(), Vec::new());
-        // Both shapes have the same number of queue pairs, so that only their engines differ.
+        // Both shapes have the same number of queue pairs, so that they differ only in the engines.
         for place in 0..task.ways {
             let engine = if task.shape == Shape::Own { thread } else { place % engines };
             let mut found = None;
@@ -213,7 +213,7 @@ impl<'a> Station<'a> {
         })
     }
 
-    /// Posts as many requests as there is room for, drives both ends, and returns how many messages have completed.
+    /// Posts as many requests as the windows allow, drives both ends, and returns how many messages have completed.
     #[inline]
     pub(super) fn turn(&mut self) -> Result<u64, PerfError> {
         let (window, interval) = (self.load.window(), self.load.interval());
@@ -236,7 +236,7 @@ impl<'a> Station<'a> {
         Ok(self.ways.iter().all(|way| way.outstanding == 0))
     }
 
-    /// Takes completions at both ends, and returns how many messages have completed.
+    /// Takes the completions of both ends, and returns how many messages have completed.
     #[inline]
     fn reap(&mut self) -> Result<u64, PerfError> {
         let interval = self.load.interval();
@@ -280,7 +280,7 @@ fn create_qp(pd: &Pd, cq: &Cq, srq: Option<&Srq>) -> Result<Qp, PerfError> {
     qp.map_err(device("creating a queue pair"))
 }
 
-/// Accepts the requested connection, and waits until it is established at both ends.
+/// Accepts the requested connection, and waits until both ends report it established.
 fn establish(events: &[EventChannel; 2], passive: &Qp) -> Result<(), PerfError> {
     let deadline = Instant::now() + PATIENCE;
     let mut established = 0;
@@ -291,7 +291,7 @@ fn establish(events: &[EventChannel; 2], passive: &Qp) -> Result<(), PerfError> 
                     request.accept(passive, &ConnParam::default()).map_err(device("accepting"))?;
                 }
                 CmEvent::Established { .. } => established += 1,
-                // Of an earlier attempt, which led to another engine.
+                // These events belong to an earlier attempt, whose connection belonged to another engine.
                 CmEvent::Disconnected { .. } | CmEvent::ConnectError { .. } => {}
                 other => return Err(PerfError::Gone(format!("{other:?}"))),
             }

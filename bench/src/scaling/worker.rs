@@ -1,4 +1,4 @@
-//! A process of a measurement.
+//! A process that makes one measurement.
 
 use std::{
     io::{BufRead, Write, stdin, stdout},
@@ -26,14 +26,14 @@ const CLOCK_EVERY: u32 = 16;
 struct Meeting {
     threads: usize,
     ready: AtomicUsize,
-    /// Set by the thread that talks to the parent.
+    /// 1 once the measurement begins; the thread that talks to the parent sets it.
     begun: AtomicUsize,
     finished: AtomicUsize,
     failed: AtomicBool,
 }
 
 impl Meeting {
-    /// Notes an error, for the other threads.
+    /// Notes for the other threads whether this thread has failed.
     fn note<R>(&self, result: Result<R, PerfError>) -> Result<R, PerfError> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);
@@ -46,7 +46,8 @@ impl Meeting {
     }
 }
 
-/// Makes the connections of `task`, writes `ready`, waits for a line, and measures.
+/// Makes the connections of `task`, writes `ready` on standard output, waits for a line on standard input, and
+/// measures.
 ///
 /// # Errors
 /// [`PerfError`].
@@ -57,7 +58,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
         Shape::All => Some(Served::new(&ends.server, task, 0, threads)?),
         Shape::Own => None,
     };
-    // Only one thread connects at a time, because it drives all engines meanwhile.
+    // Only one thread connects at a time, because a connecting thread drives all engines.
     let turn = Mutex::new(());
     let meeting = Meeting {
         threads,
@@ -90,7 +91,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
             meeting.check()?;
         }
         meeting.finished.fetch_add(1, Ordering::AcqRel);
-        // Other threads may need the engines that this thread drives.
+        // This thread goes on driving its engines, because other threads may need them.
         while meeting.finished.load(Ordering::Acquire) < meeting.threads {
             meeting.check()?;
             station.drain()?;
@@ -118,7 +119,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
         };
         let all: Vec<_> = running.into_iter().map(join).collect();
         let why = |error: &PerfError| !matches!(error, PerfError::OtherThread);
-        // Of several errors, one that was not caused by another thread's.
+        // If several threads failed, the result is an error that was not caused by another thread's failure.
         match all.iter().position(|one| one.as_ref().is_err_and(why)) {
             Some(first) => all.into_iter().skip(first).take(1).collect(),
             None => all.into_iter().collect(),
@@ -127,7 +128,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
     let rates = rates?;
     drop(shared);
     let handed_over = ends.handed_over()? - handed_over;
-    // Not dropped: they are each other's peers, and are closed together when the process ends.
+    // The ends are not dropped, because each is the other's peer. Both are closed together when the process ends.
     mem::forget(ends);
     Ok(Done {
         mmsg_s: rates.iter().map(|rate| rate.mmsg_s).collect(),
@@ -140,7 +141,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
 struct Rate {
     /// Million messages per second.
     mmsg_s: f64,
-    /// The same per second of the thread's processor time.
+    /// Million messages per second of the thread's processor time.
     mmsg_cpu_s: f64,
 }
 

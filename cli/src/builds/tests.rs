@@ -9,7 +9,7 @@ fn needs(line: &str) -> bool {
     needs_ports(&cli.command).expect("settings without a mistake")
 }
 
-/// Only commands that ask for a port need the build with ports.
+/// Only commands that use a port need the build with ports.
 #[test]
 fn ports_decide() {
     let with = [

@@ -1,4 +1,4 @@
-//! A queue pair with its memory and completions, as both ends use it.
+//! A lane: one end of a connection, a queue pair with its memory and completions. Client and server both use it.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ pub struct Lane {
     channel: CompChannel,
     /// The buffer in which requests arrive.
     inbox: Mr,
-    /// Completions that were taken but not yet waited for.
+    /// Numbers of polled completions that no wait has consumed yet: of Sends, Reads and Writes.
     sent: u32,
     read: u32,
     written: u32,
@@ -125,7 +125,7 @@ impl Lane {
             } else if polls < POLLS {
                 polls += 1;
             } else if !armed {
-                // The queue is polled once more after this, so that no completion is missed.
+                // The loop polls the queue once more after this, so that it misses no completion.
                 self.cq.arm(false);
                 armed = true;
             } else {
@@ -169,7 +169,7 @@ impl Lane {
 }
 
 impl Interrupted {
-    /// Converts it into the failure of a command.
+    /// Converts this reason into the failure of a command.
     pub fn failure(self, waiting_for: &str) -> Failure {
         Failure::Failed(match self {
             Self::Gone(how) => format!("the connection ended while waiting for {waiting_for}: {how}"),

@@ -15,7 +15,7 @@ use super::{DEFAULT_PORT, Report};
 use crate::args::RpingArgs;
 use crate::failure::{Failure, print};
 
-/// Interval at which a server that waits for clients checks whether a client is done.
+/// Interval at which a server checks whether a client is done, while the server waits for further clients.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
@@ -62,7 +62,7 @@ fn serve_one(
             Some(CmEvent::ConnectRequest(request)) if lanes.is_empty() => {
                 lanes.extend(accept(device, request)?);
             }
-            // The request is dropped, and so rejected.
+            // Dropping a connection request rejects it.
             Some(event) => attend(event, &mut lanes, args, done)?,
             None => {}
         }
@@ -134,7 +134,7 @@ fn attend(event: CmEvent, lanes: &mut Waiting, args: &RpingArgs, done: &Sender<D
             thread.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
         }
         CmEvent::ConnectError { qpn, .. } => drop(lanes.remove(&qpn)),
-        // The thread that serves a connection learns of its end by completions.
+        // The thread that serves a connection learns of the connection's end by completions.
         _ => {}
     }
     Ok(())

@@ -36,8 +36,8 @@ impl Info {
     }
 }
 
-/// Makes the text of ping `number`: its name, then characters from `A` to `z` that start one character later with
-/// every ping, and a final zero byte.
+/// Makes the text of ping `number`: its name, then characters from `A` to `z`, and a final zero byte. The characters
+/// start one later with every ping.
 pub fn ping(number: u64, size: usize, buffer: &mut Vec<u8>) {
     const SPAN: u64 = (b'z' - b'A' + 1) as u64;
     buffer.clear();

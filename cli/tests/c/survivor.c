@@ -1,7 +1,7 @@
 /* A client that outlives its servers. It pings the server at ADDRESS as `rping -c` does, until the server dies. Then
- * it expects the event of the connection's end once and each of its requests flushed once, and connects again, for
- * ever. Meanwhile another thread serves clients as `rdma_server` does. The program prints a line for each connection,
- * ping, end, and served client.
+ * it expects one event for the end of the connection and one completion for each of its requests, and connects again,
+ * for ever. Meanwhile another thread serves clients as `rdma_server` does. The program prints a line for each
+ * connection, ping, end, and served client.
  *
  *   survivor ADDRESS */
 #include <arpa/inet.h>
@@ -37,11 +37,11 @@ struct end {
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
 	struct { struct info sent, got[RECEIVES]; char source[SIZE], sink[SIZE]; } memory;
-	/* Requests: posted, completed, and among these, flushed. */
+	/* Numbers of requests: posted, completed, and completed as flushed. */
 	unsigned posted, done, flushed;
-	/* Messages that have arrived. */
+	/* Number of messages that have arrived. */
 	unsigned arrived;
-	/* Events that have arrived. */
+	/* Whether an event of each kind has arrived. */
 	bool seen[RDMA_CM_EVENT_TIMEWAIT_EXIT + 1];
 };
 
@@ -69,7 +69,7 @@ static void tell(struct end *e, const char *memory)
 	e->posted++;
 }
 
-/* Sleeps until an event or a completion arrives, and takes all there are. */
+/* Sleeps until an event or a completion arrives, and takes all that have arrived. */
 static void look(struct end *e)
 {
 	struct pollfd fds[2] = { { .fd = e->events->fd, .events = POLLIN }, { .events = POLLIN, .fd = e->channel ? e->channel->fd : -1 } };
@@ -173,7 +173,7 @@ static void connection(const char *address)
 		CHECK(!strcmp(e.memory.source, e.memory.sink));
 		printf("ping %u\n", n);
 	}
-	/* All posted requests must complete, each once, and the event of the end must arrive. */
+	/* Each posted request must complete once, and the event for the end of the connection must arrive. */
 	while (e.done < e.posted || !e.seen[RDMA_CM_EVENT_DISCONNECTED])
 		look(&e);
 	CHECK(e.done == e.posted && e.flushed >= RECEIVES - 1);

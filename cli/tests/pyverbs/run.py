@@ -2,8 +2,8 @@
 
     run.py TESTS
 
-TESTS is the folder `tests` of rdma-core. Outcomes: ok, skipped, failed, hang. Each file of tests runs in a process of its
-own, because a device belongs to the process that opened it; the tests after a test that hangs are not run.
+TESTS is the folder `tests` of rdma-core. Outcomes: ok, skipped, failed, hang. Each file of tests runs in its own
+process, because a device belongs to the process that opened it. If a test hangs, the later tests of its file are not run.
 """
 
 import os
@@ -12,9 +12,9 @@ import signal
 import sys
 import unittest
 
-# Time limit of a file of tests. A bound, because the machine may be busy.
+# Time limit, in seconds, between two results; generous because the machine may be busy.
 PATIENCE = 120
-# Tests of hardware drivers, and of graphics cards' memory.
+# Names of test files that need a hardware driver, or a graphics card's memory.
 OTHERS = ("mlx5", "efa", "cuda")
 
 
@@ -42,7 +42,7 @@ def outcome(test):
 
 
 def serve(tests, writer):
-    """In a child: prints a line for each test."""
+    """Runs the tests, in the child process, and writes a line for each to `writer`."""
     # The tests' own output is not part of the result.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for test in tests:

@@ -1,4 +1,4 @@
-//! The kernel's resources that a process has.
+//! The kernel's resources that a process holds.
 
 use std::fs;
 use std::thread::sleep;
@@ -12,7 +12,7 @@ use super::PATIENCE;
 pub struct Holdings {
     pub descriptors: usize,
     pub threads: usize,
-    /// Mappings of memory, without those of the allocator's heaps.
+    /// Number of memory mappings, without the mappings of the allocator's heaps.
     pub mappings: usize,
     pub resident_kb: u64,
     pub hugepages_kb: u64,
@@ -35,15 +35,15 @@ impl Holdings {
         }
     }
 
-    /// Returns the limit of a process's resources at rest once it has had a peer, if it had these before. The link
-    /// then has threads of DPDK's, and descriptors: for each of the eight queues of a vhost port, or for each engine
-    /// of a virtio_user port. The descriptors of an rping are added.
+    /// Returns the upper bounds of a process's resources at rest after it has had a peer; `self` are its resources
+    /// before. The bounds add DPDK's threads for the link, the descriptors of an rping, and the link's descriptors: for
+    /// each of the eight queues of a vhost port, or for each engine of a virtio_user port.
     pub fn with_a_peer(self, engines: usize) -> Self {
         Self { threads: self.threads + 2, descriptors: self.descriptors + 16 + 5 * (engines - 1), ..self }
     }
 
-    /// Waits until a process that is done with a peer has no more threads and descriptors than `before`; returns its
-    /// resources.
+    /// Waits until a process that is done with a peer has at most as many threads and descriptors as `before`. Returns
+    /// its resources.
     pub fn at_rest(pid: Pid, before: Self) -> Self {
         let start = Instant::now();
         loop {
@@ -57,8 +57,9 @@ impl Holdings {
     }
 }
 
-/// Counts the lines of a `/proc/PID/maps`, except for the two of each heap that glibc makes for threads: up to eight heaps
-/// a core, whenever two threads happen to allocate at the same time, each in 64 MiB of addresses at a multiple of that.
+/// Counts the lines of a `/proc/PID/maps`, without the two lines of each heap that glibc makes for threads. glibc makes
+/// a heap when two threads happen to allocate at the same time, up to eight heaps for each core. A heap has 64 MiB of
+/// addresses, and starts at a multiple of 64 MiB.
 fn mappings(maps: &str) -> usize {
     const HEAP: usize = 64 << 20;
     let range = |line: &str| {

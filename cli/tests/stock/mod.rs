@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Time limit of a program. A bound, not a measurement, because the machine may be busy.
+/// Time limit of a program, generous because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Allows one pair of programs at a time, because two of them poll, and the machine may have only two cores.
@@ -26,8 +26,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns `urnic`, with the libraries to preload beside it. The libraries are built here because they are not
-/// dependencies of the tests.
+/// Returns the path of `urnic`; the libraries to preload are beside it. This function builds the libraries, because
+/// they are not dependencies of the tests.
 pub fn urnic() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -52,7 +52,7 @@ impl Running {
         self.0.take().expect("runs").wait_with_output().expect("its output")
     }
 
-    /// Sends it a signal that `timeout` forwards, so not SIGKILL.
+    /// Sends a signal to `timeout`, which forwards it to the program. SIGKILL would not be forwarded.
     pub fn signal(&self, signal: Signal) {
         if let Some(child) = &self.0 {
             let _ = kill(Pid::from_raw(child.id() as i32), signal);
@@ -80,8 +80,7 @@ impl Running {
         None
     }
 
-    /// Kills the program by SIGKILL. It must still be running: neither an exit of its own nor a crash may have ended
-    /// it.
+    /// Kills the program by SIGKILL. Fails if the program has ended before, by an exit or a crash.
     #[track_caller]
     pub fn kill(self) {
         let _ = self.program().map(|program| kill(program, Signal::SIGKILL));
@@ -103,7 +102,7 @@ impl Drop for Running {
 /// A program that listens.
 pub struct Server {
     running: Running,
-    /// Reads its standard error, because the program would block on a full pipe.
+    /// Thread that reads the program's standard error, because the program would block on a full pipe.
     errors: JoinHandle<String>,
 }
 
@@ -112,9 +111,8 @@ pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
 }
 
-/// Checks that an rping whose peer is gone has ended by itself, as it does: with status 0, or with -1 if its main
-/// thread had just overwritten the state in which its other thread notes the disconnection (rping 44,
-/// `rping_test_client`).
+/// Checks that an rping whose peer is gone has ended by itself: with status 0, or with status -1 (255) if its main
+/// thread overwrote the state in which its other thread had noted the disconnection (rping 44, `rping_test_client`).
 #[track_caller]
 pub fn rping_was_told(status: ExitStatus, said: &str) {
     assert!(matches!(status.code(), Some(0 | 255)), "{status}: {said}");
@@ -131,8 +129,7 @@ impl Server {
         self.running.kill();
     }
 
-    /// Ends a server that does not end by itself, by SIGTERM, and returns its output. It must have run until then: a
-    /// crash, or an exit of its own, fails the test.
+    /// Ends the server by SIGTERM, and returns its output. Fails if the server has ended before, by an exit or a crash.
     #[track_caller]
     pub fn stop(self) -> String {
         self.running.signal(Signal::SIGTERM);
@@ -141,7 +138,7 @@ impl Server {
         printed
     }
 
-    /// Waits for its end, and returns its status and output.
+    /// Waits for the server's end, and returns its status and output.
     pub fn output(self) -> (ExitStatus, String) {
         let output = self.running.output();
         let printed = text(&output) + &self.errors.join().expect("its errors");
@@ -166,13 +163,13 @@ impl Talking {
         self.running.kill();
     }
 
-    /// Waits until it has printed `lines` further lines. Returns `false` if it ends before.
+    /// Waits until the program has printed `lines` further lines. Returns `false` if the program ends before.
     pub fn goes_on(&self, lines: usize) -> bool {
         while self.lines.try_recv().is_ok() {}
         (0..lines).all(|_| self.lines.recv_timeout(PATIENCE).is_ok())
     }
 
-    /// Waits until it has printed a line that begins with `what`. Returns `false` if it ends before.
+    /// Waits until the program has printed a line that begins with `what`. Returns `false` if the program ends before.
     pub fn says(&self, what: &str) -> bool {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).any(|line| line.starts_with(what))
     }
@@ -183,13 +180,12 @@ impl Talking {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).find(|line| line.starts_with(begins))
     }
 
-    /// Waits for its end, and returns its output on standard error.
+    /// Waits for the program's end, and returns its output on standard error.
     pub fn output(self) -> Output {
         self.running.output()
     }
 
-    /// Ends a program that does not end by itself, by SIGTERM, and returns its output on standard error. It must have
-    /// run until then.
+    /// Ends the program by SIGTERM, and returns its output on standard error. Fails if the program has ended before.
     #[track_caller]
     pub fn stop(self) -> String {
         self.running.signal(Signal::SIGTERM);
@@ -213,16 +209,17 @@ pub struct Node {
     pub log: Option<&'static str>,
     /// Time that programs may take in addition to [`PATIENCE`].
     pub lasts: Duration,
-    /// Engines of its device; `None`: as [`engines_asked`] returns.
+    /// Number of engines of the program's device; `None`: the number that [`engines_asked`] returns.
     pub engines: Option<usize>,
-    /// A folder with copies of `urnic` and its libraries, to be run from there as `nobody`: without capabilities, and
-    /// with nothing in the environment but a path, the log setting, and the number of engines if there are several.
+    /// Folder with copies of `urnic` and its libraries, to run them as `nobody`: without capabilities, and with only a
+    /// path, the log setting, and the number of engines (if there are several) in the environment. `None`: run as the
+    /// test's user.
     pub nobodys: Option<PathBuf>,
 }
 
 /// Returns the number of engines of the next program for which the test sets none: one, or the number in
-/// `URNIC_TEST_ENGINES`. Of several numbers there, such as `4,2`, programs take the next one in the order in which
-/// they start: servers 4, clients 2.
+/// `URNIC_TEST_ENGINES`. If the variable has several numbers, such as `4,2`, each program that starts takes the next
+/// number: servers 4, clients 2.
 fn engines_asked() -> usize {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let Ok(asked) = std::env::var("URNIC_TEST_ENGINES") else { return 1 };
@@ -290,8 +287,8 @@ impl Node {
         spawn(command)
     }
 
-    /// Starts a program that listens on this port of the kernel's TCP before it listens for RDMA; returns when it
-    /// does.
+    /// Starts a program that listens on `port` of the kernel's TCP before it listens for RDMA. Returns when it listens
+    /// on `port`.
     pub fn serve_tcp(&self, program: &str, port: u16) -> Server {
         let mut running = self.run_for(2 * (PATIENCE + self.lasts), program, true);
         let mut errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
@@ -320,11 +317,11 @@ impl Node {
         Server { running, errors }
     }
 
-    /// Starts a program; returns when it listens. Its time limit is twice that of others, so that if a client hangs,
-    /// the client is ended first.
+    /// Starts a server; returns when it listens. Its time limit is twice a client's, so that if a client hangs, the
+    /// client is ended first.
     pub fn serve(&self, program: &str) -> Server {
         let mut running = self.run_for(2 * (PATIENCE + self.lasts), program, true);
-        // Debug logs show when it listens.
+        // The debug log shows when the program listens.
         let errors = running.0.as_mut().and_then(|child| child.stderr.take()).expect("piped");
         let mut lines = BufReader::new(errors).lines().map_while(Result::ok);
         let mut log: Vec<String> = Vec::new();
@@ -341,7 +338,7 @@ impl Node {
         let lines = running.0.as_mut().and_then(|child| child.stdout.take()).expect("piped");
         let (told, lines_seen) = mpsc::channel();
         thread::spawn(move || {
-            // Reads to the end, because the program would block on a full pipe.
+            // The thread reads to the end, because the program would block on a full pipe.
             for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
                 let _ = told.send(String::from_utf8_lossy(&line).into_owned());
             }
@@ -386,8 +383,8 @@ pub fn pair(left: &Node, right: &Node, server: &str, client: &str) -> (String, S
 /// The ends connect, negotiate what they will do, and connect again. The server answers the client before it listens
 /// for the second time (perftest 4.5, `create_rdma_cm_connection`: the handshake comes before
 /// `rdma_cm_server_connection`). A client that is faster is refused, and tries again with memory that
-/// `rdma_cm_destroy_cma` has freed. A failure after that is perftest's own, and only after such a failure the
-/// programs get another chance.
+/// `rdma_cm_destroy_cma` has freed. The failure that follows is perftest's own; the programs get another chance only
+/// after this failure.
 pub fn perftest(left: &Node, right: &Node, arguments: &str) {
     const CHANCES: usize = 10;
     let client = format!("{arguments} {}", left.ip);
@@ -411,7 +408,7 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
         Some(printed)
     };
     let printed = (0..CHANCES).rev().find_map(attempt).expect("the last one answers");
-    // In cycles (`-C`), the deviation is NaN.
+    // With `-C` (results in cycles), the deviation is NaN.
     let is_number = |word: &str| word.parse::<f64>().is_ok_and(|n| n >= 0.0 || n.is_nan());
     let is_result =
         |line: &str| line.split_whitespace().count() >= 4 && line.split_whitespace().all(is_number);
@@ -419,7 +416,7 @@ pub fn perftest(left: &Node, right: &Node, arguments: &str) {
 }
 
 /// Returns whether a client of perftest reports a refusal, and asked for its second connection before the server
-/// listened for the second time. The logs of both ends contain the times, of the same clock.
+/// listened for the second time. The logs of both ends contain times of the same clock.
 pub fn came_too_early(client: &str, server: &str) -> bool {
     let second = |log: &str, what: &str| {
         let mut lines = log.lines().filter(|line| line.contains(what));
@@ -432,11 +429,11 @@ pub fn came_too_early(client: &str, server: &str) -> bool {
     client.contains("Event: RDMA_CM_EVENT_REJECTED") && listened.is_none_or(|listened| *asked < *listened)
 }
 
-/// Runs each verb of fio, with data that is verified where its receiver learns of its arrival. `pair` runs a server
-/// and a client, whose server is at `address`.
+/// Runs each verb of fio. The receiver verifies the data if it learns of the data's arrival. `pair` runs a server and a
+/// client; the client connects to `address`.
 pub fn fio_jobs(address: &str, size: &str, mut pair: impl FnMut(&str, &str) -> (String, String)) {
-    // The sender is never held up, so the receiving side needs a receive for each of the 64 messages. Only with Sends
-    // does the receiver learn of the arrival of data, and can verify it.
+    // Nothing holds the sender up, so the receiving side needs a receive for each of the 64 messages. Only with Sends
+    // does the receiver learn that data has arrived, and can verify it.
     let verified =
         ("--verify=crc32c --do_verify=0 --verify_state_save=0", "--verify=crc32c --verify_state_save=0");
     for (verb, receives, (written, read)) in

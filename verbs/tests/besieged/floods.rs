@@ -98,7 +98,7 @@ fn claim(request: bool, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> V
     frame(ARP, &arp(request, from, to))
 }
 
-/// Makes a segment to the port, with guessed numbers.
+/// Makes a segment to the server's port, with guessed sequence numbers.
 fn segment(from: Ipv4Addr, r: &mut fastrand::Rng, flags: u8, payload: &[u8]) -> Vec<u8> {
     let (number, acknowledges, port) = (r.u32(..), r.u32(..), r.u16(1024..));
     let options = if flags == SYN { MSS } else { &[] };

@@ -1,5 +1,5 @@
-//! A node full of hostile peers. Their TCP behaves well enough for a server to accept it as TCP, and otherwise as
-//! the kind of attack requires.
+//! A node full of hostile peers. Their TCP behaves well enough for a server to accept their segments, and breaks the
+//! rules as the kind of attack requires.
 
 use crate::common::PORT;
 use crate::common::frames::{
@@ -13,28 +13,28 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Host, Simulation};
 
-/// The MPA Request of revision 1, with CRC, and the answer to one.
+/// The MPA Request of revision 1, with CRC, and the MPA Reply to it.
 pub const REQUEST: &[u8] = b"MPA ID Req Frame\x40\x01\0\0";
 pub const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
-/// An MSS of 1460.
+/// The TCP option for an MSS of 1460.
 pub const MSS: &[u8] = &[2, 4, 5, 0xb4];
 /// The address that the server connects to.
 pub const LISTENER: Place = (Ipv4Addr::new(10, 1, 255, 1), 9000);
-/// Maximum octets that a peer has under way.
+/// Maximum number of octets that a peer has sent and the server has not acknowledged.
 const PIECE: usize = 1400;
 
-/// Time until a peer whose connection the server has ended comes again.
+/// Time until a peer connects again after the server has ended its connection.
 const LATER: Duration = Duration::from_millis(500);
 
-/// Time between the first connections of successive peers.
+/// Time from the first connection of one peer to the first connection of the next peer.
 const APART: Duration = Duration::from_micros(5);
 
-/// How a kind of attack is carried.
+/// How a kind of attack reaches the server.
 #[derive(Clone, Copy)]
 pub enum By {
     /// TCP connections to the server.
     Tcp,
-    /// TCP connections to the server, with a start-up.
+    /// TCP connections to the server, with the start-up of MPA.
     Iwarp,
     /// The server connects to the node, which does not answer the Request.
     Listen,
@@ -51,19 +51,19 @@ pub struct Kind {
     pub by: By,
     /// Options of the SYN.
     pub options: &'static [u8],
-    /// Called for a peer once it is connected or started up, and ...
+    /// Called for a peer once it is connected, or once its start-up is complete.
     pub does: fn(&mut Peer),
-    /// ... how often; `None`: once.
+    /// Interval between calls of `does`; `None`: one call for each connection.
     pub every: Option<Duration>,
     /// Called when data arrives at a peer.
     pub hears: fn(&mut Peer, &Heard<'_>),
-    /// Time between the end of a connection and the next one; `None`: there is no next one.
+    /// Time from the end of a connection to the peer's next connection; `None`: the peer does not connect again.
     pub again: Option<Duration>,
     /// Number of addresses of the peers.
     pub sources: u32,
-    /// Whether the peers leave without a word.
+    /// Whether the peers leave without a FIN or a reset.
     pub vanishes: bool,
-    /// Whether a few of the peers use up what one source may have.
+    /// Whether a few of the peers use up all resources that the server grants to one source.
     pub crowds: bool,
 }
 
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Whether it sends many frames in a short time.
+    /// Returns whether this kind sends many frames in a short time.
     pub fn is_quick(&self) -> bool {
         let often = self.every.is_some_and(|every| every < LATER / 5);
         matches!(self.by, By::Frames(_)) || often || self.again.is_some_and(|again| again < LATER)
@@ -125,10 +125,10 @@ impl Kind {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Waits for its time to connect.
+    /// The peer waits for its time to connect.
     Away,
     Connecting,
-    /// The Request or the Reply has been sent, or is awaited.
+    /// The start-up is under way: the peer has sent its Request or Reply, or waits for the server's.
     Starting,
     Busy,
 }
@@ -138,21 +138,24 @@ pub struct Peer {
     pub number: u32,
     /// The server's memory that peers may read: STag and first octet.
     pub hall: (u32, u64),
-    /// The next sequence number to send, and the next one expected.
+    /// The next sequence number to send.
     pub next: u32,
+    /// The next sequence number that the peer expects.
     pub expected: u32,
-    /// Octets that it has still to send, and the right edge of the server's window.
+    /// Octets that the peer has not yet sent.
     unsaid: VecDeque<u8>,
+    /// The right edge of the server's window.
     edge: u32,
     /// The window that the peer's segments announce.
     pub window: u16,
     pub options: Vec<u8>,
-    /// Whether it takes octets that arrive in order.
+    /// Whether the peer acknowledges octets that arrive in order.
     pub takes: bool,
-    /// How often it has acted on this connection, and on how many connections it has acted.
+    /// Number of calls of [`Kind::does`] for this connection.
     pub round: u32,
+    /// Number of connections for which the peer has called [`Kind::does`].
     pub begun: u32,
-    /// The first octets that it has received.
+    /// The first octets that the peer has received.
     heard: Vec<u8>,
     finished: bool,
     who: Place,
@@ -211,7 +214,7 @@ impl Peer {
         self.go_on();
     }
 
-    /// Returns whether nothing waits to be sent.
+    /// Returns whether the peer has sent all its octets.
     pub fn has_said_all(&self) -> bool {
         self.unsaid.is_empty()
     }
@@ -242,7 +245,7 @@ impl Peer {
         self.state = State::Away;
     }
 
-    /// Forgets the connection, without a word.
+    /// Forgets the connection, without a FIN or a reset.
     pub fn vanish(&mut self) {
         self.state = State::Away;
     }
@@ -258,11 +261,11 @@ impl Peer {
         self.segment(&Segment { options: kind.options, ..self.plain(SYN) });
         self.next += 1;
         self.state = State::Connecting;
-        // Tries again if this fails.
+        // If the attempt to connect fails, the peer tries again after this time.
         self.at = Some(now + Duration::from_secs(3));
     }
 
-    /// The server opens a connection to the peer.
+    /// Handles the SYN by which the server opens a connection to the peer.
     fn admit(&mut self, kind: &Kind, heard: &Heard<'_>) {
         *self = Peer { who: heard.to, to: heard.from, next: 77, ..Peer::new(self.number, self.hall) };
         self.expected = heard.number.wrapping_add(1);
@@ -301,7 +304,7 @@ impl Peer {
             State::Connecting if heard.flags & (SYN | ACK) == SYN | ACK => {
                 self.expected = heard.number.wrapping_add(1);
                 self.at = None;
-                // Time stamps, if offered, must be in every segment.
+                // If the peer offers time stamps, every segment must have them.
                 if kind.options.get(6) == Some(&8) {
                     self.options = kind.options[4..].to_vec();
                 }
@@ -342,7 +345,7 @@ impl Peer {
         }
         self.go_on();
         if self.finished && kind.again.is_some() && self.state == State::Busy {
-            // The server has sent its FIN. A kind that connects again answers with a reset.
+            // The server has sent its FIN. The peer of a kind that connects again answers with a reset.
             self.reset();
             self.at = kind.again.map(|pause| now + pause);
         }
@@ -355,22 +358,25 @@ pub struct Camp {
     hall: (u32, u64),
     peers: Vec<Peer>,
     by_place: HashMap<Place, usize>,
-    /// When peers want a turn, with their numbers.
+    /// The times at which peers act next, with the numbers of the peers.
     turns: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// Number of frames so far, time of the next frame, and interval between frames.
+    /// Number of frames sent so far.
     frames: u32,
+    /// Time of the next frame.
     next: Duration,
+    /// Interval between frames.
     every: Duration,
     random: fastrand::Rng,
     now: Duration,
-    /// Number of connections and frames of this attack.
+    /// Number of connections opened in this attack.
     pub opened: usize,
+    /// Number of frames sent in this attack.
     pub sent: usize,
-    /// Whether all peers leave at the next turn, and nothing is received from then on.
+    /// Whether all peers leave at the next call of `turn`. From then on the node ignores all frames.
     pub leaves: bool,
 }
 
-/// Makes a node for a simulation, and the test's handle to it.
+/// Makes a node for a simulation, and the test's handle to this node.
 pub fn camp() -> (Rc<RefCell<Camp>>, Box<dyn Host>) {
     let camp = Rc::new(RefCell::new(Camp {
         kind: None,
@@ -398,7 +404,7 @@ impl Camp {
         self.every = Duration::from_millis(20) / count;
         self.next = self.now;
         if matches!(kind.by, By::Tcp | By::Iwarp) {
-            // Requests of one source, all at the same moment, would exceed a backlog.
+            // The requests are spread over time, because simultaneous requests of one source would exceed the backlog.
             let at = |number| self.now + number * APART;
             let peer = |number| Peer { at: Some(at(number)), ..Peer::new(number, hall) };
             self.peers = (0..count).map(peer).collect();
@@ -406,7 +412,7 @@ impl Camp {
         }
     }
 
-    /// Returns how many peers have reached the stage of their kind.
+    /// Returns how many peers have acted at least once.
     pub fn begun(&self) -> usize {
         self.peers.iter().filter(|peer| peer.begun > 0).count()
     }
@@ -462,7 +468,7 @@ impl Camp {
         send.extend(arp_answer(frame, mac, ours));
         let (Some(kind), Some(heard)) = (self.kind, heard(frame)) else { return };
         let listens = matches!(kind.by, By::Listen | By::Accept);
-        // The server's connections differ only in their ports.
+        // The connections that the server opens to the listener differ only in the server's ports.
         let place = if listens { (LISTENER.0, heard.from.1) } else { heard.to };
         let i = match self.by_place.get(&place) {
             Some(&i) => i,
@@ -520,7 +526,7 @@ impl Host for Shared {
                 return Some(at);
             }
             camp.turns.pop();
-            // It may have another turn by now.
+            // The peer may have got another time to act by now.
             if camp.peers[i].at == Some(at) {
                 camp.peers[i].at = None;
                 camp.act(i);

@@ -1,5 +1,6 @@
-//! Hostile peers in virtual time: many connections do the same harm, and an honest client beside them notices only
-//! the network. `scripts/siege` does this in real time, with peers that share no code with this test either.
+//! Hostile peers in virtual time. Many connections make the same attack, and an honest client beside them must see no
+//! delays except those of the network. `scripts/siege` does the same in real time, with other peers, which share no
+//! code with this test.
 
 #[path = "../common/allocated.rs"]
 mod allocated;
@@ -24,13 +25,13 @@ use urnic::*;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const THEIRS: usize = 2;
-/// Number of send buffers of each device: fewer than there are peers.
+/// Number of send buffers of each device; fewer than the number of peers.
 const BUFFERS: usize = 1536;
-/// Octets that all peers may read.
+/// Octets of the hall: the memory of the server that all peers may read.
 const HALL: usize = 1 << 20;
-/// Octets that an honest client transfers.
+/// Octets that the honest client transfers in each operation.
 const LONG: usize = 100_000;
-/// Maximum number of steps of a run; no run needs as many.
+/// Maximum number of steps of a run, more than any run needs.
 const STEPS: u32 = 3_000_000;
 /// Size and number of the buffers of a program's connections.
 const SLOT: usize = 128;
@@ -46,7 +47,7 @@ struct Door {
     inbox: Mr,
     qps: Vec<Option<Qp>>,
     open: usize,
-    /// Number of connections that the program itself wants to open.
+    /// Number of connections that the program itself must open.
     dials: usize,
     dialled: usize,
 }
@@ -109,7 +110,7 @@ impl Door {
         while self.dialled < self.dials {
             let qp = self.qp();
             let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-            // There may be no free connection for the moment.
+            // This may fail, because all connections may be in use at this moment.
             let to = std::net::SocketAddr::new(LISTENER.0.into(), LISTENER.1);
             if self.events.connect(&qp, to, &param).is_ok() {
                 self.keep(qp);
@@ -142,7 +143,8 @@ impl Door {
                         sges: &echo,
                         flags: SendFlags::empty(),
                     });
-                    // A peer that does not take its echoes gets no more receives.
+                    // The receive is posted again only if the echo could be posted, so that a peer that takes no echoes
+                    // gets no receives.
                     if sent.is_ok() {
                         let _ = qp.post_recv(&RecvWr { wr_id: 1, sges: &self.slot(wc.qpn, SLOT as u32) });
                     }
@@ -155,7 +157,7 @@ impl Door {
     }
 }
 
-/// How long the honest client waits: for an echo, a Write, a Read, and a connect.
+/// The honest client's waits: for an echo, a Write, a Read, and a connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Waits([Duration; 4]);
 
@@ -188,7 +190,7 @@ impl Field {
         Field { simulation, camp, server, client, memory, door }
     }
 
-    /// Lets the server work for `time`, or until `done`.
+    /// Lets the server work for `time`, or until `done` returns `true`.
     fn run(&mut self, time: Duration, mut done: impl FnMut(&End, &End) -> bool) -> bool {
         let limit = self.simulation.now() + time;
         let Field { simulation, door, server, client, .. } = self;
@@ -201,7 +203,8 @@ impl Field {
         })
     }
 
-    /// Runs until both ends, or the client, have another completion. Returns how long that took.
+    /// Runs until both ends have another completion, or without `both` until the client has one. Returns how long that
+    /// took.
     fn completes(&mut self, both: bool) -> Duration {
         let before = self.simulation.now();
         let mut found = [None, None];
@@ -219,7 +222,8 @@ impl Field {
         self.simulation.now() - before
     }
 
-    /// Checks that the old connection works, and a new one. Returns how long each operation took.
+    /// Checks that the honest client's old connection works, and that a new connection works. Returns how long each
+    /// operation took.
     fn honest(&mut self, round: usize) -> Waits {
         let text = pattern(LONG, round);
         self.memory[1].write_at(0, &text).unwrap();
@@ -231,7 +235,7 @@ impl Field {
         let all = [Sge::of(&self.memory[1], 0, LONG as u32)];
         self.client.post(3, SendOp::Write { addr: place.0, rkey: place.1 }, &all);
         let write = self.completes(false);
-        // A Read returns what was written, because it follows the Write.
+        // The Read returns the written octets, because it follows the Write.
         self.client.post(4, SendOp::Read { addr: place.0, rkey: place.1 }, &all);
         self.memory[1].write_at(LONG as u64 - 1, &[!text[LONG - 1]]).unwrap();
         let read = self.completes(false);
@@ -253,7 +257,7 @@ impl Field {
         Waits([send, write, read, took])
     }
 
-    /// Returns the longest waits of some rounds, the first of which is at once.
+    /// Runs a round after each of `pauses`. Returns the longest wait of each kind.
     fn rounds(&mut self, pauses: &[u64]) -> Waits {
         let mut longest = Waits::default();
         for (round, pause) in pauses.iter().enumerate() {
@@ -263,7 +267,7 @@ impl Field {
         longest
     }
 
-    /// Returns what the server holds.
+    /// Returns the names and numbers of the resources that the server holds.
     fn held(&self) -> [(&'static str, u64); 5] {
         let device = self.simulation.device(SERVER);
         let counters = device.attributes().unwrap().counters;
@@ -272,13 +276,13 @@ impl Field {
             ("connections", device.connections().unwrap().len() as u64),
             ("queue pairs of the program", self.door.open as u64),
             ("octets of incomplete FPDUs", count("incomplete_octets")),
-            // An engine always holds two.
+            // An engine always holds two send buffers.
             ("send buffers in use", (BUFFERS as u64 - count("send_buffers_free")).saturating_sub(2)),
             ("connections that wait for buffers", count("waiting_for_buffers")),
         ]
     }
 
-    /// Lets `count` peers of a kind come, and leave again.
+    /// Lets `count` peers of a kind attack, and leave again.
     fn besiege(&mut self, kind: Kind, count: u32, pauses: &[u64]) -> Waits {
         let hall = (self.door.hall.rkey(), self.door.hall.addr());
         self.camp.borrow_mut().attack(kind, count, hall);
@@ -291,7 +295,7 @@ impl Field {
             match kind.by {
                 By::Frames(_) => assert!(camp.sent >= count as usize / 4, "{} frames", camp.sent),
                 By::Listen => {}
-                // Peers that take all that their source may have keep each other out.
+                // Peers that use up what the server grants to one source keep each other out.
                 _ => {
                     let least = if kind.crowds { count.min(10) } else { count - count / 10 };
                     assert!(camp.begun() >= least as usize, "{}: {} of {count}", kind.name, camp.begun());
@@ -306,17 +310,18 @@ impl Field {
 
 /// Pauses before each round of the honest client, in microseconds. The first round is at once.
 const PAUSES: [u64; 7] = [0, 100, 1000, 10_000, 100_000, 1_000_000, 6_000_000];
-/// Pauses for floods, and for connections that come again and again.
+/// Pauses for floods, and for peers that connect again and again.
 const SHORT: [u64; 6] = [0, 100, 1000, 10_000, 30_000, 100_000];
 
 /// Pauses for thousands of peers.
 const MOMENTS: [u64; 4] = [0, 100, 1000, 20_000];
 /// Number of attacks of each kind. The server may need more memory for the first ones than for the last.
 const ATTACKS: usize = 3;
-/// Octets that the server may keep after one more attack: neighbours stay known until others need their places.
+/// Octets that the server may keep after one more attack. It keeps entries for neighbours until other neighbours need
+/// their places.
 const CACHED: isize = 50_000;
 
-/// Returns what is wrong with an attack by `count` peers of a kind.
+/// Attacks with `count` peers of a kind, and returns what the server did wrong.
 fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<String> {
     let name = format!("{count} of {}", kind.name);
     let mut findings = Vec::new();
@@ -330,7 +335,7 @@ fn findings(kind: &Kind, count: u32, attacks: usize, pauses: &[u64]) -> Vec<Stri
         if war.longest(peace) != peace {
             findings.push(format!("{name}: {war:?} instead of {peace:?}"));
         }
-        // Time for keep-alive and the user timeout to find dead peers.
+        // In this time, keep-alive and the user timeout find dead peers.
         field.run(Duration::from_secs(60), |_, _| false);
         if field.held() != start {
             findings.push(format!("{name}: {:?} stay", field.held()));
@@ -354,7 +359,8 @@ fn siege(kinds: &[Kind]) {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// Thousands of peers of each kind that can do more harm than a hundred, for as long as a test may take.
+/// Runs the kinds of attack in which thousands of peers can do more harm than a hundred. The pauses are short, to limit
+/// the time of the test.
 #[test]
 fn thousands() {
     let all = [

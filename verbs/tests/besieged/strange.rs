@@ -9,7 +9,7 @@ const fn iwarp(name: &'static str, does: fn(&mut Peer)) -> Kind {
     Kind::new(name, By::Iwarp).does(does).crowds()
 }
 
-/// An MSS of 1460, and SACK.
+/// The TCP options for an MSS of 1460 and for SACK.
 const SACK: &[u8] = &[2, 4, 5, 0xb4, 4, 2];
 const STAMPS: &[u8] = &[2, 4, 5, 0xb4, 1, 1, 8, 10, 0, 16, 0, 0, 0, 0, 0, 0];
 
@@ -86,7 +86,7 @@ pub const STRANGE: [Kind; 16] = [
         let at = p.expected;
         blocks(p, (at.wrapping_add(1448), at.wrapping_add(8 * 1448)));
         p.acknowledge();
-        // Some octets are still taken, so that there is always something to take back.
+        // The peer still takes some octets, so that it always has octets to take back.
         p.expected = p.expected.wrapping_add(1);
         p.acknowledge();
     })
@@ -144,7 +144,7 @@ pub const STRANGE: [Kind; 16] = [
     iwarp("no-flags", |p| p.segment(&p.plain(0))).every(20),
 ];
 
-/// Acknowledges nothing of the answers from now on.
+/// Acknowledges no answers from now on.
 fn only_once(p: &mut Peer) {
     if p.round == 0 {
         p.takes = false;

@@ -1,4 +1,5 @@
-//! Streams that make no progress, that never end, that lie, that want too much, and whose answers are not taken.
+//! Streams of hostile peers: they make no progress, never end, contain false data, ask for too much, or leave their
+//! answers unread.
 
 use crate::HALL;
 use crate::common::frames::{ACK, Heard, PSH, Segment, URG};
@@ -246,7 +247,7 @@ pub const ANSWERS: [Kind; 7] = [
     .sources(8),
 ];
 
-/// Asks for Reads of the whole hall, as many as are allowed at once.
+/// Asks for Reads of the whole hall, as many as the server allows at once.
 pub fn ask(p: &mut Peer) {
     let reads = (1..=4).flat_map(|msn| fpdu(&read(msn, HALL as u32, p.hall.0, p.hall.1)));
     p.say(&reads.collect::<Vec<u8>>());

@@ -11,7 +11,7 @@ thread_local! {
 struct Counting;
 
 fn count(by: isize) {
-    // A thread that is ending may still free memory; its count no longer matters.
+    // This fails in a thread that is ending, which may still free memory. Its count no longer matters.
     let _ = LIVE.try_with(|live| live.set(live.get() + by));
 }
 

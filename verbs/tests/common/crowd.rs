@@ -1,4 +1,4 @@
-//! Many connections from a raw node, and what they send.
+//! Many connections from a raw node, and the FPDUs that they send.
 
 use super::raw::Raw;
 use super::{LIMIT, PORT, address, create_qp};
@@ -9,12 +9,12 @@ use urnic::*;
 use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
-/// Returns the FPDU of a Send of `payload`, the first of its stream.
+/// Returns the FPDU of a Send of `payload`, for the first Send of a stream.
 pub fn send_fpdu(payload: &[u8]) -> Vec<u8> {
     numbered_fpdu(1, payload)
 }
 
-/// Returns the FPDU of the Send with this number in its stream.
+/// Returns the FPDU of a Send of `payload`, for the Send number `msn` of a stream.
 pub fn numbered_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
     let ulpdu = u16::try_from(18 + payload.len()).unwrap();
     let mut fpdu = ulpdu.to_be_bytes().to_vec();
@@ -33,7 +33,7 @@ pub fn numbered_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
 /// Connections to device 0, each with a receive of `payload` octets.
 pub struct Crowd {
     pub conns: Vec<ConnId>,
-    /// In the order in which the device has accepted the connections.
+    /// The device's queue pairs, in the order in which the device has accepted the connections.
     pub qps: Vec<Qp>,
     pub cq: Cq,
     pub inbox: Mr,
@@ -44,7 +44,7 @@ pub fn crowd(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, count: usize, 
     let device = simulation.device(0);
     let pd = device.alloc_pd();
     let cq = device.create_cq(4 * count.max(256) as u32, None).unwrap();
-    // All messages are the same, so all receives may share the memory.
+    // All messages are the same, so all receives share one memory region.
     let inbox = pd.alloc_mr(payload, Access::LOCAL_WRITE).unwrap();
     let events = device.create_event_channel().unwrap();
     let _listener = events.listen(PORT, count as u32).unwrap();

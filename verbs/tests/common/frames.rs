@@ -1,4 +1,4 @@
-//! Frames octet by octet, made by code that the stack does not share.
+//! Makes and parses frames octet by octet, by code that the stack does not share.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -26,7 +26,8 @@ pub fn ethernet(to: &[u8], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> 
     [to, &from, &kind.to_be_bytes(), payload].concat()
 }
 
-/// Makes an ARP message: with `request`, it asks who has the address of `to`; otherwise it is an answer to `to`.
+/// Makes an ARP message. With `request`, the message asks which host has the address of `to`. Without `request`, it is
+/// an answer to `to`.
 pub fn arp(request: bool, from: ([u8; 6], Ipv4Addr), to: ([u8; 6], Ipv4Addr)) -> Vec<u8> {
     let operation = if request { 1 } else { 2 };
     let head = [0, 1, 8, 0, 6, 4, 0, operation];
@@ -45,7 +46,7 @@ pub fn ipv4(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, fragment: u16, payload: 
     packet
 }
 
-/// A TCP segment. All other fields are those of a well-behaved peer.
+/// The fields of a TCP segment that a test chooses. All other fields have the values of a well-behaved peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub number: u32,
@@ -53,12 +54,12 @@ pub struct Segment<'a> {
     pub flags: u8,
     pub window: u16,
     pub urgent: u16,
-    /// Padded with zeroes.
+    /// The TCP options; padded with zeroes.
     pub options: &'a [u8],
     pub payload: &'a [u8],
 }
 
-/// Makes a packet with that segment.
+/// Makes an IPv4 packet with this segment.
 pub fn tcp(from: Place, to: Place, segment: &Segment<'_>) -> Vec<u8> {
     let mut options = segment.options.to_vec();
     options.resize(options.len().next_multiple_of(4).min(40), 0);
@@ -98,7 +99,7 @@ pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, payload: &[u8]) -> Vec<u8> 
     message
 }
 
-/// Puts the checksum of all octets at `at`.
+/// Puts the checksum of all octets into the field at offset `at`.
 fn seal(octets: &mut [u8], at: usize) {
     let sum = !urnic_crc::sum(octets);
     octets[at..at + 2].copy_from_slice(&sum.to_be_bytes());
@@ -135,7 +136,7 @@ pub fn heard(frame: &[u8]) -> Option<Heard<'_>> {
     })
 }
 
-/// Returns the answer to an ARP request for an address that is ours according to `has`; `None` for other frames.
+/// Returns the answer to an ARP request for an address for which `has` returns `true`; `None` for other frames.
 pub fn arp_answer(frame: &[u8], mac: [u8; 6], has: impl Fn(Ipv4Addr) -> bool) -> Option<Vec<u8>> {
     if frame[12..14] != ARP.to_be_bytes() || frame[21] != 1 {
         return None;

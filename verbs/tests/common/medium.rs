@@ -1,7 +1,7 @@
-//! Streams in memory, between engines of one process: for tests of the engine alone.
+//! Streams in memory between engines of one process, for tests of the engine without TCP.
 //!
-//! Nothing is lost, and only the octets take time. They arrive in pieces whose borders have nothing to do with the
-//! records in which they were sent, as with TCP.
+//! The medium loses nothing, and its only delay is the time for each octet. As with TCP, octets arrive in pieces whose
+//! borders do not depend on the records in which they were sent.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -14,16 +14,16 @@ use urnic::transport::*;
 use urnic::{Device, Progress, TcpState};
 
 thread_local! {
-    /// Connects the devices of the simulation that this thread makes.
+    /// The medium that connects the devices of this thread's simulation.
     static MEDIUM: RefCell<Medium> = RefCell::default();
 }
 
-/// Makes device number `index` of a simulation, with those of its settings that do not concern TCP.
+/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_over(options, index, clock, |end| end)
 }
 
-/// Makes that device on `wrap` of its end of the medium.
+/// As [`device`], but `wrap` makes the device's transport of its end of the medium.
 pub fn device_over<T: Transport + 'static>(
     options: &Options,
     index: usize,
@@ -47,17 +47,17 @@ pub fn device_over<T: Transport + 'static>(
     Device::over(wrap(end), clock.clone(), &config)
 }
 
-/// Maximum octets under way on a stream, in each direction.
+/// Maximum number of octets under way on a stream, in each direction.
 const WINDOW: usize = 64 << 10;
-/// Octets of a segment, and of a record.
+/// Octets of a segment, and maximum octets of a record.
 const SEGMENT: usize = 1448;
 /// Nanoseconds for each octet: a gigabit per second for everything that an end receives.
 const PER_OCTET: u64 = 8;
 /// First port of connecting ends.
 const EPHEMERAL: u16 = 32_768;
-/// Number of news items that one pass takes.
+/// Maximum number of news that one pass takes.
 const NEWS_PER_PASS: usize = 32;
-/// Octets that held data may pin.
+/// Maximum number of octets that held data may pin.
 const PINNABLE: usize = 2 << 20;
 
 /// The medium: what connects the ends.
@@ -71,9 +71,9 @@ struct End {
     generation: u32,
     last_port: u16,
     halves: Vec<Option<Half>>,
-    /// What it will be told, and when.
+    /// The news that the engine will get, with their times.
     news: VecDeque<(Time, News)>,
-    /// When the last of that will have arrived.
+    /// Time at which the last of the news arrives.
     busy: Time,
     sent: u64,
 }
@@ -93,17 +93,18 @@ struct Half {
     peer: SocketAddr,
     /// Whether this end has opened the stream.
     asked: bool,
-    /// The other half; `None` if there was no listener.
+    /// The end and the connection of the other half; `None` if there was no listener.
     other: Option<(usize, ConnId)>,
     /// Records that have not been sent yet.
     queued: VecDeque<Vec<u8>>,
     /// Number of queued or sent octets that the other end has not taken.
     unacked: usize,
-    /// Octets that have arrived, and that the engine could not take.
+    /// Octets that have arrived, but that the engine could not take.
     waiting: VecDeque<Octets>,
-    /// Whether it waits for `resume`.
+    /// Whether the half waits for `resume`.
     stopped: bool,
-    /// Whether the end of the stream has been requested, has been sent, and has been reported to the other engine.
+    /// Whether the engine has requested the end of the stream (`close`), whether that end has been sent (`closed`), and
+    /// whether the other engine has got it (`acknowledged`).
     close: bool,
     closed: bool,
     acknowledged: bool,
@@ -111,7 +112,7 @@ struct Half {
     end_waits: bool,
 }
 
-/// What an end will be told.
+/// An event that an end's engine will get.
 enum News {
     Incoming(BindId, ConnId),
     Connected(ConnId),
@@ -120,7 +121,7 @@ enum News {
     Finished(ConnId),
     /// The other half was aborted.
     Reset(ConnId),
-    /// A half that no longer exists.
+    /// The half no longer exists.
     Closed(ConnId, u64, CloseReason),
 }
 
@@ -153,7 +154,7 @@ impl End {
         self.bound.iter().find(|(_, reserved)| listens(reserved)).map(|(id, _)| *id)
     }
 
-    /// Whether a stream that this end has opened comes from the port.
+    /// Returns whether this end has opened a stream from the port.
     fn uses(&self, port: u16) -> bool {
         let mut halves = self.halves.iter().flatten();
         halves.any(|half| half.asked && half.local.port() == port)
@@ -196,14 +197,14 @@ impl End {
         self.halves.get_mut(conn.index() as usize)?.as_mut().filter(|half| half.conn == conn)
     }
 
-    /// Tells the engine, after all earlier news.
+    /// Queues news for the engine, to arrive after all earlier news.
     fn tell(&mut self, now: Time, news: News) {
         let octets = if let News::Data(_, piece) = &news { piece.bytes().len() as u64 } else { 0 };
         self.busy = Time(self.busy.max(now).0 + PER_OCTET * octets);
         self.news.push_back((self.busy, news));
     }
 
-    /// Removes a half, and tells the engine.
+    /// Removes a half, and queues the news of its end.
     fn end(&mut self, now: Time, conn: ConnId, reason: CloseReason) {
         if let Some(half) = self.half(conn) {
             let tag = half.tag;
@@ -237,7 +238,8 @@ impl Memory {
         self.of(conn, |half| Some(half.tag))
     }
 
-    /// Gives a piece to the engine, and acknowledges what the engine takes. Returns whether it took all.
+    /// Gives a piece to the engine, and acknowledges the octets that the engine takes. Returns whether the engine took
+    /// all.
     fn deliver(&self, now: Time, conn: ConnId, piece: Octets, events: &mut impl Events<Octets>) -> bool {
         let Some(tag) = self.tag(conn) else { return true };
         let mut taken = piece.bytes().len();
@@ -505,7 +507,7 @@ impl Transport for Memory {
         let mut at = 0;
         while at < octets.bytes().len() {
             self.pieces += 1;
-            // Some of these pieces have one octet, some cut every header in two.
+            // Some of these pieces have one octet, and some cut a header in two.
             let n = [SEGMENT, 1, 700, 17, 2 * SEGMENT, 3][self.pieces % 6].min(octets.bytes().len() - at);
             let piece = octets.part(at..at + n);
             ends[other].tell(now, News::Data(there, piece));

@@ -1,4 +1,4 @@
-//! What the tests of whole RNICs share.
+//! Code that the tests of whole RNICs share.
 #![allow(dead_code)]
 
 pub mod crowd;
@@ -23,13 +23,13 @@ thread_local! {
     static QUEUES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Makes a completion queue. If there are several engines, its home is a different one each time.
+/// Makes a completion queue. If the device has several engines, each new queue belongs to another engine.
 pub fn next_cq(device: &Device) -> Cq {
     let vector = QUEUES.replace(QUEUES.get() + 1) % device.attributes().unwrap().engines;
     device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: false, vector }).unwrap()
 }
 
-/// A queue pair and what it needs.
+/// A queue pair, and the objects that it needs.
 pub struct End {
     pub pd: Pd,
     pub cq: Cq,
@@ -66,7 +66,7 @@ impl End {
         wc[0]
     }
 
-    /// Returns all completions that have come.
+    /// Returns all completions that have arrived.
     pub fn completions(&self) -> Vec<Wc> {
         let mut all = Vec::new();
         let mut wc = [Wc::default(); 16];
@@ -90,7 +90,7 @@ impl End {
         event.unwrap()
     }
 
-    /// Returns the reason in the next event, which must report the end.
+    /// Returns the reason in the next event, which must report the end of the connection.
     pub fn end(&self, simulation: &mut Simulation) -> DisconnectReason {
         match self.event(simulation) {
             CmEvent::Disconnected { qpn, reason } if qpn == self.qp.qpn() => reason,
@@ -167,7 +167,8 @@ pub fn connect_with(simulation: &mut Simulation, server: &mut End, client: &mut 
     drop(listener);
 }
 
-/// Makes two devices with a connected queue pair each: the one that listened and the one that connected.
+/// Makes two devices, each with a queue pair; the queue pairs are connected to each other. Returns the end that
+/// listened, then the end that connected.
 pub fn connected(options: &Options) -> (Simulation, End, End) {
     let mut simulation = Simulation::new(options).unwrap();
     let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
@@ -175,7 +176,7 @@ pub fn connected(options: &Options) -> (Simulation, End, End) {
     (simulation, server, client)
 }
 
-/// Returns the default options: a little time on the wire, and nothing else.
+/// Returns the default options: a network with a small delay and no faults.
 pub fn options() -> Options {
     let (engines, steering) = queues();
     Options {
@@ -187,8 +188,8 @@ pub fn options() -> Options {
     }
 }
 
-/// Returns the numbers of engines of the devices, and which of them frames reach. `tests/over_queues.rs` consists
-/// of tests that also have files of their own.
+/// Returns the numbers of engines of the devices, and to which engine frames go. They depend on the test binary:
+/// `tests/over_queues.rs` runs tests with several engines that other binaries run with one engine.
 fn queues() -> (Vec<usize>, Steering) {
     match env!("CARGO_CRATE_NAME") {
         "over_queues" => (vec![3, 2], Steering::Random),
@@ -196,8 +197,9 @@ fn queues() -> (Vec<usize>, Steering) {
     }
 }
 
-/// Returns what carries the streams in these tests. The tests in `tests/over_memory.rs`, `tests/over_kernel.rs` and
-/// `tests/over_engines.rs` also have files of their own.
+/// Returns what carries the streams in these tests; `None`: the simulated network. It depends on the test binary:
+/// `tests/over_memory.rs`, `tests/over_kernel.rs` and `tests/over_engines.rs` run tests over other carriers that other
+/// binaries run over the simulated network.
 fn carrier() -> Option<Carrier> {
     match env!("CARGO_CRATE_NAME") {
         "over_memory" => Some(medium::device),
@@ -207,7 +209,7 @@ fn carrier() -> Option<Carrier> {
     }
 }
 
-/// Returns options with the configuration's time limits for dead peers.
+/// Returns options with the configuration's default time limits for dead peers.
 pub fn defaults() -> Options {
     let config = urnic_config::TcpConfig::default();
     let idle = config.keepalive_idle.expect("on by default");
@@ -221,7 +223,7 @@ pub fn defaults() -> Options {
     Options { tcp, ..options() }
 }
 
-/// Checks that a connection works, both ways. The side that connected sends first (MPA-70).
+/// Checks that a connection works both ways. The side that connected sends first (MPA-70).
 pub fn works(simulation: &mut Simulation, server: &End, client: &End) {
     for (from, to) in [(client, server), (server, client)] {
         let source = from.pd.alloc_mr(100, Access::empty()).unwrap();

@@ -2,7 +2,7 @@
 
 use urnic::{Access, Mr, Pd};
 
-/// A private mapping. It is unmapped when dropped, so that a later touch ends the process.
+/// A private mapping. It is unmapped when dropped, so that a later access ends the process.
 pub struct Pages {
     base: *mut u8,
     len: usize,
@@ -31,7 +31,7 @@ impl Pages {
         self.len
     }
 
-    /// Registers all of it. The caller ensures that the region is dropped first.
+    /// Registers the whole mapping. The caller must drop the region before the mapping.
     pub fn register(&self, pd: &Pd, access: Access) -> Mr {
         // SAFETY: mapped, without references to it; the caller drops it after the region.
         unsafe { pd.reg_mr(self.base, self.len, access) }.unwrap()
@@ -40,7 +40,7 @@ impl Pages {
     /// Returns the present content.
     pub fn content(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        // SAFETY: both have `len` octets; those copied are initialized.
+        // SAFETY: both have `len` octets, and the copied octets are initialized.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base, bytes.as_mut_ptr(), self.len);
             bytes.set_len(self.len);
@@ -48,14 +48,14 @@ impl Pages {
         bytes
     }
 
-    /// Makes every later touch end the process (SIGSEGV), but keeps the addresses taken. This is like `munmap`,
-    /// except that no other mapping can come to lie there and hide the touch.
+    /// Makes every later access to the pages end the process (SIGSEGV), as `munmap` does. The addresses stay in use,
+    /// because a new mapping at these addresses would hide an access.
     pub fn take_away(&self) {
         // SAFETY: the mapping is ours.
         assert_eq!(unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_NONE) }, 0);
     }
 
-    /// Writes as the application.
+    /// Writes to the start of the mapping, as the application.
     pub fn fill(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
         // SAFETY: within bounds.

@@ -1,4 +1,4 @@
-//! A peer that sends to an RNIC what the test tells it to, segment by segment, and notes what it receives.
+//! A peer that sends to an RNIC the segments that the test chooses, and records what it receives.
 #![allow(dead_code)]
 
 #[path = "../../../iwarp/tests/support/mod.rs"]
@@ -25,7 +25,7 @@ pub struct Scene {
     pub raw: Rc<RefCell<Raw>>,
     pub conn: ConnId,
     pub end: End,
-    /// The source of the queue pair's receives, if that is not its own queue.
+    /// The shared receive queue of the queue pair; `None`: the queue pair has its own receive queue.
     pub srq: Option<Srq>,
     /// A region with all rights.
     pub all: Mr,
@@ -82,7 +82,7 @@ fn scene_of(options: &Options, queues: impl FnOnce(End) -> (End, Option<Srq>), s
     Scene { simulation, raw, conn, end, srq, all, readable, foreign, inbox }
 }
 
-/// Connects the raw node to `end`, and sends its first FPDU.
+/// Connects the raw node to `end`, and sends the raw node's first FPDU.
 pub fn establish(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let conn = start_up(simulation, raw, end);
     raw.borrow_mut().send(conn, &first_words());
@@ -94,7 +94,7 @@ fn first_words() -> Vec<u8> {
     fpdu(&tagged(0xC1, 0x40, 0, 0, &[]))
 }
 
-/// Connects the raw node to `end`, which is then in RDMA mode.
+/// Connects the raw node to `end`. Afterwards `end` is in RDMA mode.
 fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) -> ConnId {
     let _listener = end.events.listen(PORT, 1).unwrap();
     let conn = raw.borrow_mut().connect(address(0));
@@ -110,7 +110,7 @@ fn start_up(simulation: &mut Simulation, raw: &Rc<RefCell<Raw>>, end: &mut End) 
 }
 
 impl Scene {
-    /// The peer sends these segments, in correct FPDUs.
+    /// Sends these segments as the peer, in correct FPDUs.
     pub fn say(&mut self, ulpdus: &[Vec<u8>]) {
         let octets: Vec<u8> = ulpdus.iter().flat_map(|u| fpdu(u)).collect();
         self.raw.borrow_mut().send(self.conn, &octets);
@@ -129,7 +129,7 @@ impl Scene {
         self.raw.borrow().heard(self.conn)[REPLY..].to_vec()
     }
 
-    /// Runs until the peer has received `octets` more. Returns them.
+    /// Runs until the peer has received `octets` more octets. Returns these octets.
     pub fn hears(&mut self, octets: usize) -> Vec<u8> {
         let limit = self.simulation.now() + LIMIT;
         let Scene { simulation, raw, conn, .. } = self;
@@ -138,8 +138,8 @@ impl Scene {
         self.heard()
     }
 
-    /// Checks that the RNIC ends the connection by a FIN, not an RST, and that it has sent exactly `said`. The peer
-    /// then closes, too, and nothing else comes (DDP-8, RDMAP-51, 67, 74, 85).
+    /// Checks that the RNIC has sent exactly `said`, and ends the connection by a FIN, not an RST. Then the peer closes
+    /// too, and the RNIC sends nothing else (DDP-8, RDMAP-51, 67, 74, 85).
     #[track_caller]
     pub fn ends(&mut self, said: &[u8], reason: DisconnectReason) {
         let limit = self.simulation.now() + LIMIT;
@@ -147,7 +147,7 @@ impl Scene {
         let finished = simulation.run(limit, || raw.borrow().seen.finished.contains(conn));
         assert!(finished, "no FIN: {:?}", raw.borrow().seen.closed);
         assert_eq!(self.heard(), said, "{:02x?}", self.heard());
-        // The other half is still open: what the peer sends is acknowledged and ignored.
+        // The peer's half is still open. The RNIC acknowledges what the peer sends, and ignores it.
         self.say(&[untagged(0x41, 0x43, 0, 1, 0, &[9; 8])]);
         let soon = self.simulation.now() + std::time::Duration::from_millis(50);
         assert!(!self.simulation.run(soon, || false));
@@ -168,7 +168,8 @@ impl Scene {
     }
 }
 
-/// Returns the FPDU of a Terminate that blames `ulpdu`, with the header fields that `codes` requires.
+/// Returns the FPDU of a Terminate with the error `codes`, which contains the header fields of `ulpdu` that these codes
+/// require.
 pub fn terminate(codes: [u8; 3], ulpdu: &[u8]) -> Vec<u8> {
     let mut content = vec![codes[0], codes[1], codes[2], 0];
     if codes[2] & 0x40 != 0 {

@@ -1,4 +1,4 @@
-//! A node that speaks TCP, and on it whatever the test tells it to.
+//! A node that speaks TCP, and sends over it whatever the test chooses.
 
 use super::{End, LIMIT, address, frames};
 use std::cell::{Cell, RefCell};
@@ -57,7 +57,7 @@ impl Transmit<Octets> for Out {
     }
 }
 
-/// What has happened to connections.
+/// The events of the node's connections.
 #[derive(Default)]
 pub struct Seen {
     pub accepted: Vec<ConnId>,
@@ -65,11 +65,11 @@ pub struct Seen {
     pub finished: Vec<ConnId>,
     pub closed: Vec<(ConnId, CloseReason)>,
     pub data: HashMap<ConnId, Vec<u8>>,
-    /// Lengths of the pieces in which data came in: those of the segments, if none was lost.
+    /// Lengths of the pieces in which data arrived. If no segment was lost, the pieces are the segments.
     pub pieces: HashMap<ConnId, Vec<usize>>,
-    /// The pieces of all connections: the connection and the length of each.
+    /// The pieces of all connections in order of arrival: the connection and the length of each piece.
     pub order: Vec<(ConnId, usize)>,
-    /// Whether nothing is taken, which shuts the windows.
+    /// Whether the node takes no data, so that its windows shut.
     pub full: bool,
 }
 
@@ -117,15 +117,15 @@ pub struct Raw {
     out: Out,
     now: Time,
     listener: Option<BindId>,
-    /// A time at which the simulation must stop, even if nothing happens then.
+    /// A time at which the simulation must stop, even if nothing happens then; `None`: no such time.
     pub wake: Option<Duration>,
-    /// Whether nothing reaches the node.
+    /// Whether the node ignores all frames.
     pub deaf: bool,
-    /// Whether segments that only acknowledge are held back.
+    /// Whether the node does not send segments that only acknowledge.
     pub keeps_acks: bool,
 }
 
-/// Makes node number `node` of a simulation, and the test's handle to it.
+/// Makes node number `node` of a simulation, and the test's handle to this node.
 pub fn node(node: usize) -> (Rc<RefCell<Raw>>, Box<dyn Host>) {
     node_of_mtu(node, 1500)
 }
@@ -157,15 +157,15 @@ pub fn with_raw(options: &Options) -> (Simulation, End, Rc<RefCell<Raw>>) {
 
 /// The path to the raw node.
 pub struct Path {
-    /// The largest packet that it carries, in octets.
+    /// The largest packet that the path carries, in octets.
     pub mtu: Cell<usize>,
-    /// Whether the sender of a larger packet is told.
+    /// Whether the sender of a larger packet gets an ICMP message.
     pub tells: bool,
     /// Number of packets that were too large.
     pub refused: Cell<usize>,
 }
 
-/// Makes a simulation as `with_raw` does. What is sent to the raw node takes the path.
+/// Makes a simulation as [`with_raw`] does. Frames to the raw node take the returned path.
 pub fn with_path(options: &Options, tells: bool) -> (Simulation, End, Rc<RefCell<Raw>>, Rc<Path>) {
     let (raw, host) = node_of_mtu(1, options.mtu);
     let path = Rc::new(Path { mtu: Cell::new(usize::MAX), tells, refused: Cell::new(0) });
@@ -197,7 +197,7 @@ impl Host for Behind {
     }
 }
 
-/// Whether a frame is a TCP segment over IPv4 that only acknowledges.
+/// Returns whether a frame is a TCP segment over IPv4 that only acknowledges.
 fn only_acknowledges(frame: &[u8]) -> bool {
     frames::heard(frame).is_some_and(|heard| heard.flags == frames::ACK && heard.payload.is_empty())
 }
@@ -211,7 +211,7 @@ fn too_big(frame: &[u8], mtu: u16) -> Vec<u8> {
     frames::ethernet(&frame[6..12], frame[..6].try_into().unwrap(), frames::IPV4, &answer)
 }
 
-/// Runs until `done`.
+/// Runs until `done` returns `true`.
 pub fn until(simulation: &mut Simulation, what: &str, done: impl FnMut() -> bool) {
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, done), "{what}: not within {LIMIT:?}");
@@ -266,7 +266,8 @@ impl Raw {
         self.stack.abort(self.now, conn, &mut self.out);
     }
 
-    /// Takes nothing from now on, so that windows shut; or takes all again, with what waits on `conn`.
+    /// With `full`, takes no data from now on, so that the windows shut. Without `full`, takes data again, first the
+    /// data that waits on `conn`.
     pub fn fill(&mut self, conn: ConnId, full: bool) {
         self.seen.full = full;
         if !full {
@@ -274,7 +275,7 @@ impl Raw {
         }
     }
 
-    /// Returns what has come in on `conn`.
+    /// Returns the octets that have arrived on `conn`.
     pub fn heard(&self, conn: ConnId) -> Vec<u8> {
         self.seen.data.get(&conn).cloned().unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Kernel sockets under the engines of a simulation. The octets take real paths, and the virtual clock advances a
-//! few microseconds at a time to look for them.
+//! Kernel sockets under the engines of a simulation. The octets pass through the kernel in real time, so the virtual
+//! clock advances a few microseconds at a time, and the engines poll for the octets.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,18 +14,19 @@ use urnic::simulation::{Options, SimClock, Simulation};
 use urnic::transport::*;
 use urnic::{Device, Patience, Progress};
 
-/// How far the clock advances while nothing happens: ever farther, because tests may wait for hours.
+/// Shortest step of the clock while nothing happens. The steps grow, because tests may wait for hours of virtual time.
 const TICK: Duration = Duration::from_micros(20);
+/// Longest step of the clock.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
-/// Nanoseconds of a pass that has received something.
+/// Virtual time of a pass that has received something, in nanoseconds.
 const PER_PASS: u64 = 20_000;
-/// Octets of one read; few, because tests want to be in the middle of a message now and then.
+/// Maximum octets of one read. They are few, so that tests can find the engine in the middle of a message.
 const READ: usize = 2 << 10;
-/// Number of passes after which the clock advances twice as far.
+/// Number of idle passes after which the step of the clock doubles.
 const TICKS: u32 = 64;
 
-/// Ports that tests name. Other programs may listen on these at all addresses, so the real ports are different
-/// ones.
+/// Ports that tests name. The real ports are these plus `SHIFT`, because other programs may listen on these ports at
+/// all addresses.
 const FIXED: std::ops::Range<u16> = 1..10_000;
 const SHIFT: u16 = 20_000;
 
@@ -34,7 +35,8 @@ const SHIFT: u16 = 20_000;
 struct Net([u8; 2]);
 
 impl Net {
-    /// Returns a network that no other test has, of this process or another, as long as the socket is open.
+    /// Returns a network, and a socket that reserves it: as long as the socket is open, no other test of this or
+    /// another process gets the same network.
     fn new() -> (Self, UdpSocket) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let first = std::process::id().wrapping_mul(97);
@@ -79,12 +81,12 @@ thread_local! {
     static NET: RefCell<(Net, UdpSocket)> = RefCell::new(Net::new());
 }
 
-/// Makes device number `index` of a simulation, with those of its settings that do not concern TCP.
+/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 1)
 }
 
-/// Makes that device with several engines. Each device has a different number of them.
+/// As [`device`], but with several engines. Neighbouring devices have different numbers of engines.
 pub fn device_of_engines(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 4 - index % 3)
 }
@@ -113,17 +115,17 @@ fn device_of(options: &Options, index: usize, clock: &SimClock, engines: usize) 
     Device::over_each(std::iter::once(inner).chain(others).map(end), clock.clone(), &config)
 }
 
-/// Kernel sockets of a device that has other addresses than the host.
+/// The kernel sockets of a device whose addresses the host does not have.
 struct Sockets {
     inner: OverKernel,
     net: Net,
     own: Address,
     clock: SimClock,
-    /// Number of passes since something arrived.
+    /// Number of passes since octets last arrived.
     idle: u32,
 }
 
-/// Tells an engine of its peers, by the addresses that it knows.
+/// Passes events to an engine, with the device addresses that the loopback addresses stand for.
 struct Shown<'a, E>(&'a mut E, Net);
 
 impl<D, E: Events<D>> Events<D> for Shown<'_, E> {
@@ -165,7 +167,7 @@ impl Transport for Sockets {
     type Draft = <OverKernel as Transport>::Draft;
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
-        // "Any" means the device's own address.
+        // The unspecified address stands for the device's own address.
         let own = if address.ip().is_unspecified() { self.own.ip } else { address.ip() };
         let bound = self.inner.bind(self.net.real((own, address.port()).into()), v6only);
         let bound = bound.map_err(|e| match e {
@@ -248,7 +250,7 @@ impl Transport for Sockets {
         self.inner.advance(now, &mut Shown(events, self.net));
     }
 
-    /// Data may arrive at any time.
+    /// Returns the next step of the clock, because data may arrive at any time.
     fn next_deadline(&self) -> Option<Time> {
         let tick = TICK.saturating_mul(1 << (self.idle / TICKS).min(16)).min(LONGEST_TICK);
         let soon = Time(self.clock.now()) + tick;

@@ -1,4 +1,4 @@
-//! Any number of hosts at one node, which shares no code with the RNIC. Each host opens a connection, sends
+//! Strangers: any number of hosts at one node, which shares no code with the RNIC. Each host opens a connection, sends
 //! something, and keeps the connection open.
 
 use super::PORT;
@@ -9,19 +9,20 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic::simulation::{Host, Simulation};
 
-/// What the strangers do, and what they have seen.
+/// The behaviour of the strangers, and the state of their connections.
 pub struct Strangers {
     mac: [u8; 6],
-    /// Returns the address of a stranger, by its number.
+    /// Returns the address of the stranger with a given number.
     pub who: fn(u32) -> Place,
-    /// What each stranger sends once it is connected.
+    /// Octets that each stranger sends once it is connected.
     pub say: Vec<u8>,
-    /// Whether each stranger resets its connection after that.
+    /// Whether each stranger resets its connection after sending.
     pub hang_up: bool,
-    /// Time between two strangers.
+    /// Time from one stranger's connection to the next stranger's.
     pub every: Duration,
-    /// Number of strangers still to come, and number that have come.
+    /// Number of strangers that have not yet tried to connect.
     pub left: u32,
+    /// Number of strangers that have connected or tried to.
     pub begun: u32,
     next: Duration,
     /// Open connections, each with the next sequence number to send.
@@ -31,7 +32,7 @@ pub struct Strangers {
     pub finished: usize,
 }
 
-/// Makes strangers at a node for a simulation, and the test's handle to them.
+/// Makes a node of strangers for a simulation, and the test's handle to the strangers.
 pub fn node(node: usize, who: fn(u32) -> Place) -> (Rc<RefCell<Strangers>>, Box<dyn Host>) {
     let strangers = Rc::new(RefCell::new(Strangers {
         mac: Simulation::mac(node),
@@ -75,7 +76,7 @@ impl Strangers {
                 self.open.remove(&who);
             }
         } else if heard.flags & FIN != 0 {
-            // The other half stays open.
+            // The stranger's half stays open.
             self.finished += 1;
             if let Some(next) = self.open.get(&who) {
                 send.push(self.segment(who, (*next, seq.wrapping_add(1)), ACK, &[]));

@@ -1,4 +1,4 @@
-//! Shared by the tests: ends of TCP connections, devices, and golden octets.
+//! Code that the tests share: ends of TCP connections, devices, and golden octets.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use urnic::*;
 
-/// Only a stopped machine takes this long.
+/// Time limit of a step, which only a stopped machine exceeds.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Returns the parameters of a start-up without a ready-to-receive indication, with four Reads each way.
@@ -28,7 +28,7 @@ pub const REQUEST_P2P: &[u8] = b"MPA ID Req Frame\x50\x02\x00\x06\xc0\x10\xc0\x0
 pub const WRITE: &[u8] = b"\x00\x0e\xc1\x40\0\0\0\0\0\0\0\0\0\0\0\0\xa3\x05\x72\xab";
 pub const SEND: &[u8] = b"\x00\x12\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\x58\x7b\xe8\xc4";
 
-/// A device and a program's objects of it.
+/// A device, and a program's objects on it.
 pub struct Node {
     pub device: Device,
     pub pd: Pd,
@@ -125,14 +125,15 @@ pub fn wire_at(at: SocketAddr) -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// Returns the next octets that a plain peer receives.
+/// Returns the next `n` octets that a plain peer receives.
 pub fn heard(peer: &mut TcpStream, n: usize) -> Vec<u8> {
     let mut octets = vec![0; n];
     peer.read_exact(&mut octets).unwrap();
     octets
 }
 
-/// Returns how the connection ends for a plain peer, which must receive nothing else.
+/// Returns how the connection ends for a plain peer: `None` by a FIN, else the error. The peer must receive no octets
+/// before.
 pub fn end(peer: &mut TcpStream) -> Option<ErrorKind> {
     let mut octets = Vec::new();
     let end = peer.read_to_end(&mut octets);
@@ -144,7 +145,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Checks a Write and a Read, both larger than the units of any carrier.
+/// Checks a Write and a Read, both longer than a segment or record of any carrier.
 pub fn works(here: &Node, there: &Node) {
     const LEN: usize = 300_003;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

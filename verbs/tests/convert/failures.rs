@@ -9,7 +9,7 @@ use urnic::*;
 
 use crate::ends::*;
 
-/// MPA-66: the peer rejects. The connection ends, and the queue pair may try another one.
+/// MPA-66: the peer rejects the request. The connection ends, and the queue pair may use another connection.
 #[test]
 fn a_rejection_is_told() {
     let node = Node::new();
@@ -28,8 +28,8 @@ fn a_rejection_is_told() {
     assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
 }
 
-/// MPA-52, MPA-53, MPA-64, MPA-74: the peer sends no start-up frame, or one of the wrong role. The program may have
-/// read it.
+/// MPA-52, MPA-53, MPA-64, MPA-74: the peer sends other octets than a start-up frame, or a frame of the wrong role. The
+/// program may have read these octets before the conversion.
 #[test]
 fn strange_octets_end_the_startup() {
     for (role, words) in [
@@ -60,7 +60,8 @@ fn roles_that_do_not_fit_are_told() {
     let (ours, theirs) = wire();
     one.convert(ours, Role::Initiator, &[], &plain());
     other.convert(theirs, Role::Initiator, &[], &plain());
-    // The first side that receives the other's Request ends the connection. The other side may see only that end.
+    // The first side that receives the other's Request ends the connection. The other side may see only the end of the
+    // connection.
     let failures = [one.failure(), other.failure()];
     assert!(failures.contains(&ConnectFailure::NotIwarp), "{failures:?}");
     let (ours, theirs) = wire();
@@ -70,7 +71,7 @@ fn roles_that_do_not_fit_are_told() {
     assert_eq!(other.failure(), ConnectFailure::Reset);
 }
 
-/// MPA-76: the peer sends nothing, or not all of its frame.
+/// MPA-76: the peer sends nothing, or only a part of its frame.
 #[test]
 fn a_startup_takes_no_longer_than_it_may() {
     for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
@@ -93,8 +94,8 @@ fn a_startup_takes_no_longer_than_it_may() {
     }
 }
 
-/// MPA-79 code 1: the peer goes before the conversion or after it, by a FIN or a reset. There is no second try with
-/// an older revision (MPAE-9), because there is no second socket.
+/// MPA-79 code 1: the peer ends the connection before the conversion or after it, by a FIN or a reset. The device does
+/// not try an older revision (MPAE-9), because it has no second socket.
 #[test]
 fn a_peer_that_goes_is_told() {
     for (role, frame) in [(Role::Responder, REQUEST), (Role::Initiator, REPLY)] {
@@ -130,8 +131,8 @@ fn a_peer_that_goes_is_told() {
     }
 }
 
-/// MPAE-8, MPAE-9: a peer that knows only revision 1 closes the connection. The older revision is not tried on
-/// another connection, because that would not be the program's.
+/// MPAE-8, MPAE-9: a peer that knows only revision 1 closes the connection. The device does not try the older revision
+/// on a new connection, because only the program could make one.
 #[test]
 fn there_is_no_second_connection() {
     let node = Node::new();
@@ -146,8 +147,8 @@ fn there_is_no_second_connection() {
     assert_eq!(listener.accept().map_err(|e| e.kind()).err(), Some(ErrorKind::WouldBlock));
 }
 
-/// A Reply to a Request of revision 1 may use all of the private data; a Reply to an enhanced Request has room for
-/// less. An answer that does not fit becomes a rejection (MPA-65), reported at both ends.
+/// A Reply to a Request of revision 1 may have the maximum of private data; a Reply to an enhanced Request may have
+/// less. An answer that does not fit becomes a rejection (MPA-65), which both ends report.
 #[test]
 fn an_answer_that_does_not_fit_rejects() {
     let words: Vec<u8> = pattern(512);
@@ -167,8 +168,8 @@ fn an_answer_that_does_not_fit_rejects() {
     assert!(matches!(event, CmEvent::Rejected { .. }), "{event:?}");
 }
 
-/// The program changes its mind: by the connection, the queue pair's state, or the end of the queue pair or the
-/// device.
+/// The program gives up a conversion: it ends the connection, changes the queue pair's state, or drops the queue pair
+/// or the device.
 #[test]
 fn a_conversion_can_be_given_up() {
     for role in [Role::Responder, Role::Initiator] {
@@ -199,7 +200,7 @@ fn a_conversion_can_be_given_up() {
                     assert_eq!(qp.state(), QpState::Error);
                     qp.to_idle().unwrap();
                 }
-                // What the peer is told depends on whether it accepts (MPAE-31).
+                // What the device tells the peer depends on whether the peer accepts (MPAE-31).
                 (1, Role::Initiator) => {
                     qp.to_error();
                     drop((peer, qp, events, cq, pd, device));

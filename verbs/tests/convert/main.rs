@@ -1,5 +1,6 @@
-//! Sockets of the program that become connections, after it has spoken its own protocol on them (RFC 5044 §7.1):
-//! over the loopback, in real time. The peers are other such sockets, and plain sockets that send golden octets.
+//! Sockets that a program converts to RDMA connections, after it has spoken its own protocol on them (RFC 5044 §7.1).
+//! The tests run over the loopback, in real time. The peers are other converted sockets, and plain sockets that send
+//! golden octets.
 
 mod ends;
 mod failures;
@@ -50,7 +51,7 @@ fn sockets_become_connections_after_a_protocol_of_the_program() {
     }
 }
 
-/// Two queue pairs of one device, over one socket pair.
+/// Both ends of a connection can be converted sockets of one device.
 #[test]
 fn both_ends_may_be_one_device() {
     let node = Node::new();
@@ -63,8 +64,8 @@ fn both_ends_may_be_one_device() {
     works(&node, &other);
 }
 
-/// The peer need not have converted: it may listen or connect as usual. A connection can thus come through a proxy,
-/// or be accepted by a program's own listener.
+/// The peer of a converted socket may listen or connect as usual. So a connection can come through a proxy, or a
+/// program's own listener can accept it.
 #[test]
 fn the_peer_may_be_any() {
     for role in [Role::Initiator, Role::Responder] {
@@ -90,7 +91,7 @@ fn the_peer_may_be_any() {
     }
 }
 
-/// Whichever thread drives the device, many sockets are converted at once, and nothing of them remains.
+/// Many sockets are converted at once, and leave no resources behind, whichever thread drives the device.
 #[test]
 fn many_are_converted_at_once() {
     const PAIRS: usize = 50;
@@ -150,8 +151,8 @@ fn many_are_converted_at_once() {
     }
 }
 
-/// The other end sends and expects the octets of the standard; it is not urnic. MPA-62, MPAE-3: the Request;
-/// MPA-70: the initiator sends the first FPDU.
+/// The peer is a plain socket, which sends and expects the octets of the standard. MPA-62, MPAE-3: the Request; MPA-70:
+/// the initiator sends the first FPDU.
 #[test]
 fn an_initiator_speaks_the_standard() {
     let node = Node::new();
@@ -167,12 +168,12 @@ fn an_initiator_speaks_the_standard() {
     peer.write_all(SEND).unwrap();
     let wc = node.completion();
     assert_eq!((wc.wr_id, wc.byte_len), (2, 0));
-    // MPA-43: FPDUs are as large as segments, which are large here.
+    // MPA-43: FPDUs are as large as segments, which are large on the loopback.
     let words = node.pd.alloc_mr(10_000, Access::empty()).unwrap();
     let op = SendOp::Write { addr: 0, rkey: 0 };
     let sges = [Sge::of(&words, 0, 10_000)];
     node.qp.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
-    // If the peer's Send was slow to come, zero-length Writes have asked for it.
+    // If the peer's Send was late, the initiator has sent zero-length Writes meanwhile.
     let mut length = heard(&mut peer, 2);
     while length == WRITE[..2] {
         assert!(heard(&mut peer, WRITE.len() - 2).starts_with(&WRITE[2..4]));
@@ -181,7 +182,7 @@ fn an_initiator_speaks_the_standard() {
     assert_eq!(length, (10_000 + 14_u16).to_be_bytes());
 }
 
-/// MPA-63, MPA-67, MPAE-11, MPAE-25.
+/// MPA-63, MPA-67, MPAE-11, MPAE-25: the Reply.
 #[test]
 fn a_responder_speaks_the_standard() {
     let node = Node::new();
@@ -198,7 +199,7 @@ fn a_responder_speaks_the_standard() {
         }
         other => panic!("{other:?}"),
     }
-    // MPA-70: nothing before the peer's first FPDU.
+    // MPA-70: the responder sends no FPDU before the peer's first FPDU.
     node.send_nothing();
     peer.set_nonblocking(true).unwrap();
     assert_eq!(peer.read(&mut [0]).map_err(|e| e.kind()), Err(ErrorKind::WouldBlock));
@@ -207,8 +208,8 @@ fn a_responder_speaks_the_standard() {
     assert_eq!(heard(&mut peer, SEND.len()), SEND);
 }
 
-/// It makes no difference whether the program has read a part of the start-up into its buffer, or the device reads
-/// it, in pieces as they come.
+/// Checks a start-up frame of which the program has already read the first `read` octets, and the device reads the
+/// rest, which arrives in `pieces`.
 fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let node = Node::new();
     let (ours, mut peer) = wire();
@@ -218,7 +219,7 @@ fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let mut socket = ours;
     assert_eq!(heard(&mut socket, 8), b"by RDMA\n");
     let buffered = heard(&mut socket, read.len());
-    // Some of what the program has not read has already arrived.
+    // A part of the octets that the program has not read has already arrived.
     let mut pieces = pieces.iter().copied();
     let mut piece = |rest: &mut &[u8], peer: &mut TcpStream| {
         let n = pieces.next().unwrap_or(usize::MAX).min(rest.len());
@@ -244,7 +245,7 @@ fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     assert_eq!(node.completion().wr_id, 1);
 }
 
-/// MPA-77: no octet after the program's own is lost, or taken for the program's.
+/// MPA-77: the device takes all octets after the program's own protocol, and no others.
 #[test]
 fn octets_that_were_read_already_count() {
     for (role, frame) in [(Role::Responder, REQUEST_P2P), (Role::Initiator, REPLY)] {

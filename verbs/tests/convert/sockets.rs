@@ -1,4 +1,4 @@
-//! The sockets: which can be converted, and what happens to them.
+//! Which sockets can be converted, and what happens to them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -13,7 +13,7 @@ use urnic::*;
 
 use crate::ends::*;
 
-/// A descriptor that is not a connected TCP socket is given back unchanged.
+/// The device gives back a descriptor that is not a connected TCP socket, unchanged.
 #[test]
 fn what_cannot_be_converted_is_given_back() {
     let node = Node::new();
@@ -48,7 +48,8 @@ fn what_cannot_be_converted_is_given_back() {
     assert_eq!(node.qp.state(), QpState::Idle);
 }
 
-/// The socket is also given back if it is not to blame. It can then be used, or converted.
+/// The device also gives the socket back if it refuses the conversion for another reason. The program can then use the
+/// socket, or convert it again.
 #[test]
 fn what_is_refused_goes_on() {
     let (ours, mut peer) = wire();
@@ -62,10 +63,10 @@ fn what_is_refused_goes_on() {
         assert_eq!(socket.as_raw_fd(), number);
         (error, socket)
     };
-    // A device with a TCP of its own cannot take over sockets.
+    // A device with its own TCP cannot take over sockets.
     let (error, socket) = refuse(&simulated, ours.into(), &plain());
     assert!(matches!(error, Error::NoConversion), "{error}");
-    // A device that is limited to one address refuses a socket of another.
+    // A device that is limited to one address refuses a socket of another address.
     let mut elsewhere = Config::default();
     elsewhere.port.kernel = KernelAddresses::One(Ipv4Addr::new(127, 0, 0, 9).into());
     let elsewhere = Node::of(&Device::open(&elsewhere).unwrap());
@@ -75,14 +76,14 @@ fn what_is_refused_goes_on() {
     let talkative = ConnParam { private_data: vec![0; 513], ..plain() };
     let (error, socket) = refuse(&node, socket, &talkative);
     assert!(matches!(error, Error::Invalid(_)), "{error}");
-    // A queue pair that already has a connection.
+    // A queue pair that already has a connection refuses the socket.
     let (busy, mut other) = wire();
     node.convert(busy, Role::Initiator, REPLY, &plain());
     node.established();
     let (error, socket) = refuse(&node, socket, &plain());
     assert!(matches!(error, Error::QpState { .. }), "{error}");
     assert_eq!(heard(&mut other, REQUEST.len()), REQUEST);
-    // Nothing was sent, and no option was changed.
+    // The device has sent nothing, and has changed no option.
     let mut socket = TcpStream::from(socket);
     assert_eq!(SockRef::from(&socket).linger().unwrap(), Some(Duration::from_secs(3)));
     socket.write_all(b"still here").unwrap();
@@ -93,8 +94,8 @@ fn what_is_refused_goes_on() {
     node.established();
 }
 
-/// Whatever options the program has set on its socket, the connection behaves as any other: its calls do not wait,
-/// its small messages leave at once, and it does not end by a reset.
+/// Whatever options the program has set on its socket, the connection behaves as any other: calls do not wait, small
+/// messages leave at once, and the connection does not end by a reset.
 #[test]
 fn options_of_the_socket_are_not_in_the_way() {
     for nonblocking in [false, true] {
@@ -108,7 +109,7 @@ fn options_of_the_socket_are_not_in_the_way() {
             options.set_tcp_user_timeout(Some(Duration::from_millis(1))).unwrap();
             options.set_nonblocking(nonblocking).unwrap();
             let many: libc::c_int = 100_000;
-            // SAFETY: one number, of the stated length.
+            // SAFETY: the option is one number of the stated length.
             let status = unsafe {
                 libc::setsockopt(
                     socket.as_raw_fd(),
@@ -120,13 +121,15 @@ fn options_of_the_socket_are_not_in_the_way() {
             };
             assert_eq!(status, 0);
         }
-        // Duplicates, such as a forked child has, do not keep a connection open. Here they show the options.
+        // Duplicates of the descriptor, such as a forked child has, do not keep a connection open. This test reads the
+        // options from them.
         let duplicates = [&ours, &theirs].map(|socket| socket.try_clone().unwrap());
         other.convert(theirs, Role::Responder, &[], &plain());
         let connection = one.convert(ours, Role::Initiator, &[], &plain());
         for socket in &duplicates {
             let options = SockRef::from(socket);
-            // With zero, unsent data is lost when the connection ends; with more, `close` waits.
+            // A linger time of zero would lose unsent data when the connection ends. With another linger time, `close`
+            // would wait.
             assert_eq!(options.linger().unwrap(), None);
             assert!(options.tcp_nodelay().unwrap() && !options.tcp_cork().unwrap());
             assert_eq!(options.tcp_user_timeout().unwrap(), None);
@@ -151,8 +154,9 @@ fn descriptors(inode: &std::path::Path) -> Vec<i32> {
     same.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The device has one descriptor, with a number that programs do not use, and `exec` closes it. None is left in the
-/// end. A duplicate of the program's does not keep the connection open.
+/// The device has one descriptor of the socket, with a number that programs do not use, and `exec` closes this
+/// descriptor. No descriptor is left after the connection. A duplicate that the program has does not keep the
+/// connection open.
 #[test]
 fn a_socket_is_the_devices() {
     for (role, resets) in [(Role::Responder, true), (Role::Initiator, false)] {
@@ -185,11 +189,11 @@ fn a_socket_is_the_devices() {
     }
 }
 
-/// Set in the process that has few descriptors.
+/// Environment variable that is set in the process with few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 
-/// Runs in a process of its own, because the limit belongs to the process. The device needs a descriptor of its
-/// own, and takes the socket once there is one.
+/// The device needs a new descriptor, and takes the socket once a descriptor is free. The test runs in its own process,
+/// because the limit belongs to the process.
 #[test]
 fn without_a_descriptor_the_socket_is_given_back() {
     if std::env::var_os(FEW).is_none() {
@@ -212,8 +216,8 @@ fn without_a_descriptor_the_socket_is_given_back() {
     assert_eq!(heard(&mut peer, REQUEST.len()), REQUEST);
 }
 
-/// What the program has written goes before the Request, even if the kernel has not sent it yet because the peer
-/// does not read.
+/// The program's data precedes the Request, even if the kernel has not sent the data yet because the peer does not
+/// read.
 #[test]
 fn what_is_unsent_goes_first() {
     let node = Node::new();

@@ -5,7 +5,8 @@ use std::thread;
 use super::parties::{serve, visit};
 use super::*;
 
-/// `servers` and `clients` are the numbers of engines at either end.
+/// Connects queue pairs of every engine at one end with queue pairs of every engine at the other. `servers` and
+/// `clients` are the numbers of engines of the two ends.
 fn all_to_all(servers: usize, clients: usize, progress: Progress) {
     let limit = Limit::new();
     let (there, here) = (device(servers, progress), device(clients, progress));
@@ -37,7 +38,7 @@ fn engines_are_driven_by_their_own_threads_alone() {
     all_to_all(2, 2, Progress::Dedicated);
 }
 
-/// Each connection uses another queue pair of another engine. At the end nothing of them is left.
+/// Each connection uses another queue pair of another engine. At the end, no connection and no queue pair is left.
 #[test]
 fn connections_come_and_go() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));

@@ -1,4 +1,4 @@
-//! Ends in the middle of work: of queue pairs, listeners and devices, and of descriptors.
+//! Queue pairs, listeners, devices and descriptors that end in the middle of work.
 
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -18,8 +18,8 @@ fn descriptors() -> Vec<(RawFd, String)> {
     listed.filter_map(named).collect()
 }
 
-/// While all queue pairs of all engines are at work, one after the other goes into the error state, is destroyed or
-/// is disconnected, sometimes by a second thread at the same time. At the end a device is dropped.
+/// While all queue pairs of all engines work, the test puts one after the other into the error state, destroys it or
+/// disconnects it. Sometimes a second thread does this at the same time. At the end, the test drops a device.
 #[test]
 fn queue_pairs_end_in_the_middle_of_their_work() {
     let limit = Limit::new();
@@ -84,7 +84,8 @@ fn queue_pairs_end_in_the_middle_of_their_work() {
     }
 }
 
-/// Listeners and channels are dropped while requests come in and move. Each client is told of an end.
+/// Listeners and channels are dropped while connection requests arrive and move to other engines. Each client gets an
+/// event that ends its attempt.
 #[test]
 fn listeners_end_while_requests_come_in() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));
@@ -128,7 +129,7 @@ fn listeners_end_while_requests_come_in() {
             }
         }
         drop((clients, servers));
-        // The ends of connections that were established.
+        // Takes the events that report the ends of established connections.
         while own.poll().is_some() {}
     }
     assert!(established > 10, "{established}");
@@ -141,10 +142,10 @@ fn listeners_end_while_requests_come_in() {
     }
 }
 
-/// Nothing of a device remains: no descriptor, no thread.
+/// A dropped device leaves no descriptor and no thread.
 #[test]
 fn a_device_of_several_engines_leaves_nothing_behind() {
-    // Runs in a process of its own, because other tests open descriptors, too.
+    // The test runs in its own process, because other tests open descriptors too.
     if std::env::var_os("URNIC_ALONE").is_none() {
         let test = "ends::a_device_of_several_engines_leaves_nothing_behind";
         let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -171,7 +172,8 @@ fn a_device_of_several_engines_leaves_nothing_behind() {
     }
 }
 
-/// epoll sets refuse a socket that is to move: the peer is told, and nothing is left of the connection.
+/// If an engine's epoll set refuses a socket that must move to this engine, the peer is told, and nothing is left of
+/// the connection.
 #[test]
 fn a_socket_that_the_other_engine_cannot_watch_is_closed() {
     if std::env::var_os("URNIC_ALONE").is_none() {
@@ -206,7 +208,8 @@ fn a_socket_that_the_other_engine_cannot_watch_is_closed() {
             there.and_then(|there| there.as_socket()).is_some_and(|there| there.port() == peer.port())
         });
         let moved = moved.expect("the accepted socket");
-        // Each set that does not watch the socket does so from now on, and refuses it a second time.
+        // Adds the socket to each set that does not watch it yet, so that the set refuses the socket when the device
+        // adds it.
         for set in &sets {
             let mut event = libc::epoll_event { events: 0, u64: u64::MAX };
             // SAFETY: the descriptors are open, and the event is copied.

@@ -1,10 +1,10 @@
-//! The parts of tests with several engines.
+//! Helpers of the tests with several engines.
 
 use std::time::{Duration, Instant};
 
 use urnic::*;
 
-/// Only a stopped machine takes this long.
+/// Time limit of a test, which only a stopped machine exceeds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes a completion queue whose home is the engine `vector`, modulo the number of engines.
@@ -26,7 +26,7 @@ pub(crate) fn init(cq: &Cq) -> QpInit<'_> {
     }
 }
 
-/// Ends a test that makes no progress.
+/// The time limit of a test. [`Self::check`] fails after it.
 pub(crate) struct Limit(Instant);
 
 impl Limit {

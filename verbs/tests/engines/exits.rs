@@ -13,7 +13,7 @@ const SENDS: u64 = 40;
 const QPS: usize = 5;
 const LEN: usize = 3000;
 
-/// The entry of child processes. By itself it does nothing.
+/// The entry point of the child processes. Does nothing if it is run directly.
 #[test]
 #[ignore = "run by the other tests, as their child process"]
 fn child() {
@@ -61,13 +61,13 @@ fn child() {
             }
             forked => {
                 let mut status = 0;
-                // SAFETY: the word is ours.
+                // SAFETY: the status is a local variable.
                 assert_eq!(unsafe { libc::waitpid(forked, &raw mut status, 0) }, forked);
                 assert_eq!(status, 0, "the forked child");
             }
         }
     }
-    // The last messages may still be on their way. They must arrive all the same.
+    // The last messages may still be on their way. They must arrive although the process ends.
     std::process::exit(0);
 }
 
@@ -162,7 +162,8 @@ fn one_thread_drives_all_engines() {
     }
 }
 
-/// An engine that completes to no queue of the only polling thread still has work to do.
+/// The only polling thread also drives an engine that completes to none of this thread's queues, because the engine
+/// still has work.
 #[test]
 fn a_poller_looks_after_engines_that_have_no_part_in_its_queue() {
     let limit = Limit::new();
@@ -170,7 +171,7 @@ fn a_poller_looks_after_engines_that_have_no_part_in_its_queue() {
     let cq = queue(&device, 3);
     let done = Arc::new(AtomicBool::new(false));
     let own = done.clone();
-    // This is the first engine's task.
+    // The first engine must run this task.
     device.after(Duration::from_millis(1), move || own.store(true, Ordering::SeqCst)).unwrap();
     while !done.load(Ordering::SeqCst) {
         limit.check("what was to be done later");

@@ -1,6 +1,6 @@
-//! Calls of a program while its own thread holds one of the device's engines, as in a signal handler that has
-//! interrupted a pass: at other engines everything works, and at that engine no call waits. (A sink is called
-//! within a pass. It must not use the device; here it does, as a signal handler might.)
+//! Calls that a program makes while its own thread holds one of the device's engines, as a signal handler does that has
+//! interrupted a pass. At other engines everything works, and at the held engine no call waits. The tests make these
+//! calls in a sink, which the engine calls within a pass. (A sink must not use the device, but a signal handler might.)
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,8 +11,8 @@ use super::*;
 
 /// Calls `deed` in the middle of a pass of each engine of `device`, and returns the results.
 ///
-/// For each engine, a queue pair whose home it is connects to a port without a listener. The engine reports that in
-/// a pass.
+/// For each engine, a queue pair of this engine connects to a port without a listener. The engine reports the failure
+/// in a pass.
 fn within_passes<R: Send + 'static>(
     device: &Device,
     deed: impl Fn(usize) -> R + Send + Sync + 'static,
@@ -48,7 +48,7 @@ fn within_passes<R: Send + 'static>(
         .collect()
 }
 
-/// Requests are posted to all engines, also to the one whose pass is under way, and memory is registered.
+/// The program posts requests to all engines, including the engine whose pass is under way, and registers memory.
 #[test]
 fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
     for progress in [Progress::Inline, Progress::Adaptive] {
@@ -64,7 +64,7 @@ fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
                 let flags = SendFlags::INLINE;
                 let wr = SendWr { wr_id: number as u64, op: SendOp::Send, sges: &[], flags };
                 qp.post_send_inline(&wr, &[]).unwrap();
-                // A poll here takes completions if there are any.
+                // A poll within the pass takes completions if there are any.
                 let mut wc = [Wc::default()];
                 let taken = cq.poll(&mut wc);
                 wc[..taken].iter().for_each(|wc| assert_eq!(wc.status, WcStatus::Success));
@@ -88,7 +88,7 @@ fn posts_and_registrations_in_the_middle_of_a_pass_take_effect() {
     }
 }
 
-/// A call that would have to wait for this very pass is refused at once.
+/// A call that would have to wait for the pass under way is refused at once.
 #[test]
 fn what_would_wait_for_the_pass_that_goes_on_is_refused() {
     let here = device(3, Progress::Adaptive);
@@ -159,8 +159,8 @@ fn a_request_is_rejected_if_its_connection_cannot_move() {
             assert!(matches!(outcome, Err(Error::Interrupted)), "{outcome:?}");
         }
         for _ in &theirs {
-            // Rejecting waits for the engine, too. If that is still in its pass, the peer is told when the listener
-            // ends.
+            // Rejecting a request also waits for the engine. If the engine is still in its pass, the peer is told when
+            // the listener ends.
             match own.wait(Duration::from_secs(2)) {
                 Some(CmEvent::Rejected { .. }) => rejected += 1,
                 Some(other) => panic!("{other:?}"),

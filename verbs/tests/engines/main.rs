@@ -29,7 +29,7 @@ pub(crate) fn device(engines: usize, progress: Progress) -> Device {
     device
 }
 
-/// Connects `qp` to the listener on `port`. The other end accepts by itself.
+/// Connects `qp` to the listener on `port`. Another thread must accept at the other end.
 pub(crate) fn connect(events: &EventChannel, qp: &Qp, port: u16) -> Connection {
     let to = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
     let param = ConnParam { rtr: Some(RtrChoice::Any), ..ConnParam::default() };

@@ -1,4 +1,4 @@
-//! Memory that one engine serves, and another thread or engine takes back.
+//! Memory that one engine accesses while another thread or engine takes it back.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::*;
 /// Octets of a region, and of each Write to it.
 const LEN: usize = 64 << 10;
 
-/// A mapping of its own, which a test can take away.
+/// A memory mapping that a test can unmap.
 struct Pages(*mut u8);
 
 impl Pages {
@@ -25,7 +25,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and no longer used: that is what the tests check.
+        // SAFETY: mapped by `new`, and no longer used, as the tests check.
         unsafe { libc::munmap(self.0.cast(), LEN) };
     }
 }
@@ -37,8 +37,8 @@ pub(super) struct Pairs {
     pub(super) near: Vec<(Qp, Cq)>,
 }
 
-/// Connects `count` pairs. Receives of the far queue pairs complete to `receives`, or to the queue of their
-/// requests.
+/// Connects `count` pairs. Receives of the far queue pairs complete to `receives`; `None`: to the queue to which their
+/// requests complete.
 pub(super) fn pairs(
     there: &Device,
     here: &Device,
@@ -83,8 +83,8 @@ pub(super) fn pairs_with(
     pairs
 }
 
-/// While peers write through all engines, memory is deregistered and unmapped at once. A later write would end the
-/// process.
+/// While peers write through all engines, the test deregisters the memory and unmaps it at once. A later write would
+/// end the process.
 #[test]
 fn what_was_deregistered_is_not_touched_by_any_engine() {
     let limit = Limit::new();
@@ -111,7 +111,7 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
                         flags: SendFlags::SIGNALED,
                     };
                     let (mut posted, mut wc) = (0, [Wc::default(); 8]);
-                    // Until the peer refuses a request, and all have completed.
+                    // Goes on until the peer refuses a request and all requests have completed.
                     while qp.state() == QpState::Rts || posted > 0 {
                         limit.check("the refusal");
                         if posted < 8 && qp.state() == QpState::Rts && qp.post_send(&wr).is_ok() {
@@ -136,8 +136,9 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
     assert!(written > 60 * 20);
 }
 
-/// The program of one end invalidates, by a work request of one engine, what peers write to through another engine.
-/// When that has completed, nothing is written any longer, and the memory can be registered anew for another use.
+/// The program invalidates a region by a work request of one engine, while peers write to the region through another
+/// engine. After the completion of the invalidation, no engine writes to the region, and the program can register the
+/// memory anew for another use.
 #[test]
 fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
     let limit = Limit::new();
@@ -181,7 +182,7 @@ fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
             qp.post_send(&SendWr { wr_id: 5, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
             let wc = next(cq, &limit, "the invalidation");
             assert_eq!(wc.wr_id, 5);
-            // From now on the memory is ours alone.
+            // From now on, peers must not change the memory.
             region.write_at(0, &[0x11; LEN]).unwrap();
             for _ in 0..200 {
                 let mut octets = vec![0; LEN];

@@ -1,5 +1,5 @@
-//! Two parties: many queue pairs in many threads, which share one completion queue, one shared receive queue and
-//! one region at the server.
+//! A server and its clients: many queue pairs in many threads. At the server, they share one completion queue, one
+//! shared receive queue and one region.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,17 +10,17 @@ use std::thread;
 use super::ends::*;
 use urnic::*;
 
-/// Octets that each queue pair of the clients writes and reads at the server, more than one segment or one read
-/// takes.
+/// Octets of a slice: the memory at the server that one queue pair of the clients writes and reads. A slice is longer
+/// than a segment, and longer than one read from a socket.
 const SLICE: usize = 150_000;
 const ROUNDS: usize = 12;
 const THREADS: usize = 4;
 const QPS_PER_THREAD: usize = 3;
 const CLIENTS: usize = THREADS * QPS_PER_THREAD;
-/// Octets of a Send: a client's number and its round.
+/// Octets of a note: a Send with a client's number and its round.
 const NOTE: usize = 16;
 
-/// What all threads of a server share.
+/// The objects that all threads of a server share.
 struct Server {
     cq: Cq,
     srq: Srq,
@@ -28,7 +28,7 @@ struct Server {
     notes: Mr,
     qps: Mutex<HashMap<u32, Qp>>,
     done: AtomicBool,
-    /// Number of notes that were answered.
+    /// Number of notes that the server has answered.
     answered: AtomicUsize,
 }
 
@@ -57,8 +57,8 @@ impl Server {
         self.srq.post_recv(&RecvWr { wr_id: slot, sges: &[sge] }).unwrap();
     }
 
-    /// Accepts all clients, each with a queue pair whose send queue has another home, and tells each where its
-    /// slice is.
+    /// Accepts all clients, and tells each the location of its slice. The queue pairs of successive clients belong to
+    /// different engines.
     fn accept(&self, device: &Device, events: &EventChannel) {
         let pd = self.srq.pd();
         let mut accepted = 0;
@@ -66,7 +66,7 @@ impl Server {
         while established < CLIENTS {
             match event(events, "the clients' requests") {
                 CmEvent::ConnectRequest(request) => {
-                    // All receives complete to one queue, requests to a queue of their engine.
+                    // All receives complete to one queue; requests complete to a queue of their own engine.
                     let sends = queue(device, accepted);
                     let init = QpInit { send_cq: &sends, recv_cq: &self.cq, ..init(&sends) };
                     let qp = pd.create_qp_with_srq(&init, &self.srq).unwrap();
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Answers each note with the same octets.
+    /// Answers each note by a Send with the same octets.
     fn serve(&self, limit: &Limit) {
         let mut wc = [Wc::default(); 8];
         while !self.done.load(Ordering::Relaxed) {
@@ -113,7 +113,7 @@ impl Server {
 struct Client {
     number: usize,
     qp: Qp,
-    /// Receives the event of the end.
+    /// The channel that gets the event for the end of the connection.
     _events: EventChannel,
     buffer: Mr,
     /// The client's slice at the server.
@@ -141,7 +141,7 @@ impl Client {
         self.qp.post_send(&SendWr { wr_id, op, sges: &[sge], flags: SendFlags::SIGNALED }).unwrap();
     }
 
-    /// Begins a round: Write, note, Read. The Read must return what was written.
+    /// Begins a round: posts a Write, a note, and a Read. The Read must return the written octets.
     fn begin(&self, round: usize) {
         let answer = Sge::of(&self.buffer, 2 * SLICE as u64, NOTE as u32);
         self.qp.post_recv(&RecvWr { wr_id: 9, sges: &[answer] }).unwrap();
@@ -172,7 +172,7 @@ fn client_thread(device: &Device, thread: usize, to: SocketAddr, limit: &Limit) 
         (first..first + QPS_PER_THREAD).map(|n| Client::connected(device, &pd, &cq, n, to)).collect();
     for round in 0..ROUNDS {
         clients.iter().for_each(|client| client.begin(round));
-        // Of each queue pair, the requests complete in order, and the answer comes at any time.
+        // The requests of each queue pair complete in order. The answer to the note may arrive at any time.
         let mut sent: HashMap<u32, u64> = HashMap::new();
         for _ in 0..4 * QPS_PER_THREAD {
             let wc = next(&cq, limit, "a round");
@@ -187,7 +187,7 @@ fn client_thread(device: &Device, thread: usize, to: SocketAddr, limit: &Limit) 
     }
 }
 
-/// Runs the clients against the server that listens at `to`.
+/// A visit: runs the clients against the server that listens at `to`.
 pub(crate) fn visit(here: &Device, to: SocketAddr, limit: &Limit) {
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -196,7 +196,7 @@ pub(crate) fn visit(here: &Device, to: SocketAddr, limit: &Limit) {
     });
 }
 
-/// Serves all clients of a listener until `visits`, which runs in parallel, has ended.
+/// Serves all clients of a listener until `visits` has returned, which runs in parallel.
 pub(crate) fn serve(there: &Device, events: &EventChannel, limit: &Limit, visits: impl FnOnce() + Send) {
     let server = Server::new(there);
     thread::scope(|scope| {

@@ -9,11 +9,11 @@ use super::*;
 /// Number of threads of the peer, each with a queue pair.
 const SENDERS: usize = 3;
 const MESSAGES: u64 = 400;
-/// How long the sleeper waits for a completion that must come.
+/// Time limit of the sleeper's wait for a completion that must come.
 const WAKES_WITHIN: Duration = Duration::from_secs(30);
 
-/// One queue with a channel gets the receives of queue pairs of all engines, while its size changes. Whenever
-/// something has completed, a thread that armed the queue and found nothing is woken.
+/// Receives of queue pairs of all engines complete to one queue with a channel, while the size of the queue changes. A
+/// thread that armed the queue and found no completion must be woken by the next completion.
 fn all_wake_ups_come(engines: usize, progress: Progress, seed: u64) {
     println!("{engines} engines, {progress:?}, seed {seed}");
     let limit = Limit::new();
@@ -103,8 +103,8 @@ fn no_wake_up_is_lost_among_engines() {
     }
 }
 
-/// Whenever a shared queue holds fewer receives than its limit, there is one event, whichever engines took the
-/// receives.
+/// Whenever the number of receives in a shared queue falls below its limit, the device raises one event, whichever
+/// engines took the receives.
 #[test]
 fn each_limit_of_a_shared_queue_is_told_of_once() {
     let limit = Limit::new();

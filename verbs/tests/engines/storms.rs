@@ -102,8 +102,8 @@ fn registrations_and_traffic_do_not_hinder_each_other() {
     assert!(registered > 500 && rounds >= 60);
 }
 
-/// Queue pairs of all engines bind the same windows and invalidate the same region at once. In between, one
-/// registers the region anew, peers use it, and one of them invalidates it by a Send.
+/// Queue pairs of all engines bind the same windows and invalidate the same region at once. Between these rounds, one
+/// queue pair registers the region anew, peers use the region, and one peer invalidates it by a Send.
 #[test]
 fn engines_change_the_same_stags_at_once() {
     const ENGINES: usize = 3;
@@ -125,7 +125,7 @@ fn engines_change_the_same_stags_at_once() {
             let (near_qp, near_cq) = &pairs.near[i];
             scope.spawn(move || {
                 for round in 0..150 {
-                    // The region is valid, under the key of this round.
+                    // From now on, the region is valid under the key of this round.
                     barrier.wait();
                     let read = SendOp::Read { addr: region.as_ptr() as u64, rkey: key(round) };
                     let sges = [Sge::of(source, 0, 64)];
@@ -142,7 +142,7 @@ fn engines_change_the_same_stags_at_once() {
                             .unwrap();
                     }
                     if round % 3 > 0 {
-                        // All at once. It is no fault if the region is invalid already.
+                        // All queue pairs invalidate the region at once. Invalidating an invalid region is no error.
                         done_behind(qp, cq, SendOp::LocalInv(key(round)), windows.len(), limit);
                     } else {
                         for _ in windows.iter() {
@@ -173,7 +173,7 @@ fn engines_change_the_same_stags_at_once() {
     }
 }
 
-/// Posts a request and waits for its success, after this many bindings.
+/// Posts a request and waits for its success; before it, waits for the success of `bindings` bindings.
 fn done_behind(qp: &Qp, cq: &Cq, op: SendOp, bindings: usize, limit: &Limit) {
     qp.post_send(&SendWr { wr_id: 7, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
     for _ in 0..bindings {

@@ -1,4 +1,4 @@
-//! Descriptors, ports and addresses that are not available, or no longer.
+//! Descriptors, ports and addresses that are missing, or disappear.
 
 use std::fs::File;
 use std::io::Write;
@@ -37,8 +37,8 @@ fn waiting(n: usize, port: u16) -> (Vec<TcpStream>, Vec<File>) {
     (sockets.into_iter().map(connect).collect(), hoard)
 }
 
-/// EMFILE on accepting: the connection waits in the kernel's queue, nothing spins, and one line of the log tells
-/// the user what to do.
+/// If accepting fails with EMFILE, the connection waits in the kernel's queue, no thread spins, and one line of the log
+/// tells the user what to do.
 #[test]
 fn connections_wait_for_descriptors() {
     alone("limits::connections_wait_for_descriptors", false, || {
@@ -57,7 +57,7 @@ fn connections_wait_for_descriptors() {
             assert!(requests.iter().all(|event| matches!(event, CmEvent::ConnectRequest(_))), "{requests:?}");
             drop(requests);
             for peer in &mut peers {
-                // Rejected, and closed.
+                // The device has rejected the request, and closed the connection.
                 assert!(heard(peer, 16).starts_with(b"MPA ID Rep Frame"));
             }
             drop(peers);
@@ -70,7 +70,7 @@ fn connections_wait_for_descriptors() {
     });
 }
 
-/// The same for peers that go while they wait.
+/// Peers that close their connections while they wait for descriptors are forgotten.
 #[test]
 fn peers_that_go_while_they_wait_for_descriptors_are_forgotten() {
     alone("limits::peers_that_go_while_they_wait_for_descriptors_are_forgotten", false, || {
@@ -201,9 +201,9 @@ fn connect(server: &Node, requests: &EventChannel, client: &Node, port: u16) {
     works(client, server);
 }
 
-/// The address of a listener and a connection disappears. Both ends are told that the other does not answer,
-/// whether or not they had sent something. The listener works again when the address is back. RFC 9293 §3.9.2.2: a
-/// missing route is not the end.
+/// The address of a listener and of a connection disappears. Each end is told that the other does not answer, even if
+/// it had sent nothing. The listener works again when the address is back. RFC 9293 §3.9.2.2: a missing route does not
+/// end a connection.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_an_address_may_go() {
@@ -250,8 +250,8 @@ fn needs_root_an_address_may_go() {
     });
 }
 
-/// Addresses without a route, and addresses that the host forbids, are distinguished, and the messages speak of the
-/// host.
+/// The messages distinguish addresses without a route from addresses that the host forbids, and name the host as the
+/// cause.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_no_way_to_an_address() {
@@ -280,7 +280,7 @@ fn needs_root_no_way_to_an_address() {
                 assert!(matches!(error, Some(Error::Forbidden(to)) if to == there.ip()), "{error:?}");
             }
         }
-        // One cannot connect to a broadcast address.
+        // The kernel refuses a connection to a broadcast address.
         ip("link add one type veth peer name other");
         ip("address add 10.8.0.1/24 dev one");
         ip("link set one up");
@@ -293,7 +293,7 @@ fn needs_root_no_way_to_an_address() {
     });
 }
 
-/// The address returns before a time limit has passed: nothing is lost.
+/// If the address returns before a time limit has passed, nothing is lost.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_an_address_may_go_for_a_while() {

@@ -1,5 +1,5 @@
-//! Devices on the kernel's sockets, with peers, hosts and limits that fail them: real sockets, real time. Each test
-//! has a process of its own, because descriptors, processor time and memory belong to the process.
+//! Devices on the kernel's sockets, in real time, with failing peers and hosts, and exceeded limits. Each test has its
+//! own process, because descriptors, processor time and memory belong to the process.
 
 #[path = "../convert/ends.rs"]
 #[allow(dead_code)] // every test binary uses a part

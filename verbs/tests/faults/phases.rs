@@ -1,4 +1,4 @@
-//! Peers that reset or end the connection in each of its phases, and peers that fall silent in one.
+//! Peers that reset or end the connection in each of its phases, and peers that fall silent in a phase.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ enum Way {
 impl Way {
     fn take(self, peer: &TcpStream) {
         match self {
-            // RFC 9293 §3.10.4: it is a reset, with unread data or without.
+            // RFC 9293 §3.10.4: the peer aborts by a reset, with or without unread data.
             Way::Reset => reset(peer),
             Way::End => peer.shutdown(Shutdown::Write).unwrap(),
         }
@@ -33,7 +33,7 @@ impl Way {
 fn reset(peer: &TcpStream) {
     use std::os::fd::AsRawFd;
     let _ = SockRef::from(peer).set_linger(Some(Duration::ZERO));
-    // SAFETY: all members may be zero, and that family asks for the end of a connection.
+    // SAFETY: all members may be zero. The family AF_UNSPEC asks for the end of the connection.
     unsafe {
         let nowhere: libc::sockaddr = std::mem::zeroed();
         libc::connect(peer.as_raw_fd(), &raw const nowhere, size_of::<libc::sockaddr>() as libc::socklen_t);
@@ -89,7 +89,7 @@ impl Host {
         let device = Device::open(config).unwrap();
         let events = device.create_event_channel().unwrap();
         let listener = events.listen(0, 16).unwrap();
-        // The first use of each kind of object may leave descriptors open.
+        // The first use of each kind of object may leave descriptors open, so it happens before they are counted.
         drop(Node::of(&device));
         let before = descriptors();
         Self { device, events, listener, before }
@@ -174,7 +174,8 @@ fn a_peer_may_go_before_it_has_answered() {
                 println!("{way:?} after {said:?} octets of the Reply");
                 let node = Node::of(&host.device);
                 node.events.connect(&node.qp, to, &plain()).unwrap();
-                // A peer that goes without a word may know only revision 1, and is asked once more (RFC 6581 §9).
+                // RFC 6581 §9: a peer that closes without an answer may know only revision 1, so the device asks it
+                // once more.
                 let tries = if said.unwrap_or(0) == 0 { 1..=2 } else { 1..=1 };
                 for _ in tries.clone() {
                     let (mut peer, _) = server.accept().unwrap();
@@ -216,7 +217,7 @@ fn a_peer_may_go_before_it_has_answered() {
     });
 }
 
-/// DDP-60, RDMAP-85: posted work ends as flushed. The reason tells what the peer did, and where (RFC 5044 §8, code
+/// DDP-60, RDMAP-85: posted work is flushed. The reason tells what the peer did, and in which phase (RFC 5044 §8, code
 /// 1).
 #[test]
 fn a_peer_may_go_in_the_middle() {
@@ -252,8 +253,8 @@ fn a_peer_may_go_in_the_middle() {
     });
 }
 
-/// ECONNRESET while Writes wait for a peer that does not read: every request ends once, in order, and its memory is
-/// free.
+/// The peer resets the connection while Writes wait, because it does not read: every request completes once, in order,
+/// and its memory is free.
 #[test]
 fn a_peer_may_go_while_writes_wait() {
     alone("phases::a_peer_may_go_while_writes_wait", false, || {
@@ -269,7 +270,7 @@ fn a_peer_may_go_while_writes_wait() {
                 let op = SendOp::Write { addr: 0, rkey: 0x0a0b_0c0d };
                 node.qp.post_send(&SendWr { wr_id, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
             }
-            // The Write has begun, and has not got far.
+            // The peer has received a small part of the Write.
             heard(&mut peer, 1000);
             way.take(&peer);
             let expected =
@@ -281,7 +282,7 @@ fn a_peer_may_go_while_writes_wait() {
             let done = sent.iter().take_while(|(_, status)| *status == WcStatus::Success).count();
             assert!(done < 8 && sent[done..].iter().all(|(_, s)| *s == WcStatus::Flushed), "{all:?}");
             if way == Way::End {
-                // ERR-46: the rest of what TCP had, a Terminate, and the end.
+                // ERR-46: the peer receives the rest of the data that TCP had, a Terminate, and the end.
                 let mut rest = Vec::new();
                 peer.read_to_end(&mut rest).unwrap();
             }
@@ -294,8 +295,8 @@ fn a_peer_may_go_while_writes_wait() {
     });
 }
 
-/// Half-open: a peer that connects and sends nothing, or an octet now and then, is cut off in time. Other peers
-/// come and go.
+/// The device cuts off, within the time limit, a peer that connects and sends nothing, or only an octet now and then.
+/// Other peers come and go meanwhile.
 #[test]
 fn slow_starters_are_sent_away() {
     alone("phases::slow_starters_are_sent_away", false, || {
@@ -307,7 +308,7 @@ fn slow_starters_are_sent_away() {
             peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             let start = Instant::now();
             host.serves();
-            // The Request would be complete after 1.4 s.
+            // Octet by octet, the Request would be complete after 1.4 s.
             let gone = |e: &std::io::Error| {
                 !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
             };
@@ -334,7 +335,7 @@ fn slow_starters_are_sent_away() {
     });
 }
 
-/// The same for a peer that is asked: the program is told within the time that it has given.
+/// If the device connects to a peer that answers too slowly, the program is told within the time limit that it has set.
 #[test]
 fn slow_answers_are_not_waited_for() {
     alone("phases::slow_answers_are_not_waited_for", false, || {

@@ -11,11 +11,11 @@ use urnic::Device;
 
 use crate::ends::PATIENCE;
 
-/// Names the test that a process runs.
+/// Environment variable with the name of the test that a process runs.
 const TEST: &str = "URNIC_TEST_ALONE";
 
-/// Runs the body of a test in a process of its own, and with `namespace` in a network namespace of its own. `test`
-/// is a file of this binary and a name.
+/// Runs the body of a test in its own process, and with `namespace` also in its own network namespace. `test` is the
+/// path of the test in this binary: its module and its name.
 pub fn alone(test: &str, namespace: bool, body: fn()) {
     if std::env::var_os(TEST).is_some_and(|of| of == test) {
         return body();
@@ -42,12 +42,12 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns the number of descriptors of this process, except the one used to count.
+/// Returns the number of descriptors of this process, without the descriptor that this function uses to count.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count() - 1
 }
 
-/// Waits until nothing of connections is left, and the number of descriptors is `before`.
+/// Waits until the device has no connections, and the number of descriptors is `before`.
 #[track_caller]
 pub fn nothing_left(device: &Device, before: usize) {
     until("no connection is left", || device.connections().unwrap().is_empty());
@@ -68,7 +68,7 @@ pub fn idles(time: Duration) -> f64 {
     (used() - before) / start.elapsed().as_secs_f64()
 }
 
-/// Checks for at most a tenth of a processor: a spinning thread takes a whole one.
+/// Checks that this process uses at most a tenth of a processor. (A spinning thread would use a whole processor.)
 #[track_caller]
 pub fn is_idle(time: Duration) {
     let share = idles(time);
@@ -83,7 +83,7 @@ pub fn memory() -> usize {
     pages << 12
 }
 
-/// Collects what is logged as a warning from now on.
+/// Collects the warnings that are logged from now on.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 

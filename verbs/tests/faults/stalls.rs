@@ -1,4 +1,4 @@
-//! Peers that do not read for longer than any time-out: their windows are shut, and they are alive.
+//! Peers that are alive, but do not read for longer than any time-out, so that their windows are shut.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -13,12 +13,13 @@ use crate::phases::completions;
 use crate::process::*;
 
 const LEN: usize = 4 << 20;
-/// Number of requests that wait: far more than the kernel takes.
+/// Number of Writes: far more than the kernel's buffers take.
 const WRITES: usize = 12;
-/// Maximum memory of a stalled connection, in octets: what it queues, and some overhead of the allocator.
+/// Maximum memory of a stalled connection, in octets: the data that it queues, and some overhead of the allocator.
 const BOUND: usize = 8 << 20;
 
-/// Returns a configuration with time-outs much shorter than the stall. The kernel counts its own in seconds.
+/// Returns a configuration with time-outs much shorter than the stall. Those of keep-alive are whole seconds, because
+/// the kernel counts them in seconds.
 fn impatient_config() -> Config {
     let mut config = Config::default();
     config.tcp.user_timeout = Some(Duration::from_millis(500));
@@ -65,7 +66,7 @@ fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
         let ulpdu = usize::from(u16::from_be_bytes([head[0], head[1]]));
         let rest = heard(peer, (2 + ulpdu).next_multiple_of(4) + 4 - 16);
         let payload = ulpdu - 14;
-        // RFC 5041 §4.2: tagged, the last or not; the steering tag, and the offset.
+        // RFC 5041 §4.2: the tagged flag, the last flag, the steering tag, and the offset.
         assert_eq!(head[2], if at + payload == len { 0xC1 } else { 0x81 });
         assert_eq!(head[4..8], 0x0a0b_0c0d_u32.to_be_bytes());
         assert_eq!(head[8..16], ((number << 32) + at as u64).to_be_bytes());
@@ -74,8 +75,8 @@ fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
     }
 }
 
-/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. What waits arrives whole
-/// when the peer reads again. Meanwhile nothing spins, memory is bounded, and other connections go on.
+/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. The waiting data arrives whole
+/// when the peer reads again. Meanwhile no thread spins, memory is bounded, and other connections go on.
 fn goes_on_after(stall: Duration) {
     let device = Device::open(&impatient_config()).unwrap();
     let events = device.create_event_channel().unwrap();
@@ -138,8 +139,8 @@ fn long_a_peer_that_stops_reading_for_a_minute_is_waited_for() {
     });
 }
 
-/// The same with small messages, each of which takes far more of the peer's memory than of its window. A peer
-/// without memory for the window that it has offered drops segments, and may or may not say so.
+/// The peer also stops reading while it gets small messages, each of which takes far more of the peer's memory than of
+/// its window. A peer that has not enough memory for its offered window drops segments, and may or may not report that.
 #[test]
 fn a_peer_that_stops_reading_small_messages_is_waited_for() {
     alone("stalls::a_peer_that_stops_reading_small_messages_is_waited_for", false, || {
@@ -195,13 +196,14 @@ fn a_peer_that_stops_reading_small_messages_is_waited_for() {
 /// How a program leaves a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leaves {
-    /// It disconnects, and waits for the end.
+    /// The program disconnects, and waits for the end.
     Disconnects,
-    /// It also destroys the queue pair, and is told of the end at once.
+    /// The program also destroys the queue pair, and is told of the end at once.
     Destroys,
 }
 
-/// Posts Writes until no more are completed. Returns how many were completed, and how many were posted.
+/// Posts Writes until no further Write completes. Returns the number of completed Writes, and the number of posted
+/// Writes.
 fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
     const DEPTH: u64 = 15;
     let (mut posted, mut done) = (0, 0);
@@ -222,10 +224,10 @@ fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
     (done, posted)
 }
 
-/// DDP-43, RFC 9293 §3.8.6.1: what was completed, or was posted before the disconnect, arrives when the peer reads
-/// again, however long its window was shut. Then comes a FIN, and no reset.
+/// DDP-43, RFC 9293 §3.8.6.1: the data of requests that were completed, or were posted before the disconnect, arrives
+/// when the peer reads again, however long the peer's window was shut. Then a FIN follows, not a reset.
 fn arrives_after(leaves: Leaves) {
-    // Longer than a connection has for its end if the peer is silent.
+    // Longer than the time limit for the end of a connection whose peer is silent.
     const STALL: Duration = Duration::from_secs(8);
     const EACH: usize = 64 << 10;
     let device = Device::open(&impatient_config()).unwrap();
@@ -241,7 +243,7 @@ fn arrives_after(leaves: Leaves) {
     let (done, posted) = fill(&node, &memory, EACH);
     println!("{leaves:?}: {done} of {posted} were completed");
     assert!(done > 0);
-    // A queue pair that stays sends all that was posted.
+    // A queue pair that is not destroyed sends the data of all posted requests.
     let (node, left) = match leaves {
         Leaves::Disconnects => {
             connection.disconnect().unwrap();
@@ -290,11 +292,11 @@ fn what_was_completed_waits_for_the_peer_without_its_queue_pair() {
     });
 }
 
-/// Set in the process that ends.
+/// Environment variable that is set in the process that ends.
 const LEAVER: &str = "URNIC_TEST_LEAVER";
 
-/// The device has five seconds for its goodbye, and the peer's window is shut for longer. By then the kernel has
-/// the data of completed requests, and delivers it without the process.
+/// The device has five seconds to close its connections, and the peer's window is shut for longer. The kernel already
+/// has the data of completed requests, and delivers it after the process has ended.
 #[test]
 fn what_was_completed_arrives_although_the_process_ends() {
     const EACH: usize = 3000;
@@ -326,7 +328,7 @@ fn what_was_completed_arrives_although_the_process_ends() {
     std::io::Read::read_to_end(&mut peer, &mut Vec::new()).unwrap();
 }
 
-/// Posts Writes until no more are completed, and exits.
+/// Posts Writes until no further Write completes, and exits.
 fn leave(each: usize) {
     let device = Device::open(&impatient_config()).unwrap();
     let events = device.create_event_channel().unwrap();

@@ -1,4 +1,4 @@
-//! Two hosts on the kernel's sockets, and a cable between them that is cut, for a moment or for good.
+//! Two hosts on the kernel's sockets, and a cable between them that is cut for a moment or for good.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ use super::node::{ALL, CLIENT, Node, PORT, Place, SERVER, Wait, pattern, receive
 
 const LEN: usize = 4 << 20;
 const REQUESTS: u64 = 32;
-/// Shorter than the defaults: a peer that is silent for 3 s is dead, and one that does not acknowledge for 4 s.
+/// Time limits shorter than the defaults: an end gives up a peer that is silent for 3 s, or does not acknowledge for 4
+/// s.
 const PATIENCE: &str = "[tcp]\nkeepalive_idle = \"2s\"\nkeepalive_interval = \"250ms\"\nkeepalive_count = 4\nuser_timeout = \"4s\"\n";
-/// No peer is given up sooner.
+/// An end must not give up its peer sooner.
 const AT_LEAST: Duration = Duration::from_secs(2);
-/// No peer is given up later, even on a busy machine.
+/// An end must not give up its peer later, even on a busy machine.
 const AT_MOST: Duration = Duration::from_secs(20);
 
-/// An end's program. The server has memory and waits. The client does the work that its argument names.
+/// Runs the program of one end. The server has memory and waits. The client does the work that its argument names.
 pub fn run() {
     let (end, work) = (child::arg::<String>(0), child::arg::<String>(1));
     let mut node = Node::open(Wait::Fd);
@@ -44,7 +45,8 @@ pub fn run() {
     if work == "nothing" {
         return ends(&mut node, 0);
     }
-    // Keeps the same number under way until told to stop. When asked, it reports the next completion.
+    // The client keeps the same number of requests outstanding until it is told to stop. When asked, it reports the
+    // next completion.
     let orders = child::orders();
     (0..REQUESTS).for_each(post);
     let (mut under_way, mut enough, mut failed) = (REQUESTS, false, false);
@@ -67,7 +69,7 @@ pub fn run() {
     if failed {
         return ends(&mut node, under_way);
     }
-    // All data is as it was sent.
+    // The data at the server and at the client must be unchanged.
     let op = if work == "writes" { SendOp::Read { addr: there, rkey } } else { SendOp::Read { addr, rkey } };
     send(&qp, 0, op, Sge::of(&memory, LEN as u64, LEN as u32));
     success(&node.completions("the last Read")[0]);
@@ -77,7 +79,7 @@ pub fn run() {
     child::say("intact");
 }
 
-/// Waits until the peer is given up, and checks that posted work is flushed.
+/// Waits until the node gives up its peer, and checks that posted work is flushed.
 fn ends(node: &mut Node, mut posted: u64) {
     match node.event("the end") {
         CmEvent::Disconnected { reason, .. } => child::say(&format!("{reason:?}")),
@@ -92,7 +94,8 @@ fn ends(node: &mut Node, mut posted: u64) {
     child::say("flushed");
 }
 
-/// Drops everything that comes in by an interface, or no longer does. The interface's carrier and routes stay.
+/// With `deaf`, drops all frames that arrive at an interface; without it, stops dropping them. The interface keeps its
+/// carrier and routes.
 fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     let filter = ["filter", if deaf { "add" } else { "del" }, "dev", interface, "ingress", "prio", "1"];
     let mut tc = namespace.program("tc");
@@ -104,7 +107,7 @@ fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     assert!(tc.stdout(Stdio::null()).status().expect("tc runs").success());
 }
 
-/// Two hosts and a connection between them, with a client that does `work`.
+/// Two hosts with a connection between them; the client does some work.
 struct Hosts {
     veth: Veth,
     server: Child,
@@ -141,8 +144,8 @@ impl Hosts {
     }
 }
 
-/// Each end finds out: by keep-alive if nothing is under way, otherwise by the lack of acknowledgements, or of the
-/// answer to a Read.
+/// Each end notices the cut: by keep-alive if nothing is under way, else by missing acknowledgements or by the missing
+/// response to a Read.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_a_cut_cable_is_noticed_over_the_kernels_sockets() {

@@ -1,4 +1,5 @@
-//! IPv6 beside the kernel: its router advertisements, and the duplicate address detection of both.
+//! IPv6 with the kernel as a neighbour: the kernel's router advertisements, and duplicate address detection by the
+//! kernel and the engine.
 
 use std::io;
 use std::mem;
@@ -12,12 +13,13 @@ use super::{KERNEL6, OURS6, exchange, kernel};
 
 /// A network behind the router, and the kernel's address in it.
 const BEYOND: &str = "fd0b::2";
-/// The prefix that the router offers, and the address that 02:76:fd:09:00:01 makes of it.
+/// The prefix that the router offers.
 const PREFIX: &str = "fd0a::";
+/// The address that 02:76:fd:09:00:01 makes of the prefix.
 const OFFERED: &str = "fd0a::76:fdff:fe09:1";
 
-/// Advertises a router on `va` twice a second, as a router's daemon does, until told to end: the prefix is on the
-/// link and for addresses, and everything else goes through the router.
+/// Advertises a router on `va` twice a second, as a router's daemon does, until `end` is set. Hosts may make addresses
+/// of the prefix, which is on the link, and reach everything else through the router.
 fn advertise(end: &AtomicBool) {
     let mut message = vec![134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x0e, 0x10, 0, 0, 0, 0]);
@@ -56,8 +58,8 @@ fn set(ns: &Namespace, setting: &str) {
     assert!(status.expect("sysctl runs").success(), "{setting}");
 }
 
-/// RFC 4861 §6.3, RFC 4862 §5.5: the engine takes an address of the prefix that a router offers, answers there, and
-/// reaches through the router what is behind it. The kernel is the router.
+/// RFC 4861 §6.3, RFC 4862 §5.5: the engine makes itself an address of the prefix that a router offers, answers at this
+/// address, and reaches hosts behind the router. The kernel is the router.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_as_a_router() {
@@ -88,7 +90,8 @@ fn needs_root_kernel_as_a_router() {
     router.join().expect("the router");
 }
 
-/// RFC 4862 §5.4: the engine does not use an address that the kernel has, nor the kernel one that the engine has.
+/// RFC 4862 §5.4: the engine does not use an address that the kernel has, and the kernel does not use an address that
+/// the engine has.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_addresses_of_ipv6_are_not_shared_with_a_kernel() {
@@ -109,7 +112,7 @@ fn needs_root_addresses_of_ipv6_are_not_shared_with_a_kernel() {
         std::thread::sleep(Duration::from_millis(20));
     }
     ours.finish();
-    // Now the kernel takes the address without asking.
+    // Now the kernel takes the address without duplicate address detection.
     veth.a.ip(&["address", "del", &format!("{OURS6}/64"), "dev", "va"]);
     veth.a.ip(&["address", "add", &format!("{OURS6}/64"), "dev", "va", "nodad"]);
     let mut other = engine();

@@ -1,4 +1,4 @@
-//! The kernel's end: its TCP through ordinary sockets, and ping.
+//! The kernel's end of the tests: TCP through ordinary sockets, and ping.
 
 use std::io::{Read, Write};
 use std::mem;
@@ -12,7 +12,7 @@ use super::netns::Namespace;
 use super::stack::{CLIENT_PORT, Content, SERVER_PORT};
 use super::{OURS, child};
 
-/// An exchange, as the kernel's end has seen it.
+/// The data of an exchange, as the kernel's end has seen it.
 pub struct Exchange {
     sent: u32,
     received: u32,
@@ -20,14 +20,14 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Returns what the other end says if all went well.
+    /// Returns the line that the other end prints if it has received and sent the same data.
     pub fn seen_from_the_other_end(&self, bytes: u64) -> String {
         assert_eq!(self.bytes, bytes, "the kernel received them");
         format!("closed by both ends: {bytes} bytes, sent {:08x}, received {:08x}", self.received, self.sent)
     }
 }
 
-/// Connects to the engine, sends and receives.
+/// Connects to the engine, and sends and receives `bytes` octets.
 pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> JoinHandle<Exchange> {
     ns.run(move || {
         let to = SocketAddr::new(to, SERVER_PORT);
@@ -35,7 +35,8 @@ pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> Join
     })
 }
 
-/// Waits for the engine, sends and receives. The first part of the result tells when it listens.
+/// Waits for the engine's connection, and sends and receives `bytes` octets. The first part of the result reports when
+/// the thread listens.
 pub fn serve(
     ns: &Namespace,
     at: IpAddr,
@@ -99,7 +100,7 @@ fn exchange(mut stream: TcpStream, bytes: u64, stops_every: u64) -> Exchange {
     Exchange { sent: sender.join().expect("the sender"), received: content.hash(), bytes: content.at }
 }
 
-/// Waits until the readable data has not grown for half a second: the window is shut, or all data is here.
+/// Waits until the readable data has not grown for half a second, so that the window is shut or all data has arrived.
 fn wait_until_nothing_comes(stream: &TcpStream) {
     let (mut before, mut unchanged) = (-1, 0);
     while unchanged < 10 {
@@ -193,7 +194,7 @@ pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usiz
                 let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
                 assert!(got >= 8, "ping {n} is not answered: {}", std::io::Error::last_os_error());
                 answer.truncate(got as usize);
-                // The socket also receives messages of neighbours.
+                // The socket also receives neighbours' messages, which this loop skips.
                 if answer[0] == 129 {
                     break answer;
                 }

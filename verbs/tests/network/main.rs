@@ -1,8 +1,8 @@
-//! urnic on network interfaces, with the kernel as the peer: its TCP, its ARP and ping, and programs on its
+//! urnic on network interfaces, with the kernel as the peer: the kernel's TCP, ARP and ping, and programs on kernel
 //! sockets.
 //!
-//! Each test makes network namespaces of its own. EAL can be started only once per process, so the urnic end is a
-//! child process. The kernel's end is a thread of the test, inside the namespace.
+//! Each test makes its own network namespaces. The urnic end is a child process, because a process can start EAL only
+//! once. The kernel's end is a thread of the test, inside a namespace.
 
 #[path = "../processes/child.rs"]
 #[allow(dead_code)] // the other test binary uses the rest
@@ -27,7 +27,7 @@ mod support;
 use child::Child;
 use netns::{Namespace, Veth};
 
-/// The entry of the child processes. By itself it does nothing.
+/// The entry point of the child processes. Does nothing if it is run directly.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -43,21 +43,22 @@ fn child() {
     }
 }
 
-/// The kernel's address, and ours.
+/// The IPv4 addresses of the kernel and of the engine.
 const KERNEL: &str = "10.9.0.2";
 const OURS: &str = "10.9.0.1";
-/// The same for IPv6.
+/// The IPv6 addresses of the kernel and of the engine.
 const KERNEL6: &str = "fd09::2";
 const OURS6: &str = "fd09::1";
 /// Our link-local address, which belongs to the Ethernet address of [`OURS6`], 02:76:fd:09:00:01.
 const LINK_LOCAL: &str = "fe80::76:fdff:fe09:1";
 
-/// Kernel TCP and the engine's exchange `bytes` in both directions at once. Each side is the client once.
+/// Lets the kernel's TCP and the engine's exchange `bytes` octets in both directions at once, on two connections. Each
+/// side is the client once.
 fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: u64) {
     exchange_with_stops(ns, engine, addresses, bytes, 0);
 }
 
-/// Exchanges with readers that stop at every `stops_every`-th octet (0: never).
+/// As [`exchange`], with readers that stop for a while after every `stops_every` octets (0: never).
 fn exchange_with_stops(
     ns: &Namespace,
     engine: &mut Child,
@@ -94,7 +95,8 @@ fn over_af_packet(mtu: u16, bytes: u64) {
     engine.finish();
 }
 
-/// IPv6, with or without a VLAN: the kernel finds our address by neighbour discovery, pings it, and exchanges data.
+/// Over IPv6, with or without a VLAN, the kernel finds our address by neighbour discovery, pings it, and exchanges
+/// data.
 fn ipv6_over_af_packet(vlan: u16, bytes: u64) {
     let _alone = child::alone();
     let veth = Veth::new(1500);
@@ -134,8 +136,8 @@ fn needs_root_kernel_tcp_over_af_packet() {
     over_af_packet(9000, 64 << 20);
 }
 
-/// Readers that stop, at both ends: the kernel's window and ours shut, are probed, and reopen. Nothing is lost (RFC
-/// 9293 §3.8.6.1).
+/// RFC 9293 §3.8.6.1: readers stop at both ends, so that the kernel's window and ours shut, are probed, and reopen.
+/// Nothing is lost.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_kernel_tcp_with_readers_that_stop() {

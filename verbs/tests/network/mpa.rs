@@ -1,4 +1,4 @@
-//! The peer of an RNIC on the kernel's TCP: MPA, DDP and RDMAP in an ordinary program.
+//! The peer of an RNIC: an ordinary program that speaks MPA, DDP and RDMAP over the kernel's TCP.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use super::support::Node;
 use super::{child, kernel};
 
 const STAG: u32 = 0x1234_5678;
-/// Tagged offsets need not be addresses.
+/// First tagged offset of the memory. It is not an address, because tagged offsets need not be addresses.
 const BASE: u64 = 0xffff_0000_0000;
-/// Does not match our segments, so that FPDUs are spread over them at random.
+/// Octets of a ULPDU. The size does not match the segments, so that FPDUs begin at any place in a segment.
 const MULPDU: usize = 3000;
 
 const OURS: Place = Place { addr: BASE, rkey: STAG };
 
-/// Connects to the RNIC.
+/// Connects to the RNIC as the initiator, and does the exchange.
 pub fn initiate(rev: u8, crc: bool) {
     let to = SocketAddr::from((SERVER, PORT));
     let mut stream = TcpStream::connect_timeout(&to, child::PATIENCE).expect("a connection");
@@ -46,7 +46,7 @@ pub fn initiate(rev: u8, crc: bool) {
     peer.exchange(Place::decode(&said), &[]);
 }
 
-/// Waits for the RNIC.
+/// Waits for the RNIC's connection as the responder, and does the exchange.
 pub fn respond(ready: &Sender<()>) {
     let listener = TcpListener::bind((SERVER, PORT)).expect("a listener");
     ready.send(()).expect("the test waits");
@@ -97,7 +97,7 @@ impl Peer {
         self.flush();
     }
 
-    /// Receives, and answers Reads, until `done`.
+    /// Receives, and answers Reads, until `done` returns `true`.
     fn until(&mut self, what: &str, done: impl Fn(&Node) -> bool) {
         let mut octets = vec![0; 64 << 10];
         while !done(&self.node) {
@@ -109,7 +109,7 @@ impl Peer {
         }
     }
 
-    /// Does the other half of what `rdma` does.
+    /// Does the peer's part of the exchange that the module `rdma` describes.
     fn exchange(mut self, theirs: Place, first: &[&[u8]]) {
         self.until("the first word", |node| node.memory.received.len() >= first.len());
         self.node

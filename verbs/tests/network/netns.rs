@@ -28,18 +28,18 @@ impl Namespace {
         Self { name, file }
     }
 
-    /// Runs `ip` inside.
+    /// Runs `ip` for this namespace.
     pub fn ip(&self, args: &[&str]) {
         command("ip", &[&["-n", &self.name][..], args].concat());
     }
 
-    /// Returns the name by which `ip netns` knows it.
+    /// Returns the name of the namespace for `ip netns`.
     #[allow(dead_code)] // every test binary uses a part
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns a command that runs a program inside.
+    /// Returns a command that runs a program in this namespace.
     #[allow(dead_code)] // every test binary uses a part
     pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
@@ -47,7 +47,7 @@ impl Namespace {
         command
     }
 
-    /// Runs `body` on a thread inside.
+    /// Runs `body` on a thread in this namespace.
     #[allow(dead_code)] // every test binary uses a part
     pub fn run<T: Send + 'static>(&self, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let file = self.file.try_clone().expect("a descriptor");
@@ -76,7 +76,8 @@ impl Veth {
         a.ip(&["link", "add", "va", "type", "veth", "peer", "name", "vb", "netns", &b.name]);
         for (ns, link) in [(&a, "va"), (&b, "vb")] {
             ns.ip(&["link", "set", link, "mtu", &mtu.to_string(), "up"]);
-            // Otherwise a cable in memory would carry unfilled checksums and unsegmented data.
+            // With these offloads enabled, a cable in memory would carry segments without checksums, and data that is
+            // not cut into segments.
             command("ip", &["netns", "exec", &ns.name, "ethtool", "-K", link, "tx", "off"]);
         }
         Self { a, b }

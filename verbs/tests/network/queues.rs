@@ -1,4 +1,4 @@
-//! Devices with several engines on a network interface. Each engine has a queue of its own.
+//! Devices with several engines on a network interface. Each engine has its own queue of the interface.
 
 use super::child::{Child, PATIENCE, alone};
 use super::crowd::Report;
@@ -35,7 +35,8 @@ fn needs_root_engines_on_af_packet() {
     }
 }
 
-/// A device of two engines, with the kernel as the peer: several connections, each owned by either engine.
+/// Runs a device of two engines, with the kernel as the peer. There are several connections, each of which belongs to
+/// one of the engines.
 fn meet_sockets(urnic: &Namespace, peer: &Namespace, port: &str, begin: impl Fn()) {
     for _ in 0..4 {
         let config =

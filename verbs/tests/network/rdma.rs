@@ -8,15 +8,17 @@ use super::node::{ALL, Node, PORT, Place, Wait, pattern, receive, send, success}
 /// Bytes of each transfer: many FPDUs, and not a multiple of the word size.
 pub const LEN: usize = 300_001;
 
-/// The exchange: the peer writes at our 0 and sends a message; we write at its 0, read its second part into our
-/// third, and send a message; the peer reads our first part, sends a message and leaves.
+/// Runs the RNIC's part of the exchange. The peer writes to the first part of our memory and sends a message. We write
+/// to the first part of the peer's memory, read its second part into our third, and send a message. The peer reads our
+/// first part, sends a message and leaves.
 pub fn run() {
     let server = child::arg::<String>(0) == "server";
     let mut node = Node::open(Wait::Channel);
     let mr = node.pd.alloc_mr(4 * LEN, ALL).expect("memory");
     let qp = node.qp();
     let words = 3 * LEN as u64;
-    // As many receives as the peer sends: another one would be flushed when the peer leaves.
+    // There are as many receives as the peer sends messages, because a further receive would be flushed when the peer
+    // leaves.
     for n in 0..2 + u64::from(server) {
         receive(&qp, n, Sge::of(&mr, words + 64 * n, 64));
     }

@@ -19,7 +19,7 @@ use super::child;
 pub const SERVER_PORT: u16 = 5001;
 pub const CLIENT_PORT: u16 = 5002;
 
-/// The content of a stream: known at every offset, with its hash so far.
+/// The content of a stream, which is known at every offset, and the hash of the content so far.
 pub struct Content {
     block: Vec<u8>,
     pub at: u64,
@@ -27,14 +27,14 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes after which the content repeats. No multiple of any other size here.
+    /// Bytes after which the content repeats. This is a multiple of no other size in these tests.
     const PERIOD: usize = 1_000_003;
 
     pub fn new(seed: u64) -> Self {
         Self { block: super::node::pattern(seed, Self::PERIOD), at: 0, crc: urnic_crc::INIT }
     }
 
-    /// Returns the next bytes, up to offset `end`, at most `most`.
+    /// Returns the next bytes, up to offset `end`, but at most `most` bytes.
     pub fn next(&mut self, end: u64, most: usize) -> Vec<u8> {
         let from = (self.at % Self::PERIOD as u64) as usize;
         let len = (end - self.at).min(most as u64).min((Self::PERIOD - from) as u64) as usize;
@@ -43,7 +43,7 @@ impl Content {
         bytes
     }
 
-    /// Checks that `bytes` are the next ones.
+    /// Checks that `bytes` are the next bytes of the content.
     pub fn check(&mut self, bytes: &[u8]) {
         for (i, byte) in bytes.iter().enumerate() {
             let at = ((self.at + i as u64) % Self::PERIOD as u64) as usize;
@@ -109,20 +109,20 @@ impl Transmit<Octets> for Wire {
         for piece in emit.payload {
             frame.extend_from_slice(&piece.payload.0[piece.range.clone()]);
         }
-        // Without a buffer the frame is lost, as on a wire.
+        // If the port has no buffer, the frame is lost, as on a wire.
         if let Some(frame) = self.port.frame(&frame, &[], false) {
             let _ = self.queue.push(frame);
         }
     }
 }
 
-/// The connection, and what it has received.
+/// The connection, and the state of its received data.
 #[derive(Default)]
 struct Seen {
     conn: Option<ConnId>,
     content: Option<Content>,
     closed: Option<CloseReason>,
-    /// Takes no octets beyond this offset for now; `None`: takes all.
+    /// Offset beyond which the connection takes no octets for now; `None`: it takes all.
     takes_until: Option<u64>,
 }
 
@@ -159,13 +159,14 @@ impl Handler<Received> for Seen {
     }
 }
 
-/// Serves connections one after the other, and opens one when told. Sends and receives on each. Our address may be
-/// `autoconf`: the address that routers offer.
+/// Serves connections one after the other, opens a connection when told to, and sends and receives on each. Our address
+/// may be `autoconf`: the address that routers offer.
 pub fn run() {
     let spec: PortSpec = child::arg(0);
     let (ours, kernel, mtu): (String, IpAddr, u16) = (child::arg(1), child::arg(2), child::arg(3));
     let (bytes, vlan): (u64, u16) = (child::arg(4), child::arg(5));
-    // Stops reading at every so many octets, until the kernel has probed the shut window; 0: never.
+    // After each `stops_every` octets, the connection stops reading until the kernel has probed the shut window; 0:
+    // never.
     let stops_every: u64 = child::arg(6);
     let eal = Eal::start(&EalConfig { memory_mb: 256, ..EalConfig::default() }).expect("EAL");
     let port = Port::open(&eal, &spec, &PortOptions { mtu, ..PortOptions::default() }).expect("the port");
@@ -197,7 +198,8 @@ pub fn run() {
     loop {
         let now = Time(clock.now());
         match stack.claim() {
-            // Beside the link-local address, one that a router has offered.
+            // With `autoconf`, the stack must also have an address that a router has offered, beside the link-local
+            // address.
             Claim::Held if !claimed && (!autoconf || stack.addresses().len() > 1) => {
                 claimed = true;
                 let ours: Vec<String> = stack.addresses().iter().map(|a| a.ip.to_string()).collect();

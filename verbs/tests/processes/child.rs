@@ -1,4 +1,4 @@
-//! An end of a link: a child process, as the test and as the child see it.
+//! An end of a link is a child process. This module has the test's functions and the child's.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,15 +17,15 @@ use urnic_config::Config;
 #[path = "../../../dataplane/tests/ends/program.rs"]
 mod program;
 
-// Not `URNIC_*`, because those are settings.
+// These variables do not begin with `URNIC_`, because variables with this prefix are settings.
 const ROLE: &str = "_URNIC_TEST_ROLE";
 const ARGS: &str = "_URNIC_TEST_ARGS";
 const CONFIG: &str = "_URNIC_TEST_CONFIG";
 
-/// How long an end may take for a step. A bound, not a measurement, because the machine may be busy.
+/// Time limit of an end's step, generous because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Takes the right to run ends. Only one test has it at a time.
+/// Waits until no other test of this process runs ends. The returned guard keeps other tests from running ends.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -45,13 +45,13 @@ impl Child {
         Self::launch(None, None, role, args, config)
     }
 
-    /// Starts it as another user.
+    /// Starts a child as `user`; `None`: as the test's user.
     #[allow(dead_code)] // every test binary uses a part
     pub fn start_as(user: Option<u32>, role: &str, args: &str, config: &str) -> Self {
         Self::launch(user, None, role, args, config)
     }
 
-    /// Starts it in a network namespace.
+    /// Starts a child in a network namespace.
     #[allow(dead_code)] // every test binary uses a part
     pub fn start_in(netns: &File, role: &str, args: &str, config: &str) -> Self {
         Self::launch(None, Some(netns), role, args, config)
@@ -70,7 +70,8 @@ impl Child {
         let netns = netns.map(AsRawFd::as_raw_fd);
         // SAFETY: only system calls are made between fork and exec.
         unsafe {
-            // No polling process may outlive us, however we end.
+            // The kernel kills the child when the test's process ends in any way, so that no polling process is left
+            // behind.
             command.pre_exec(move || {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 || libc::getppid() as u32 != parent
                 {
@@ -103,7 +104,7 @@ impl Child {
         self.line_within(PATIENCE)
     }
 
-    /// Returns the next line of an end that has much to do first.
+    /// Returns the next line of an end that may need `patience` for it.
     pub fn line_within(&mut self, patience: Duration) -> String {
         match self.lines.recv_timeout(patience) {
             Ok(line) => line,
@@ -130,7 +131,7 @@ impl Child {
         self.process.wait().expect("a child of ours");
     }
 
-    /// Waits until it ends by itself. Returns its exit status.
+    /// Waits until the child ends by itself. Returns its exit status.
     pub fn status(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -161,7 +162,7 @@ impl Child {
         assert!(status.success(), "{}: {status}", self.name);
     }
 
-    /// Returns what it wrote to stderr. It must have ended.
+    /// Returns the lines that the child has written to stderr. The child must have ended.
     pub fn complaints(&self) -> Vec<String> {
         self.stderr.iter().collect()
     }
@@ -177,7 +178,7 @@ impl Drop for Child {
     }
 }
 
-/// Returns the lines of a pipe, as `pick` changes or drops them.
+/// Returns the lines of a pipe, after `pick`, which may change or drop each line.
 fn lines(
     pipe: impl std::io::Read + Send + 'static,
     pick: impl Fn(String) -> Option<String> + Send + 'static,

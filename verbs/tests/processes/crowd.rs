@@ -1,4 +1,5 @@
-//! Ends with several engines, each with a queue of its port, and all-to-all traffic of crowds of queue pairs.
+//! Ends with several engines, each of which has its own queue of the port. Crowds of queue pairs make traffic between
+//! all engines of both ends.
 
 #[path = "../engines/ends.rs"]
 mod ends;
@@ -22,8 +23,8 @@ fn there() -> SocketAddr {
     (SERVER, PORT).into()
 }
 
-/// Reports the number of engines, of frames that have arrived, and of frames that have arrived at another engine
-/// than their own.
+/// Reports the number of engines, the number of frames that have arrived, and the number of frames that have arrived at
+/// another engine than their own.
 fn report(device: &Device) {
     let attributes = device.attributes().expect("the device's");
     let figure = |name: &str| {
@@ -53,7 +54,7 @@ pub fn client() {
     report(&device);
 }
 
-/// Both ends of a ring.
+/// Runs both ends of a ring.
 pub fn both() {
     let (there, limit) = (self::there(), Limit::new());
     let server = open();
@@ -67,7 +68,7 @@ pub fn both() {
     report(&client);
 }
 
-/// The report of an end.
+/// The numbers that an end reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub engines: u64,

@@ -1,4 +1,4 @@
-//! A process that exits as soon as its last Send has completed. The Sends must arrive all the same.
+//! A process that exits as soon as its last Send has completed. All Sends must arrive nevertheless.
 
 use urnic::{CmEvent, SendOp, Sge};
 
@@ -9,7 +9,8 @@ use super::node::{Node, PORT, Wait, pattern, receive, send, success};
 const SENDS: u64 = 64;
 const LEN: usize = 4096;
 
-/// 64 Sends and `exit(0)`, over a port that loses frames (unless `fault` is empty).
+/// Checks that all messages arrive if a process posts 64 Sends and calls `exit(0)`, over a port that loses frames
+/// (unless `fault` is empty).
 fn all_arrive(link: [&'static str; 2], fault: &str, progress: &str) {
     println!("{link:?} fault {fault:?} progress {progress}");
     let link = Link::new(link);

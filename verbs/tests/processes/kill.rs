@@ -1,4 +1,5 @@
-//! One end is killed under traffic. The other reports it, flushes, and serves the next peer at the same path.
+//! One end is killed under traffic. The other end reports this, flushes its work, and serves the next peer at the same
+//! path.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -13,13 +14,13 @@ use super::traffic::{Memory, Traffic};
 
 /// Number of successful operations after which an end reports that there is traffic.
 const TRAFFIC: u64 = 50;
-/// Maximum lifetime of a victim after that.
+/// Maximum lifetime of a victim after it has reported traffic.
 const LIFE: Duration = Duration::from_millis(40);
 /// Some victims are killed earlier, at most this long after they started. Their numbers start at `EARLY`.
 const YOUTH: Duration = Duration::from_millis(600);
 const EARLY: u64 = 1 << 32;
 
-/// Number of kills in each role. `URNIC_KILLS` overrides the default.
+/// Returns the number of kills in each role: 5, or the value of `URNIC_KILLS`.
 fn kills() -> u64 {
     std::env::var("URNIC_KILLS").map_or(5, |n| n.parse().expect("URNIC_KILLS: a number"))
 }
@@ -53,8 +54,8 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
     let (mut told, mut served) = (Duration::ZERO, Duration::ZERO);
     for id in 1..=kills() {
         if random.u8(..3) == 0 {
-            // It is killed in whatever state it is by then. The survivor reports that before it reports anything
-            // about the next victim.
+            // The victim is killed in any state. The survivor reports its end before it reports anything about the next
+            // victim.
             let mut victim = start(EARLY + id);
             std::thread::sleep(YOUTH.mul_f64(random.f64()));
             victim.kill();
@@ -70,8 +71,8 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
         victim.kill();
         let reason = survivor.expect_start(&format!("disconnected {id}"));
         told = told.max(killed.elapsed());
-        // With the kernel's sockets, the other end's kernel closes them, at any position in a message, or resets
-        // them if something was unread. A FIN while there is work left is answered by a Terminate (ERR-46).
+        // The kernel closes the sockets of a killed process, at any position in a message, or resets them if data was
+        // unread. The survivor answers a FIN by a Terminate if work is left (ERR-46).
         let expected: &[&str] = if kinds == Link::KERNEL {
             &["Peer", "Reset", "Truncated", "TerminateSent"]
         } else {
@@ -80,7 +81,7 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
         assert!(expected.contains(&reason.as_str()), "{reason}");
         *reasons.entry(reason).or_default() += 1;
         let flushed: u64 = survivor.expect_start(&format!("flushed {id}")).parse().expect("a number");
-        // At least the two that were posted too late.
+        // At least the two requests that were posted too late are flushed.
         assert!(flushed >= 2);
     }
     println!("    told within {told:?}, served again within {served:?}: {reasons:?}");
@@ -103,7 +104,7 @@ fn survives_the_servers_sigkill() {
     survives(Link::KERNEL, Killed::Server);
 }
 
-/// Either engine may have the connection. Each has a queue of the link.
+/// Each engine has its own queue of the link, and either engine may own the connection.
 #[test]
 fn two_engines_survive_the_peers_sigkill() {
     let _alone = alone();
@@ -125,7 +126,7 @@ fn long_four_engines_survive_the_peers_sigkill() {
     }
 }
 
-/// Both ends do the same work. A victim just never finishes it.
+/// Both ends do the same work, but a victim never finishes it.
 pub fn victim() {
     serve();
 }
@@ -147,7 +148,7 @@ fn serve() {
     while end.connection(&memory) {}
 }
 
-/// Returns what the peer has sent: its memory and its number.
+/// Returns the content of the peer's private data: its memory and its number.
 fn meet(hello: &[u8]) -> (Place, u64) {
     let (place, id) = hello.split_at(hello.len() - size_of::<u64>());
     (Place::decode(place), id.try_into().map(u64::from_be_bytes).unwrap())
@@ -158,7 +159,7 @@ struct End {
     node: Node,
     param: ConnParam,
     orders: Receiver<String>,
-    /// A request of a peer that came before its predecessor was known to be dead.
+    /// A request that arrived before this end knew that the peer's predecessor was dead.
     request: Option<ConnRequest>,
     next_id: u64,
 }
@@ -168,7 +169,7 @@ impl End {
         self.orders.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// Handles one connection, from its beginning to its end. Returns false if it is time to stop.
+    /// Handles one connection, from its beginning to its end. Returns `false` if the test wants this end to stop.
     fn connection(&mut self, memory: &Memory) -> bool {
         let mut traffic = Traffic::new(&self.node, memory, self.next_id);
         let mut asked = false;
@@ -200,7 +201,7 @@ impl End {
                     assert_eq!(qpn, traffic.qp.qpn());
                     break reason;
                 }
-                // The server is not back yet.
+                // The next server has not started yet.
                 Some(CmEvent::ConnectError { .. }) => asked = false,
                 Some(other) => panic!("{other:?}"),
                 None => {}
@@ -217,8 +218,7 @@ impl End {
                 return false;
             }
         };
-        // A Terminate that must still be sent, or whose connection has not ended, delays the error state for a
-        // while.
+        // The error state follows later, because a Terminate must still be sent, or its connection has not ended.
         let state = traffic.qp.state();
         let terminating = reason == DisconnectReason::TerminateSent && state == QpState::Terminate;
         assert!(terminating || state == QpState::Error, "{reason:?}: {state:?}");
@@ -235,7 +235,7 @@ impl End {
         found[..n].to_vec()
     }
 
-    /// Checks that everything posted completes, including what is posted now, and nothing more.
+    /// Checks that every posted request completes once, including requests that this function posts.
     fn flush(&self, traffic: &mut Traffic<'_>) {
         let start = Instant::now();
         traffic.post_in_vain();

@@ -1,8 +1,8 @@
-//! Whole RNICs in processes of their own, over the links that two processes share.
+//! Whole RNICs, each in its own process, over the kinds of links that join two processes.
 //!
-//! EAL can be started only once per process, so every end is a child process: this test binary again, with its role
-//! and its settings in the environment. Ends and the test exchange lines on stdin and stdout. One test runs at a
-//! time, because its two ends may keep two cores busy.
+//! A process can start EAL only once, so every end is a child process: this test binary, with its role and its settings
+//! in the environment. Ends and the test exchange lines on stdin and stdout. One test runs at a time, because its two
+//! ends may keep two cores busy.
 
 mod child;
 mod crowd;
@@ -21,7 +21,7 @@ mod vanishing;
 
 use child::Child;
 
-/// The entry of the child processes. By itself it does nothing.
+/// The entry point of the child processes. Does nothing if it is run directly.
 #[test]
 #[ignore = "run by the other tests, as their child processes"]
 fn child() {
@@ -48,7 +48,7 @@ fn child() {
     }
 }
 
-/// A link between two ends, with a directory of its own.
+/// A link between two ends, with its own directory.
 struct Link {
     dir: tempfile::TempDir,
     server: &'static str,
@@ -56,7 +56,7 @@ struct Link {
 }
 
 impl Link {
-    /// Server and client, named by the kind of port that opens the link. The server opens it first.
+    /// The kinds of the server's and the client's port. The server opens the link first.
     const VIRTIO: [&'static str; 2] = ["virtio_user", "vhost"];
     const VHOST: [&'static str; 2] = ["vhost", "virtio_user"];
     const MEMIF: [&'static str; 2] = ["memif", "memif"];
@@ -90,7 +90,7 @@ impl Link {
     }
 }
 
-/// Makes a configuration file. `settings` may first add to the section `[port]`, and then open others.
+/// Makes a configuration file. `settings` may first add keys to the section `[port]`, and then open other sections.
 fn config(spec: &str, ip: std::net::Ipv4Addr, settings: &str) -> String {
     let ip = if spec == "kernel" { String::new() } else { format!("[ip]\nip = \"{ip}/24\"\n") };
     format!("{ip}[port]\nport = \"{spec}\"\n{settings}")

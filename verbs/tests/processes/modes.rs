@@ -1,4 +1,4 @@
-//! Every way to drive the engine, combined with every way to wait for it.
+//! Every way to drive the engine, combined with every way to wait for completions.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::TryRecvError;
@@ -9,12 +9,12 @@ use super::Link;
 use super::child::{Child, alone, arg, config, log_warnings, orders, say};
 use super::node::{ALL, CLIENT, Node, PORT, SERVER, pattern, receive, send, success};
 
-/// Maximum number of messages in a question. Each question is answered by one message.
+/// Maximum number of messages in a question. The answer to a question is one message.
 const BURST: u64 = 16;
 const LEN: usize = 3000;
 const QUESTIONS: u64 = 500;
 
-/// Two ends ask and answer, each with its own progress mode and way to wait.
+/// Runs two ends, one of which asks and one of which answers. Each has its own progress mode and way to wait.
 fn talk(kinds: [&'static str; 2], server: [&str; 2], client: [&str; 2]) {
     let settings = |progress: &str| format!("[engine]\nprogress = \"{progress}\"\n");
     let link = Link::new(kinds);
@@ -26,7 +26,7 @@ fn talk(kinds: [&'static str; 2], server: [&str; 2], client: [&str; 2]) {
     }
 }
 
-/// Both ends talk with the same settings, possibly as another user.
+/// As [`talk`], but both ends have the same settings, and run as `user` if there is one.
 pub fn talk_with(kinds: [&'static str; 2], user: Option<u32>, settings: &str) {
     let link = Link::new(kinds);
     println!("{kinds:?} {user:?} {settings:?}");
@@ -39,13 +39,13 @@ pub fn talk_with(kinds: [&'static str; 2], user: Option<u32>, settings: &str) {
     converse(answerer, || start("asker", &link.spec(link.client), CLIENT));
 }
 
-/// Returns how often the ends slept, the asking one first.
+/// Returns how often each end slept, first the asking end, then the answering end.
 fn converse(mut answerer: Child, asker: impl FnOnce() -> Child) -> [String; 2] {
     answerer.expect("listening");
     let mut asker = asker();
     let slept = [asker.expect_start("done"), answerer.expect_start("done")];
     println!("    the asker slept {} times, the answerer {}", slept[0], slept[1]);
-    // Both at once, because an end that is no longer driven does not answer the other's goodbye.
+    // Both ends stop at once, because an end that is no longer driven does not answer the other's FIN.
     asker.stop();
     answerer.finish();
     asker.finish();
@@ -76,7 +76,7 @@ impl Talker {
         Sge::of(&self.memory, slot * LEN as u64, LEN as u32)
     }
 
-    /// Sends the next message. Its last byte tells whether the question ends with it.
+    /// Sends the next message. The last byte of the message tells whether it is the last message of the question.
     fn send(&mut self, last: bool) {
         let slot = 2 * BURST + self.sent % BURST;
         let mut bytes = pattern(self.sent ^ self.seed, LEN);
@@ -86,7 +86,7 @@ impl Talker {
         self.sent += 1;
     }
 
-    /// Handles a completion. Returns true if the peer's question, or its answer, ends with it.
+    /// Handles a completion. Returns `true` if it is for the last message of the peer's question or answer.
     fn complete(&mut self, wc: &Wc, peers_seed: u64) -> bool {
         success(wc);
         if wc.opcode != WcOpcode::Recv {
@@ -102,7 +102,7 @@ impl Talker {
         bytes[LEN - 1] != 0
     }
 
-    /// Waits until the peer's question or answer has come, and everything sent has completed.
+    /// Waits until the peer's question or answer has arrived, and all of this end's Sends have completed.
     fn listen(&mut self, peers_seed: u64, what: &str) {
         let mut heard = false;
         while !heard || self.done < self.sent {
@@ -135,8 +135,8 @@ impl Talker {
 }
 
 impl Talker {
-    /// Drives the engine until `ended`. Progress `inline` needs this, because completed data may still have to be
-    /// sent, or sent again.
+    /// Drives the engine until `ended` returns `true`. Progress `inline` needs this, because TCP may still have to send
+    /// data of completed requests, or send it again.
     fn stay(&mut self, ended: impl Fn() -> bool) {
         while !ended() {
             self.node.cq.poll(&mut [Wc::default()]);
@@ -173,9 +173,10 @@ pub fn asker() {
     talker.stay_until_told();
 }
 
-/// Two devices of one process, one at each end of a ring, each with a thread. A third device finds no room.
+/// Runs two devices of one process, one at each end of a ring, each with a thread. A third device cannot open the ring.
 ///
-/// The process exits before the engines could close their connections. They do so at exit, both at once.
+/// The process exits before the engines have closed their connections. Both engines close them at exit, at the same
+/// time.
 pub fn both_ends_of_a_ring() {
     log_warnings();
     let open = |ip| {

@@ -16,7 +16,7 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const PORT: u16 = 7000;
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// Returns the server's address: on the loopback if that is among the addresses.
+/// Returns the server's address; on the kernel's sockets, a loopback address.
 pub fn server() -> SocketAddrV4 {
     let config = child::config();
     let loopback = config.port.spec.is_none() && config.port.kernel == KernelAddresses::All;
@@ -26,11 +26,11 @@ pub fn server() -> SocketAddrV4 {
 /// How to wait for completions and events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// By polling.
+    /// Wait by polling.
     Poll,
-    /// By the channel's own call.
+    /// Wait by the channel's own call.
     Channel,
-    /// By poll(2) on the channel's descriptor.
+    /// Wait by poll(2) on the channel's descriptor.
     Fd,
 }
 
@@ -46,14 +46,14 @@ impl FromStr for Wait {
     }
 }
 
-/// A device and the tests' objects of it.
+/// A device, and the tests' objects on it.
 pub struct Node {
     pub pd: Pd,
     pub cq: Cq,
     pub channel: CompChannel,
     pub events: EventChannel,
     pub wait: Wait,
-    /// Number of sleeps that an event of the completion channel ended.
+    /// Number of times that an event of the completion channel has ended a sleep.
     pub wakes: u64,
 }
 
@@ -198,7 +198,7 @@ impl Place {
     }
 }
 
-/// Returns bytes that differ between messages and within one.
+/// Returns bytes that differ from message to message, and within a message.
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     std::iter::repeat_with(|| random.u8(..)).take(len).collect()
@@ -212,7 +212,7 @@ pub fn receive(qp: &Qp, wr_id: u64, sge: Sge) {
     qp.post_recv(&RecvWr { wr_id, sges: &[sge] }).unwrap();
 }
 
-/// Asserts that a work request has succeeded.
+/// Checks that a work request has succeeded.
 pub fn success(wc: &Wc) {
     assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
 }

@@ -1,4 +1,4 @@
-//! Devices with several engines on one port. Each engine has a queue of its own.
+//! Devices with several engines on one port. Each engine has its own queue of the port.
 
 use super::child::{Child, PATIENCE, alone};
 use super::crowd::Report;
@@ -24,8 +24,8 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
 }
 
 /// If both ends have the same number of engines, each engine speaks to the peer's engine of the same number. Frames
-/// arrive where they belong, except those about neighbours, which concern all engines, and the last ones of
-/// connections that are gone.
+/// arrive at the engine that they belong to, except frames about neighbours, which concern all engines, and the last
+/// frames of connections that have ended.
 fn hands_little_over(report: &Report, engines: u64) {
     assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
     assert!(report.moved * 8 < report.frames, "{report:?}");
@@ -38,13 +38,14 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
         for progress in ["adaptive", "inline"] {
             meet(kinds, 2, 2, progress).iter().for_each(|report| hands_little_over(report, 2));
         }
-        // With the default amount of memory.
+        // These devices have the default amount of memory.
         meet(kinds, 4, 4, "adaptive").iter().for_each(|report| hands_little_over(report, 4));
     }
 }
 
-/// Either end may have more engines. Frames then leave by the first queue, or are looked for at all of the peer's
-/// queues. Some may find an engine's inbox full while that engine waits for a processor, and are sent again.
+/// Either end may have more engines than the other. Then frames leave by the first queue only, or an engine polls
+/// several of the peer's queues. A frame is lost if an engine's inbox is full, because that engine waits for a
+/// processor; TCP sends such frames again.
 #[test]
 fn ends_of_a_link_may_have_other_numbers_of_engines() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! What a machine, a configuration or a peer refuses, and how long opening a device takes.
+//! Refusals by a machine, a configuration or a peer, and the time to open a device.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -13,7 +13,7 @@ use super::{Link, modes};
 /// An ordinary user.
 const NOBODY: u32 = 65534;
 
-/// Opens a device. Reports the outcome, and what was logged meanwhile.
+/// Opens a device. Reports the outcome, and the warnings that were logged meanwhile.
 pub fn opener() {
     log_warnings();
     let start = Instant::now();
@@ -25,14 +25,14 @@ pub fn opener() {
     let _ = orders().recv();
 }
 
-/// A device on which no program listens; only the engine runs.
+/// Opens a device on which no program listens; only its engine runs.
 pub fn listener() {
     let _node = Node::open(Wait::Channel);
     say("open");
     let _ = orders().recv();
 }
 
-/// Connects, and reports the outcome.
+/// Tries to connect, and reports the outcome.
 pub fn lonely() {
     let node = Node::open(Wait::Channel);
     let memory = node.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
@@ -57,7 +57,7 @@ pub fn lonely() {
     assert_eq!(node.cq.poll(&mut [Wc::default()]), 0);
 }
 
-/// Returns why a device on a port of its own refuses `settings`.
+/// Returns the reason why opening a device with `settings`, on a new port, fails.
 fn refusal(settings: &str) -> String {
     let link = Link::new(Link::VIRTIO);
     let mut child = link.server("opener", "", settings);
@@ -84,7 +84,7 @@ fn hugepages_that_are_required_but_not_there() {
     assert!(said.contains("/proc/sys/vm/nr_hugepages"), "it says what to do: {said}");
 }
 
-/// A device that wants more hugepages than there are takes the same amount in ordinary pages.
+/// A device that wants more hugepages than there are takes the same amount of memory in ordinary pages.
 #[test]
 #[ignore = "needs as much ordinary memory as there are hugepages: less than 16 GiB"]
 fn needs_few_hugepages_too_few_are_worth_one_warning() {
@@ -154,7 +154,7 @@ fn bad_settings() {
     child.finish();
 }
 
-/// Returns how a connection to `to` fails, given this many seconds, and after how many milliseconds.
+/// Returns how a connection to `to` fails with a time limit of `seconds`, and after how many milliseconds.
 fn failure(link: &Link, to: &str, seconds: u64, progress: &str) -> String {
     let settings = format!("[engine]\nprogress = \"{progress}\"\n");
     let mut child = link.client("lonely", &format!("{to} {seconds}"), &settings);
@@ -189,7 +189,7 @@ fn a_peer_that_refuses() {
         let said = failure(&link, &format!("{SERVER}:7000"), 30, progress);
         assert!(said.starts_with("Refused "), "{said}");
     }
-    // An absent host, and one to which no route leads.
+    // The first host is absent, and no route leads to the second.
     let said = failure(&link, "10.9.0.77:7000", 30, "adaptive");
     assert!(said.starts_with("Unreachable "), "{said}");
     let said = failure(&link, "192.0.2.1:7000", 30, "adaptive");
@@ -197,7 +197,7 @@ fn a_peer_that_refuses() {
     listener.finish();
 }
 
-/// Only reports the times, because the machine may be busy.
+/// Only prints the times, without limits, because the machine may be busy.
 #[test]
 fn how_long_a_device_takes_to_open() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A target whose application sleeps: its engine alone serves Reads and Writes.
+//! A target whose application sleeps, so that only its engine's thread serves Reads and Writes.
 
 use std::thread;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use super::child::{alone, arg, say};
 use super::node::{ALL, Node, PORT, Place, Wait, pattern, send, success};
 
 const LEN: u32 = 8;
-/// Before each operation the link is silent for up to this long, so that the target's engine is met in every state.
+/// Maximum silence on the link before each operation. The silences have random lengths, so that operations arrive in
+/// every state of the target's engine.
 const SILENCE: Duration = Duration::from_millis(4);
-/// Offsets in either region.
+/// Offsets in the region of each end.
 const READ: u64 = 0;
 const WRITTEN: u64 = 8;
 const SOURCE: u64 = 16;
@@ -39,7 +40,7 @@ pub fn target() {
     node.accept(&qp, &Place::of(&memory).encode());
     say("sleeping");
     loop {
-        // SAFETY: the call takes nothing and changes no memory.
+        // SAFETY: the call has no arguments and changes no memory.
         unsafe { libc::pause() };
     }
 }

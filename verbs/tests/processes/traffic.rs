@@ -9,11 +9,12 @@ use super::node::{ALL, Node, Place, pattern, receive, send};
 const LEN: u32 = 4096;
 /// Maximum number of outstanding requests in the send queue.
 const WINDOW: usize = 32;
-/// Maximum number of Sends of either end that the other has not answered by a Send of its own. The other end may
-/// have as many under way, so no Send finds the receive queue empty.
+/// Maximum number of Sends that an end posts before the other end answers by Sends of its own. Each end posts twice as
+/// many receives, because the other end may also have this many Sends under way, so that every Send finds a receive.
 const CREDIT: u64 = 16;
 const RECEIVES: usize = 2 * CREDIT as usize;
-/// The memory of one end: what the peer reads, what it writes, the source of what we send, and the receives.
+/// The memory of one end: the parts that the peer reads and writes, the source of our messages, and the memory of our
+/// receives.
 pub struct Memory(Mr);
 
 impl Memory {
@@ -112,7 +113,7 @@ impl<'a> Traffic<'a> {
         send(&self.qp, id, op, self.memory.slot(slot));
     }
 
-    /// Posts as much as may be outstanding.
+    /// Posts as many requests as may be outstanding.
     pub fn post(&mut self) {
         let Some(Place { addr, rkey }) = self.peer else { return };
         while self.sending < WINDOW {
@@ -127,7 +128,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Accounts for a completion. With `serving`, posts receives again.
+    /// Accounts for a completion. With `serving`, posts a completed receive again.
     pub fn complete(&mut self, wc: &Wc, serving: bool) {
         assert!(self.outstanding.remove(&wc.wr_id), "{wc:?} completed twice, or was never posted");
         let slot = wc.wr_id & 0xff;

@@ -1,5 +1,5 @@
-//! Ends that take memory away under traffic, the moment its deregistration has returned, while the engine's own
-//! thread and the program's drive the engine in turn. A thread that touches the memory later ends the process. At a
+//! Ends that take memory away under traffic, as soon as its deregistration has returned. The engine's own thread and
+//! the program's thread drive the engine alternately. A thread that accesses the memory later ends the process. At a
 //! `vhost` end, payload in the program's own memory is lent to TCP and to frames.
 
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ const ROUNDS: u64 = 40;
 const LEN: usize = 256 << 10;
 const MESSAGE: u32 = 64 << 10;
 const SMALL: u32 = 4096;
-/// Number of receives, and of the peer's Sends.
+/// Number of receives, which is also the number of the peer's Sends.
 const RECEIVES: u64 = 16;
-/// Number of requests under way at a time.
+/// Maximum number of requests under way at a time.
 const WINDOW: usize = 24;
-/// The memory stays for at most this many requests of its end ...
+/// Maximum number of requests that an end posts before it takes its memory away.
 const LIFE: u64 = 80;
-/// ... and then for at most this long, in which only the engine's own thread is at work.
+/// Maximum time after these requests for which the memory stays, while only the engine's own thread works.
 const PAUSE: Duration = Duration::from_micros(300);
-/// The program fills its memory with this value once it has the memory back. All data that is sent is zero.
+/// The value with which the program fills its memory after the deregistration. All sent data is zero.
 const SECRET: u8 = 0xEE;
 
 fn vanishes(kinds: [&'static str; 2], progress: &str) {
@@ -42,8 +42,8 @@ fn vanishes(kinds: [&'static str; 2], progress: &str) {
     }
 }
 
-/// SEC-7, between two processes: a process that touches unmapped memory dies, and the peer never sees data that was
-/// put there later.
+/// SEC-7, between two processes: a process that accessed unmapped memory would die, and the peer must not see data that
+/// the program put into the memory later.
 #[test]
 fn deregistered_memory_is_not_touched() {
     let _alone = alone();
@@ -57,10 +57,11 @@ fn deregistered_memory_is_not_touched() {
 /// One end of a connection.
 struct Round {
     qp: Qp,
-    /// Source of what is sent and read, target of what is written and of Responses, and memory of receives.
+    /// The regions: the source of messages and of the peer's Reads, the target of the peer's Writes and of Responses,
+    /// and the memory of receives.
     regions: Vec<Mr>,
     pages: Vec<Pages>,
-    /// Id of the next request. Ids of receives are smaller than any.
+    /// Id of the next request. Ids of receives are smaller than ids of requests.
     next: u64,
     /// Number of requests, and of receives, that have not completed.
     requests: usize,
@@ -92,12 +93,12 @@ impl Round {
         }
     }
 
-    /// Returns what the peer may read, and what it may write.
+    /// Returns the private data for the peer: the places that the peer may read and write.
     fn hello(&self) -> Vec<u8> {
         self.regions[..2].iter().flat_map(|region| Place::of(region).encode()).collect()
     }
 
-    /// Keeps the queue full with every kind of work.
+    /// Fills the queue with every kind of work.
     fn post(&mut self, theirs: &[Place; 2]) {
         let [source, target] = *theirs;
         let from = |at, len| Sge::of(&self.regions[0], at, len);
@@ -131,7 +132,7 @@ impl Round {
         }
     }
 
-    /// Gives all memory back, and at once uses it for something else or makes it inaccessible.
+    /// Deregisters all memory, and at once reuses it (with `reuses`) or makes it inaccessible.
     fn vanish(&mut self, reuses: bool) {
         for region in self.regions.drain(..) {
             assert!(region.deregister().is_ok());
@@ -144,7 +145,8 @@ impl Round {
         self.holds = reuses.then_some(SECRET);
     }
 
-    /// Checks that the peer has not seen what came into the memory later, and that nothing has been placed there.
+    /// Checks that the peer has not seen data that was put into the memory after the deregistration, and that the
+    /// engine has placed nothing there.
     fn check(&self, number: u64) {
         let Some(octet) = self.holds else { return };
         for (i, pages) in self.pages.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Breaks one rule of the RNIC at a time. The random workload must notice each.
+//! Breaks one rule of the RNIC at a time. The random workload must notice each broken rule.
 //!
-//! Rules are broken around the RNIC: between it and its application (`workload/broken.rs`), or on the streams below
-//! it (`streams.rs`). Switches inside the RNIC break the few rules that cannot be broken from outside. A switch
-//! belongs to the thread that steps a simulation, so tests do not disturb each other.
+//! Rules are broken around the RNIC: between it and its application (`workload/broken.rs`), or on the streams below it
+//! (`streams.rs`). Switches inside the RNIC break the few rules that cannot be broken from outside. A switch acts only
+//! on the thread that steps a simulation, so tests do not disturb each other.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ mod workload;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use workload::{Checked, Parameters};
 
-/// Number of seeds within which a broken rule must be noticed.
+/// Maximum number of seeds that the workload may need to notice a broken rule.
 const SEEDS: u64 = 1500;
 
 fn run(p: &Parameters) -> Checked {
@@ -30,7 +30,7 @@ fn over_streams(seed: u64) -> Parameters {
     p
 }
 
-/// Runs `broken`, the workload of a seed with a rule broken, for each of `rules`.
+/// Checks that the workload notices each of `rules`. `broken` runs the workload of a seed with a rule broken.
 fn each_is_noticed<R: Copy + std::fmt::Debug>(rules: &[R], broken: impl Fn(R, u64) -> Checked) {
     let mut unnoticed = Vec::new();
     for &rule in rules {

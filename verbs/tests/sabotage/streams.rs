@@ -1,5 +1,4 @@
-//! Streams in memory that break a rule: they change octets as a TCP, or an RNIC at the other end, would that broke
-//! it.
+//! Streams in memory that break a rule. They change octets as a TCP or an RNIC would that broke the rule.
 
 use crate::common::medium::{self, Memory};
 use std::cell::Cell;
@@ -13,9 +12,9 @@ use urnic::transport::*;
 pub enum Rule {
     /// Octets arrive as they were sent.
     Checksum,
-    /// Octets that were delivered are not delivered again.
+    /// Delivered octets are not delivered again.
     OverlapOnce,
-    /// Retransmitted octets are those that are missing.
+    /// A retransmission contains the octets that are missing.
     RetransmitRange,
     /// Octets are delivered in order.
     InOrder,
@@ -23,7 +22,7 @@ pub enum Rule {
     AckReceived,
     /// An error is reported to the peer by a Terminate.
     Terminate,
-    /// Inbound Reads are answered with the octets asked for.
+    /// The answer to a peer's Read has the octets that the Read asks for.
     ReadSource,
     /// Only the last segment of a message has L set.
     LastOnLast,
@@ -48,7 +47,7 @@ thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// Makes devices that this thread makes later break a rule, or none.
+/// Sets the rule that devices break which this thread makes from now on; `None`: no rule.
 pub fn set(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
@@ -60,9 +59,9 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     medium::device_over(options, index, clock, |memory| Unruly { memory, fault })
 }
 
-/// Number of pieces that arrive unharmed, so that connections are established.
+/// Number of first pieces that arrive unharmed, so that connections are established.
 const START_UP: u64 = 64;
-/// Of this many later pieces, one is harmed on average.
+/// Number of later pieces of which one is harmed, on average.
 const SELDOM: u32 = 50;
 
 /// A rule to break, and when to break it.
@@ -80,7 +79,7 @@ impl Fault {
         self.rule.filter(|_| self.pieces > START_UP && self.dice.u32(..SELDOM) == 0)
     }
 
-    /// Changes an FPDU without its CRC, before it is sent. Returns false if it must not be sent.
+    /// Changes an FPDU (without its CRC) before it is sent. Returns `false` if the FPDU must not be sent.
     fn send(&self, fpdu: &mut [u8]) -> bool {
         let tagged = fpdu[2] & 0x80 != 0;
         match (self.rule, fpdu[3] & 0x0F) {
@@ -103,7 +102,7 @@ struct Unruly {
     fault: Fault,
 }
 
-/// An engine, with a rule broken between it and its transport.
+/// Passes events from the transport to an engine, and breaks a rule in doing so.
 struct Misled<'a, E> {
     events: &'a mut E,
     fault: &'a mut Fault,
@@ -267,7 +266,7 @@ impl Transport for Unruly {
     }
 }
 
-/// Returns the FPDUs of a record after `change`, without those for which it returns false, and with correct CRCs.
+/// Applies `change` to each FPDU of a record. Returns the FPDUs for which `change` returned `true`, with correct CRCs.
 fn each_fpdu(record: &[u8], change: impl Fn(&mut [u8]) -> bool) -> Vec<u8> {
     let (mut rest, mut all) = (record, Vec::with_capacity(record.len()));
     while let [high, low, ..] = *rest {

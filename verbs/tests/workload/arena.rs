@@ -1,4 +1,4 @@
-//! The memory of one node, registered in pieces, with its expected content.
+//! An arena: the memory of one node, registered in pieces, with its expected content.
 
 use std::alloc::Layout;
 use urnic::{Access, Mr, Pd};
@@ -31,7 +31,7 @@ impl Arena {
         while shadow.len() < len {
             shadow.extend_from_slice(&rng.u64(..).to_ne_bytes());
         }
-        // SAFETY: both are len octets.
+        // SAFETY: both have `len` octets.
         unsafe { base.copy_from_nonoverlapping(shadow.as_ptr(), len) };
         Arena { base, layout, next: 0, shadow }
     }
@@ -56,14 +56,14 @@ impl Arena {
         Region::new(mr, at, len)
     }
 
-    /// Writes as the application.
+    /// Writes to the arena and to the shadow, as the application.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         self.shadow[at..at + bytes.len()].copy_from_slice(bytes);
         // SAFETY: the shadow is as long as the arena, so the range is in bounds.
         unsafe { self.base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
-    /// Returns the present content.
+    /// Returns the present content of a range.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.shadow.len());
         let mut out = vec![0; len];
@@ -77,8 +77,8 @@ impl Arena {
         pieces.iter().flat_map(|p| self.read(p.at, p.len)).collect()
     }
 
-    /// Returns the first octet that differs from the shadow, with its present and its expected value; `None`: all
-    /// is equal.
+    /// Returns the position of the first octet that differs from the shadow, with its present and its expected value;
+    /// `None` if no octet differs.
     pub fn first_difference(&self) -> Option<(usize, u8, u8)> {
         let now = self.read(0, self.shadow.len());
         if now == self.shadow {
@@ -117,7 +117,7 @@ impl Region {
         self.len - self.used
     }
 
-    /// Returns the next `len` octets, after a gap of `gap`; `None` if there are not enough.
+    /// Returns the next `len` octets after a gap of `gap` octets; `None` if not enough octets are left.
     pub fn take(&mut self, gap: usize, len: usize) -> Option<Piece> {
         if gap + len > self.left() {
             return None;

@@ -1,5 +1,5 @@
-//! An RNIC that breaks a rule, made of one that keeps all rules: what passes between it and its application is
-//! changed as if it had broken the rule.
+//! Makes RNICs appear to break a rule. The RNICs keep all rules, but this module changes requests and completions
+//! between an RNIC and its application, as if the RNIC had broken the rule.
 
 use super::arena::Region;
 use super::end::RECEIVE;
@@ -20,11 +20,11 @@ pub enum Rule {
     Rights,
     /// An invalidated region is no longer accessed.
     Invalidate,
-    /// A Write that is refused ends its stream.
+    /// A refused Write ends its stream.
     RefusalEnds,
     /// A segment with a wrong CRC is refused.
     Crc,
-    /// No more Reads are under way than the peer takes.
+    /// There are at most as many Reads under way as the peer accepts.
     Ord,
     /// A message goes to the place that its header names.
     Place,
@@ -36,21 +36,21 @@ pub enum Rule {
     ReceivedLength,
     /// A request completes when all of its data has been copied.
     CopiedBeforeCompletion,
-    /// A Read or Atomic completes when it is answered.
+    /// A Read or Atomic completes only when it is answered.
     ReadAnswered,
-    /// A Read completes with the last octet of its answer.
+    /// A Read completes only with the last octet of its answer.
     ReadWhole,
-    /// A Send is delivered with its last octet.
+    /// A Send is delivered only with its last octet.
     SendWhole,
     /// A fence waits for all earlier Reads.
     Fence,
     /// A success is reported only for a signalled request.
     Signalled,
-    /// Everything posted is flushed.
+    /// All posted receives are flushed.
     FlushReceives,
-    /// Nothing is reported twice.
+    /// No request is reported twice.
     ReportOnce,
-    /// A Send with Solicited Event is reported as such.
+    /// A receive of a Send with Solicited Event is reported as solicited.
     Solicited,
 }
 
@@ -84,7 +84,7 @@ impl Rule {
     pub(super) fn configure(self, p: &mut Parameters) {
         match self {
             Rule::Crc => p.options.crc = false,
-            // Revision 1 does not negotiate: an end that asks for too many sends too many.
+            // Revision 1 does not negotiate, so an end with a high ORD sends too many Reads.
             Rule::Ord => (p.options.mpa_rev, p.options.rtr, p.reads) = (1, RtrChoice::Off, (1, 16)),
             _ => {}
         }
@@ -111,12 +111,12 @@ impl Rule {
         }
     }
 
-    /// Returns whether requests complete before they are copied. (What is lent is not copied.)
+    /// Returns whether requests complete before their data is copied. (Lent payload is not copied.)
     pub(super) fn completes_at_once(self, p: &Parameters) -> bool {
         self == Rule::CopiedBeforeCompletion && p.options.lends_from == usize::MAX
     }
 
-    /// Returns whether `poison`, which must be refused, is not.
+    /// Returns whether the broken rule lets `poison` pass, an operation that must be refused.
     fn lets_pass(self, poison: Poison) -> bool {
         use Poison::*;
         match self {
@@ -148,9 +148,9 @@ fn exchange(sges: &mut [Sge]) {
 }
 
 impl World {
-    /// Returns an address and a key with which a request that must be refused passes, if the broken rule is the one
-    /// that refuses it. They name the same memory; or, if the request is dropped and its stream goes on, memory
-    /// that is not checked.
+    /// Returns an address and a key with which a request that must be refused passes, if the broken rule is the rule
+    /// that refuses it. They name the same memory. If the broken rule only drops the request and lets its stream go on,
+    /// they name memory that is not checked.
     pub(super) fn let_pass(
         &mut self,
         pair: usize,
@@ -172,7 +172,7 @@ impl World {
         passes
     }
 
-    /// Returns what the application sees in place of a completion of a queue pair.
+    /// Returns the completions that the application sees in place of a completion of a queue pair.
     pub(super) fn seen(&mut self, side: usize, wc: Wc) -> Vec<Wc> {
         let reported = self.early.iter().position(|e| (e.qpn, e.wr_id) == (wc.qpn, wc.wr_id));
         if let Some(place) = reported.filter(|_| wc.status == WcStatus::Success) {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Returns completions that an RNIC reports too early; [`World::seen`] swallows the true ones.
+    /// Returns completions that an RNIC reports too early. [`World::seen`] drops the true completions later.
     pub(super) fn report_early(&mut self, side: usize) -> Vec<Wc> {
         let Some(rule @ (Rule::ReadAnswered | Rule::ReadWhole | Rule::SendWhole)) = self.p.broken else {
             return Vec::new();
@@ -206,7 +206,7 @@ impl World {
         early
     }
 
-    /// Returns the completion of a Read or Atomic, if it is the next to complete.
+    /// Returns the early completion of a Read or Atomic, if this request is the next to complete.
     fn early_read(&self, pair: usize, side: usize, rule: Rule) -> Option<Wc> {
         let end = &self.ends[pair][side];
         let posted = end.posted.iter().find(|posted| posted.signalled)?;
@@ -216,7 +216,7 @@ impl World {
         usual.then_some(Wc { wr_id, opcode, byte_len: len, qpn: end.qp.qpn(), ..Wc::default() })
     }
 
-    /// Returns the completion of the oldest receive, if its message has begun to arrive.
+    /// Returns the early completion of the oldest receive, if its message has begun to arrive.
     fn early_receive(&self, pair: usize, side: usize) -> Option<Wc> {
         let end = &self.ends[pair][side];
         let (receive, due) = (end.receives.front()?, end.due.front()?);
@@ -238,7 +238,7 @@ impl World {
         })
     }
 
-    /// Returns whether the first octets of an effect are in memory, more of them than there could be by chance.
+    /// Returns whether the first octets of an effect are in memory, in a number that excludes chance.
     fn has_begun(&self, effect: usize) -> bool {
         const BEGINNING: usize = 16;
         let effect = &self.effects[effect];

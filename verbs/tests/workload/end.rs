@@ -12,27 +12,27 @@ pub const RECEIVE: u64 = 1 << 63;
 
 /// Number of receives that are kept posted.
 pub const RECEIVES: usize = 16;
-/// Octets of a slot, which is overwritten again and again.
+/// Octets of a slot: memory that the peer's Writes overwrite again and again.
 pub const SLOT: usize = 16;
 /// Number of regions for Sends with Invalidate.
 pub const WINDOWS: usize = 3;
-/// Octets of such a region.
+/// Octets of a region for Sends with Invalidate.
 pub const WINDOW: usize = 64;
 pub const MAX_SGE: u8 = 4;
 pub const MAX_INLINE: u32 = 128;
 
-/// Whether something has happened to memory.
+/// Whether an effect on memory has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It may have happened, in part or as a whole.
+    /// The effect may have happened, in part or as a whole.
     Maybe,
-    /// It must not happen.
+    /// The effect must not happen.
     Never,
-    /// It was seen to have happened, and is in the shadow.
+    /// The effect was seen to have happened, and is in the shadow.
     Done,
 }
 
-/// What a Write does to the peer's memory.
+/// The effect of a Write on the peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Mark {
     Effect(usize),
@@ -49,7 +49,7 @@ pub struct Posted {
     pub len: u32,
     /// Pieces that the application may overwrite once the request is complete.
     pub from: Vec<Piece>,
-    /// The effect of a Read here.
+    /// The effect of a Read on this end's memory; `None` for other requests.
     pub read: Option<usize>,
 }
 
@@ -60,9 +60,10 @@ pub struct Receive {
     pub capacity: usize,
 }
 
-/// A Send or immediate data of the peer that must arrive here.
+/// A Send or immediate data of the peer that must arrive at this end.
 pub struct Due {
-    /// All requests that the peer posted before this number have been placed when this message arrives.
+    /// Sequence number of the peer's request. All earlier requests of the peer have been placed when this message
+    /// arrives.
     pub seq: u64,
     /// The immediate data; `None` for a Send.
     pub imm: Option<u32>,
@@ -70,12 +71,12 @@ pub struct Due {
     pub solicited: bool,
     pub invalidates: Option<u32>,
     pub effect: usize,
-    /// Whether it does not fit its receive.
+    /// Whether the message is too long for its receive.
     pub too_long: bool,
 }
 
 pub struct End {
-    // These are dropped before the protection domain.
+    // These regions are dropped before the protection domain.
     pub src: Region,
     pub dst: Region,
     pub ro: Region,
@@ -85,16 +86,17 @@ pub struct End {
     pub next_window: usize,
     /// Place and key of a window that a posted Send invalidates.
     pub invalid: Option<(usize, u32)>,
-    /// The word for the peer's Atomics, and its values. The last one is the result of all that are posted.
+    /// The word for the peer's Atomics, and its values in order. The last value is the result of all posted Atomics.
     pub word: Piece,
     pub word_values: Vec<u64>,
-    /// The word has had at least this value.
+    /// Index in `word_values` of the latest value that the word is known to have had.
     pub word_floor: usize,
-    /// Atomics of this end that are not known to be done: the request, and the value that it produces.
+    /// Atomics of this end that are not known to be done: the number of the request, and the index of the value that it
+    /// produces.
     pub atomics: VecDeque<(u64, usize)>,
     pub slot: Piece,
     pub slot_values: Vec<Vec<u8>>,
-    /// The slot has had at least this value.
+    /// Number of the latest value that the slot is known to have had.
     pub slot_floor: usize,
     pub qp: Qp,
     pub pd: Pd,
@@ -102,23 +104,23 @@ pub struct End {
     pub posted: VecDeque<Posted>,
     pub receives: VecDeque<Receive>,
     pub due: VecDeque<Due>,
-    /// Writes of this end that are not known to have arrived.
+    /// Writes of this end that are not known to have arrived: the number of the request, and its effect.
     pub unproven: VecDeque<(u64, Mark)>,
-    /// Places at the peer that this end has written, with the data.
+    /// Places at the peer that this end has written to, with the data.
     pub written: Vec<(Piece, Vec<u8>)>,
-    /// The sink of the last Read, and the data that it must have brought.
+    /// The sink of the last Read, and the data that the Read must have brought.
     pub last_read: Option<(Vec<Piece>, Vec<u8>)>,
     pub seq: u64,
     pub receive_id: u64,
     pub ops_left: usize,
     pub established: bool,
     pub disconnected: Option<DisconnectReason>,
-    /// Whether it has been decided how the connection ends.
+    /// Whether this end has begun to end the connection.
     pub ending: bool,
     pub gave_up: bool,
     /// Number of errors other than flushes that were reported for send requests and for receives.
     pub errors: [u32; 2],
-    /// Whether a completion was not a success.
+    /// Whether a completion was not a success, for send requests and for receives.
     pub broken: [bool; 2],
 }
 
@@ -162,7 +164,7 @@ impl End {
         let passing = local | write | Access::REMOTE_INVALIDATE;
         let windows = (0..WINDOWS).map(|_| arena.region(&pd, WINDOW, odd, passing)).collect();
         let slot = dst.take(3, SLOT).unwrap();
-        // The arena itself is aligned.
+        // The arena itself is aligned, so the offset decides the alignment.
         let word = dst.take((slot.at + SLOT).wrapping_neg() % 8, 8).unwrap();
         End {
             word_values: vec![u64::from_ne_bytes(arena.read(word.at, 8).try_into().unwrap())],
@@ -205,12 +207,12 @@ impl End {
         self.disconnected.is_some() || self.broken != [false; 2]
     }
 
-    /// Whether there is nothing left to do, and nothing outstanding.
+    /// Returns whether this end has no work left, and no outstanding request.
     pub fn is_idle(&self) -> bool {
         self.established && self.ops_left == 0 && self.posted.is_empty()
     }
 
-    /// Whether the connection is gone and everything has been reported.
+    /// Returns whether the connection is gone and all completions have been reported.
     pub fn is_over(&self) -> bool {
         // Requests that were not signalled may have succeeded silently before the end.
         let silent = self.posted.iter().all(|p| !p.signalled);

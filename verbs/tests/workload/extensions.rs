@@ -7,8 +7,8 @@ use crate::check;
 use urnic::*;
 
 impl super::World {
-    /// An Atomic on the peer's word. No other code changes that word, so the returned and the new value are known
-    /// beforehand.
+    /// Posts an Atomic on the peer's word. Only this end's Atomics change the word, so the returned and the new value
+    /// are known beforehand.
     pub(super) fn post_atomic(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let gap = self.rng.usize(..5);
         let Some(place) = self.ends[pair][side].sink.take(gap, 8) else { return Ok(false) };
@@ -21,7 +21,7 @@ impl super::World {
         let (op, new) = match rng.u8(..4) {
             0 => (SendOp::FetchAdd { addr, rkey, add }, old.wrapping_add(add)),
             1 => {
-                // Two halves, each for itself.
+                // The Atomic adds to the two halves of the word separately.
                 let half = |shift: u32| {
                     u64::from(((old >> shift) as u32).wrapping_add((add >> shift) as u32)) << shift
                 };
@@ -50,7 +50,7 @@ impl super::World {
         Ok(true)
     }
 
-    /// A Write that takes a receive of the peer and leaves its memory alone.
+    /// Posts a Write with immediate data, which takes a receive of the peer and changes no memory.
     pub(super) fn post_write_imm(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let peer = &self.ends[pair][1 - side];
         if peer.receives.len() <= peer.due.len() {
@@ -75,7 +75,7 @@ impl super::World {
         Ok(true)
     }
 
-    /// The Atomics that `side` posted up to its request `seq` have been performed.
+    /// Notes that the Atomics which `side` posted up to its request `seq` have been performed.
     pub(super) fn prove_atomics(&mut self, pair: usize, side: usize, seq: u64) {
         while let Some((_, n)) = self.ends[pair][side].atomics.front().copied().filter(|a| a.0 <= seq) {
             self.ends[pair][side].atomics.pop_front();
@@ -84,7 +84,7 @@ impl super::World {
         }
     }
 
-    /// The word of `side` has one of the values that it can have.
+    /// Checks that the word of `side` has one of its possible values.
     pub(super) fn look_at_word(&mut self, pair: usize, side: usize) -> Checked {
         let end = &self.ends[pair][side];
         let now = self.arenas[side].read(end.word.at, 8);

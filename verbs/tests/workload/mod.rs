@@ -1,9 +1,9 @@
 //! A random workload of two RNICs against each other, and a model of its expected results.
 //!
-//! Every octet of either node's memory is in the model: what an operation writes where, and when that is certain.
-//! No two operations write the same octets (except for the slots, which are overwritten again and again). So at the
-//! end every octet has one right value, or one of two if a connection ended before it could be known whether an
-//! operation took place.
+//! The model contains every octet of both nodes' memory, which operation writes it, and when the effect is certain. No
+//! two operations write the same octets, except for the slots, which are overwritten again and again. So at the end
+//! every octet has one right value. It has two if a connection ended before the model could know whether an operation
+//! took place.
 #![allow(dead_code)]
 
 mod arena;
@@ -23,10 +23,10 @@ use std::time::Duration;
 use urnic::simulation::{Impairment, Simulation};
 use urnic::*;
 
-/// The result, or the failure in words.
+/// The result, or a description of the failure.
 pub type Checked<T = ()> = Result<T, String>;
 
-/// Ends the caller with an error unless `$cond`.
+/// Returns an error from the calling function unless `$cond` is true.
 #[macro_export]
 macro_rules! check {
     ($cond:expr, $($why:tt)+) => {
@@ -36,7 +36,7 @@ macro_rules! check {
     };
 }
 
-/// Counts of what a run has seen, to show that it has seen something.
+/// Numbers of events in a run, to check that the run has tested each of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub operations: u64,
@@ -46,7 +46,7 @@ pub struct Seen {
     pub swapped: u64,
     pub crc_errors: u64,
     pub refused: u64,
-    /// Number of Atomics, and of immediate data, that were complete.
+    /// Numbers of Atomics and of immediate data that were complete.
     pub atomics: u64,
     pub immediates: u64,
 }
@@ -66,11 +66,11 @@ impl std::ops::AddAssign for Seen {
 }
 
 const LIMIT: Duration = Duration::from_secs(20_000);
-/// Far more than any seed needs.
+/// Maximum number of steps of a run, far more than any seed needs.
 const MOST_STEPS: usize = 10_000_000;
 const PORT: u16 = 7000;
 
-/// What an operation does to memory, and whether it is known to have happened.
+/// The effect of an operation on memory, and whether it is known to have happened.
 struct Effect {
     device: usize,
     pieces: Vec<arena::Piece>,
@@ -82,9 +82,9 @@ struct Effect {
 struct World {
     p: Parameters,
     rng: fastrand::Rng,
-    /// Choices that exist only between several engines.
+    /// The generator of choices that exist only between several engines.
     choices: fastrand::Rng,
-    // Before the arenas, so that their regions are dropped first.
+    // The ends precede the arenas, so that their regions are dropped first.
     ends: Vec<[End; 2]>,
     decoys: Vec<arena::Region>,
     arenas: [Arena; 2],
@@ -93,7 +93,7 @@ struct World {
     cqs: [Vec<Cq>; 2],
     _listeners: Vec<Listener>,
     seen: Seen,
-    /// Completions that were reported too early.
+    /// Completions that the broken rule has reported too early.
     early: Vec<Wc>,
     /// Whether the last look at the completion queues found nothing.
     quiet: bool,
@@ -103,8 +103,8 @@ struct World {
 
 /// Runs the workload of `p`.
 pub fn run(p: &Parameters) -> Checked<Seen> {
-    // ARP has no checksum. A changed MAC address would cut the nodes off from each other until the next ARP
-    // request, which may take as long as the start-up may.
+    // Corruption begins after the start-up, because ARP has no checksum. A changed MAC address would cut the nodes off
+    // from each other until the next ARP request, possibly for as long as the start-up may take.
     let mut options = p.options.clone();
     options.network.corrupt = 0.0;
     let mut simulation = Simulation::new(&options).map_err(|e| e.to_string())?;
@@ -118,8 +118,8 @@ pub fn run(p: &Parameters) -> Checked<Seen> {
         }
     }
     if let Err(stuck) = drive(&mut simulation, &mut world, "work", World::all_over) {
-        // A changed length field makes the receiver wait for octets that are never sent, and the CRC is checked
-        // only when they have come. The application must give up.
+        // A changed length field makes the receiver wait for octets that are never sent, because it checks the CRC only
+        // when they have arrived. The application must give up.
         check!(world.swapped > 0 && stuck.starts_with("stuck"), "{stuck}");
         world.give_up();
         drive(&mut simulation, &mut world, "give up", World::all_over)?;
@@ -135,7 +135,7 @@ pub fn run(p: &Parameters) -> Checked<Seen> {
     Ok(world.seen)
 }
 
-/// Lets `world` work until `done`.
+/// Lets `world` work until `done` returns `true`.
 fn drive(
     simulation: &mut Simulation,
     world: &mut World,
@@ -150,7 +150,7 @@ fn drive(
             return Ok(());
         }
         if !simulation.step(LIMIT) {
-            // Nothing more happens, but the application has yet to see everything that did.
+            // Nothing more happens in the simulation, but the application has not yet seen all results.
             for _ in 0..1000 {
                 world.turn()?;
                 if done(world) {
@@ -257,7 +257,7 @@ impl World {
         self.quiet && self.ends.iter().flatten().all(End::is_over)
     }
 
-    /// The application's turn: looks at events and completions, and posts new work.
+    /// Does the application's turn: handles events and completions, and posts new work.
     fn turn(&mut self) -> Checked {
         self.quiet = true;
         for side in 0..2 {
@@ -355,7 +355,7 @@ impl World {
                 connection.disconnect().map_err(|e| e.to_string())
             }
             Ending::Poison(poison) => {
-                // The other pairs may still be at work.
+                // Other pairs may still be at work.
                 let side = pair % 2;
                 if self.ends[pair][side].is_idle() {
                     self.poison(pair, side, poison)?;
@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    /// The application aborts what is still going on.
+    /// Aborts all connections that still exist, as the application.
     fn give_up(&mut self) {
         for end in self.ends.iter_mut().flatten() {
             if !end.is_over() {
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// At the end: compares the reasons with the expected ones, and memory with its expected content.
+    /// Compares, at the end of a run, the reasons with the expected reasons, and memory with its expected content.
     fn settle(&mut self) -> Checked {
         for pair in 0..self.ends.len() {
             self.settle_pair(pair).map_err(|e| format!("pair {pair}: {e}"))?;
@@ -418,8 +418,8 @@ impl World {
             return Ok(());
         }
         use DisconnectReason::*;
-        // A Responder that has seen no valid FPDU must not send any, not even a Terminate (MPA-92). The other end,
-        // whose work this leaves undone, reports it (ERR-46).
+        // A Responder that has received no valid FPDU must not send any FPDU, not even a Terminate (MPA-92). The other
+        // end then has work left, and reports this by a Terminate (ERR-46).
         let unheard = |side: usize| {
             let left = |t: TerminateInfo| t.sent && (t.layer, t.etype, t.code) == (0, 2, 7);
             reasons[side] == Some(Aborted)
@@ -432,16 +432,17 @@ impl World {
         match self.p.endings[pair] {
             Ending::Graceful => match reasons {
                 [Some(Local), Some(Peer)] | [Some(Peer), Some(Local)] => self.prove_all(pair),
-                // A changed length field made one side wait for the rest of an FPDU when the other closed.
+                // A changed length field made one side wait for the rest of an FPDU, while the other closed.
                 _ if self.swapped > 0 && reasons.contains(&Some(Truncated)) => Ok(()),
-                // The end took longer than is allowed.
+                // The end of the connection took longer than its time limit.
                 [Some(Aborted), _] | [_, Some(Aborted)] if self.ends[pair][0].ending => Ok(()),
                 _ => Err(told()),
             },
             Ending::Poison(poison) => {
                 let by = usize::from(self.ends[pair][1].ending);
                 check!(self.ends[pair][by].ending, "ended too early: {}", told());
-                // A wrong local key is our own fault. The peer finds all other faults.
+                // The side that posts a request with a wrong local key finds this fault itself. The peer finds all
+                // other faults.
                 let finder = if poison == Poison::LocalKey { by } else { 1 - by };
                 let (sent, received) = (terminates[finder], terminates[1 - finder]);
                 let codes = |t: TerminateInfo| (t.layer, t.etype, t.code);
@@ -462,7 +463,7 @@ impl World {
         }
     }
 
-    /// Describes the state of everything in words.
+    /// Describes the state of all ends in words.
     fn describe(&self) -> String {
         let describe = |(i, e): (usize, &End)| format!("[{} side {}: {}]", i / 2, i % 2, e.describe());
         self.ends.iter().flatten().enumerate().map(describe).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! The meaning of a seed.
+//! Derives the parameters of a workload from a seed.
 
 use super::Rule;
 use fastrand::Rng;
@@ -8,7 +8,7 @@ use urnic::simulation::{Congestion, Impairment, MpaChange, Options, RtrChoice, S
 /// How a connection of the workload ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// One side disconnects when all is done.
+    /// One side disconnects when all work is done.
     Graceful,
     /// One side posts an operation that must be refused.
     Poison(Poison),
@@ -87,14 +87,14 @@ pub struct Parameters {
     pub shared_cq: bool,
     pub signal_all: bool,
     pub queue: u32,
-    /// One for each connection.
+    /// The ends of the connections, one for each connection.
     pub endings: Vec<Ending>,
     /// The rule that the RNICs appear to break.
     pub broken: Option<Rule>,
 }
 
 impl Parameters {
-    /// Returns the divisor that limits what one operation takes of the rest of a region.
+    /// Returns the divisor `n`: one operation takes at most 1/n of the rest of a region.
     pub fn share(&self) -> usize {
         if self.ops <= 12 { 2 } else { 16 }
     }
@@ -125,7 +125,7 @@ impl Parameters {
         let mtu = if ipv6 { mtu.max(1280) } else { mtu };
         let gso_max = pick(&mut rng, &[0, 5000, 18 << 10]);
         let mpa_rev = rng.u8(1..=2);
-        // Revision 1 does not negotiate them: the applications agree beforehand.
+        // Revision 1 does not negotiate IRD and ORD, so the applications agree on them beforehand.
         let reads = if mpa_rev == 1 { (16, rng.u16(1..=16)) } else { (rng.u16(1..=16), rng.u16(1..=16)) };
         let big = rng.u8(..25) == 0;
         let pairs = if big { 1 } else { rng.usize(1..=4) };
@@ -164,8 +164,9 @@ impl Parameters {
         }
     }
 
-    /// Returns the workload of `seed` between devices of several engines, whose frames reach any engine or the
-    /// right one. Only a few connections may be half open, so that others are answered by cookies.
+    /// Returns the workload of `seed` between devices of several engines. Depending on the seed, frames reach any
+    /// engine, or only the engine that owns their connection. Only a few connections may be half open, so that cookies
+    /// answer the others.
     pub fn between_engines(seed: u64) -> Parameters {
         let mut p = Parameters::random(seed);
         let mut rng = Rng::with_seed(seed ^ 0x656e_6769);
@@ -186,7 +187,7 @@ impl Parameters {
 
 const RTR: [RtrChoice; 5] =
     [RtrChoice::Off, RtrChoice::Any, RtrChoice::Write, RtrChoice::Read, RtrChoice::Send];
-/// The device asks for markers in what it receives.
+/// With this change, the device asks for markers in the FPDUs that it receives.
 const MARKERS: MpaChange = |mpa| mpa.markers = true;
 
 fn network(rng: &mut Rng) -> Impairment {

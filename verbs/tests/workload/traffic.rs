@@ -7,7 +7,7 @@ use crate::check;
 use urnic::*;
 
 impl Arena {
-    /// Takes an effect that may have happened into the shadow, each octet that has visibly changed.
+    /// Copies to the shadow those octets of an effect that have visibly changed, if the effect may have happened.
     pub(super) fn settle(&mut self, effect: &Effect) {
         if effect.fate != Fate::Maybe {
             return;
@@ -36,7 +36,7 @@ pub(super) struct Draft {
 }
 
 impl World {
-    /// Keeps receives posted, with scatter lists.
+    /// Posts receives with scatter lists, up to [`RECEIVES`].
     pub(super) fn post_receives(&mut self, pair: usize, side: usize) -> Checked {
         let World { ends, arenas, rng, p, .. } = self;
         let (end, arena) = (&mut ends[pair][side], &arenas[side]);
@@ -90,7 +90,7 @@ impl World {
                 16..19 => self.post_atomic(pair, side)?,
                 _ => self.post_write_imm(pair, side)?,
             };
-            // An operation that is impossible now counts, too, so that this loop ends.
+            // An operation that is impossible at this moment also counts, so that this loop ends.
             self.ends[pair][side].ops_left -= 1;
             self.seen.operations += u64::from(posted);
             let end = &mut self.ends[pair][side];
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Returns a draft for `len` octets from several places of the sources.
+    /// Returns a draft of a message of `len` octets, gathered from several places of the end's sources.
     pub(super) fn source(&mut self, pair: usize, side: usize, len: usize) -> Option<Draft> {
         let (end, rng) = (&mut self.ends[pair][side], &mut self.rng);
         let mut left = len;
@@ -167,7 +167,7 @@ impl World {
         self.seen.octets += draft.data.len() as u64;
         let early = self.p.broken.is_some_and(|rule| rule.completes_at_once(&self.p));
         if draft.flags.contains(SendFlags::INLINE) || early {
-            // Inline data was copied: the application may reuse its place.
+            // Inline data was copied, so the application may reuse its place.
             for piece in std::mem::take(&mut draft.from) {
                 scribble(&mut self.arenas[side], piece);
             }
@@ -189,7 +189,7 @@ impl World {
         self.effects.len() - 1
     }
 
-    /// Returns address and key for the peer of `side`.
+    /// Returns the address and the key by which `side` names a place of its peer's memory.
     pub(super) fn target(&self, pair: usize, side: usize, place: Piece) -> (u64, u32) {
         (self.arenas[1 - side].address(place.at), self.ends[pair][1 - side].dst.key())
     }
@@ -216,7 +216,7 @@ impl World {
         Ok(true)
     }
 
-    /// Overwrites the slot, which shows the order of Writes.
+    /// Posts a Write to the peer's slot, whose content shows the order of Writes.
     fn post_slot(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some(mut draft) = self.source(pair, side, SLOT) else { return Ok(false) };
         let place = self.ends[pair][1 - side].slot;
@@ -247,7 +247,7 @@ impl World {
             }
             invalidates = Some((window.at, key));
             self.ends[pair][1 - side].next_window += 1;
-            // The window can be written while it is valid.
+            // The window can be written to while it is valid.
             self.post_window(pair, side, at, key)?;
         }
         let Some(mut draft) = self.source(pair, side, len) else { return Ok(false) };
@@ -269,7 +269,7 @@ impl World {
         Ok(true)
     }
 
-    /// Writes into a window of the peer.
+    /// Posts a Write into a window of the peer.
     fn post_window(&mut self, pair: usize, side: usize, at: usize, rkey: u32) -> Checked {
         let Some(mut draft) = self.source(pair, side, 20) else { return Ok(()) };
         let place = Piece { at, len: 20 };
@@ -281,7 +281,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads memory of the peer that is not written.
+    /// Posts a Read of memory of the peer that no operation writes.
     fn post_read(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let most = self.ends[pair][side].sink.left() / self.p.share();
         let len = self.length(most);
@@ -292,7 +292,7 @@ impl World {
         self.read(pair, side, Piece { at, len }, key, data)
     }
 
-    /// Reads what this end has written before.
+    /// Posts a Read of data that this end has written before.
     fn post_read_back(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some((place, data)) = self.rng.choice(&self.ends[pair][side].written).cloned() else {
             return Ok(false);
@@ -335,7 +335,7 @@ impl World {
         Ok(true)
     }
 
-    /// Writes what the last Read brings, after a fence.
+    /// Posts, with a fence, a Write of the data that the last Read brings.
     fn post_forward(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let Some((from, data)) = self.ends[pair][side].last_read.take() else { return Ok(false) };
         let Some(place) = self.ends[pair][1 - side].dst.take(0, data.len()) else { return Ok(false) };
@@ -413,7 +413,7 @@ impl World {
         check!(wc.flags.contains(WcFlags::SOLICITED) == due.solicited, "solicited: {}", due.solicited);
         let invalidated = wc.flags.contains(WcFlags::WITH_INV).then_some(wc.invalidated_rkey);
         check!(invalidated == due.invalidates, "should invalidate {:?}", due.invalidates);
-        // Everything that the peer wrote before it sent this has been placed (RFC 5040 §5.5).
+        // All data that the peer wrote before this message has been placed (RFC 5040 §5.5).
         self.prove(pair, 1 - side, due.seq)?;
         self.happened(due.effect).map_err(|e| format!("Send {}: {e}", due.seq))
     }
@@ -491,7 +491,7 @@ impl World {
         Ok(())
     }
 
-    /// Posts an operation that must be refused, and some that must not happen because of it.
+    /// Posts an operation that must be refused, and further operations that must not take effect because of it.
     pub(super) fn poison(&mut self, pair: usize, side: usize, poison: Poison) -> Checked {
         let peer = &self.ends[pair][1 - side];
         let arena = &self.arenas[1 - side];
@@ -519,7 +519,7 @@ impl World {
             Poison::WriteWithoutRight => (ro.at, ro.key()),
             Poison::ReadWithoutRight => (peer.inbox.at, peer.inbox.key()),
             Poison::WriteOtherDomain | Poison::ReadOtherDomain => (decoy.at, decoy.key()),
-            // If none could be invalidated, an STag that never existed does as well.
+            // If no window has been invalidated, the test uses an STag that never existed.
             Poison::WriteInvalidated => {
                 let (at, key) = peer.invalid.unwrap_or((dst.at, unknown));
                 (at + 30, key)
@@ -535,7 +535,8 @@ impl World {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());
             let Some(mut draft) = self.source(pair, side, most + 1) else {
-                // No message is under way that would make room: the receive is as long as the longest message.
+                // The source has no space for a message longer than the receive. (The receive is as long as the longest
+                // message, and no outstanding message will free space.)
                 self.p.endings[pair] = Ending::Graceful;
                 return Ok(());
             };
@@ -577,7 +578,7 @@ impl World {
         }
         let end = &mut self.ends[pair][side];
         end.ending = true;
-        // These come after the fault, and must not be placed.
+        // These messages follow the fault, and must not be placed.
         for _ in 0..2 {
             let end = &self.ends[pair][side];
             if end.posted.len() >= end.qp.max_send_wr() as usize {
@@ -594,7 +595,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that what is posted after the end is flushed, once.
+    /// Checks that requests which are posted after the end are flushed once.
     pub(super) fn flushes_at_once(&mut self, pair: usize, side: usize) -> Checked {
         let end = &self.ends[pair][side];
         end.qp.post_recv(&RecvWr { wr_id: RECEIVE | 77, sges: &[] }).map_err(|e| e.to_string())?;
@@ -615,7 +616,8 @@ impl World {
     }
 }
 
-/// Checks a completion that is not a success: the first of its queue may name the cause, all others are flushed.
+/// Checks a completion that is not a success. The first such completion of a queue may name the cause; all others must
+/// be flushes.
 fn failed(
     end: &mut super::End,
     wc: &Wc,
@@ -646,7 +648,7 @@ fn head(pieces: &[Piece], mut len: usize) -> Vec<Piece> {
     pieces.iter().map(cut).filter(|p| p.len > 0).collect()
 }
 
-/// The application uses its memory for something else.
+/// Overwrites a piece, as an application that reuses its memory.
 fn scribble(arena: &mut Arena, piece: Piece) {
     let mut bytes = arena.read(piece.at, piece.len);
     for byte in &mut bytes {

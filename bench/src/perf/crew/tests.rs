@@ -29,7 +29,7 @@ fn of_several_errors_the_one_that_came_by_itself_is_told() {
 fn threads_are_pinned_in_turn() {
     let Some(&core) = urnic_dataplane::allowed_cores().first() else { return };
     let own = || Ok(urnic_dataplane::allowed_cores());
-    // On a thread of its own, so that no other thread inherits its affinity.
+    // A thread of its own runs the crew, so that no other thread inherits the affinity.
     let pinned = thread::spawn(move || Crew::run(3, &[core], |_| own(), |_, _| own())).join().unwrap();
     assert_eq!(pinned.unwrap(), vec![vec![core]; 3]);
 }

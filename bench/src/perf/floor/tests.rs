@@ -20,7 +20,7 @@ fn control_frames_are_told_from_measured_ones() {
     }
 }
 
-/// Both modes over a pair of rings in this process: all frames that are sent are counted.
+/// Runs both modes over a pair of rings in this process. The receiver counts all frames that are sent.
 #[test]
 fn measures_a_ring() {
     for (mode, size, iters) in [(Mode::Lat, MIN_FRAME, 500), (Mode::Bw, 64, 20_000), (Mode::Bw, 1514, 5000)] {

@@ -76,7 +76,7 @@ fn slots_do_not_overlap() {
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= session.size));
     assert!(starts[5] + session.size <= session.region_len());
     assert_eq!(session.offset(1, 0), session.offset(1, 2));
-    // Those of the load beside come after them.
+    // The slots of the load beside the measured messages follow the measured slots.
     let streams = [session.offset(3, 0), session.offset(4, 0)];
     assert!(starts[5] + session.size <= streams[0] && streams[0] + Beside::SIZE <= streams[1]);
     assert_eq!(session.offset(2 + Beside::MOST, 0) + Beside::SIZE, session.region_len());
