@@ -21,7 +21,7 @@ const COUNTED: [(&str, &str, &str); 6] = [
     (who::COUNT_SEND_SMOLTCP, "smoltcp", "send"),
 ];
 
-/// Counts all of [`COUNTED`] by running `program`, the example `bulk`.
+/// Counts all of `COUNTED` by running `program`, the example `bulk`.
 ///
 /// # Errors
 /// The program or valgrind is missing, or fails.

@@ -37,7 +37,7 @@ fn turn_of_server(crowd: &Crowd, found: &mut [Wc]) {
 }
 
 /// Connects `qps` queue pairs between devices of one engine each, and makes `rounds` Writes of `size` octets on each,
-/// in bursts of [`BURST`] on successive queue pairs.
+/// in bursts of 32 on successive queue pairs.
 ///
 /// # Errors
 /// [`PerfError`].

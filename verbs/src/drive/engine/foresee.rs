@@ -63,6 +63,23 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
+    /// Takes the doorbells that have rung, several at a time, so that their queue pairs come together.
+    pub(super) fn take_doorbells(&mut self) {
+        let crowd = self.transport.has_crowd();
+        loop {
+            let mut rung = ArrayVec::<u32, { TURNS }>::new();
+            rung.extend(std::iter::from_fn(|| self.doorbells.pop()).take(TURNS));
+            if crowd && rung.len() > 1 {
+                self.core.foresee_doorbells(&rung);
+            }
+            let all = !rung.is_full();
+            rung.into_iter().for_each(|qpn| self.core.doorbell(Qpn(qpn)));
+            if all {
+                return;
+            }
+        }
+    }
+
     /// Prefetches what the next [`TURNS`] turns need, if there are several and there are many connections.
     #[inline]
     pub(super) fn foresee_turns(&self) {

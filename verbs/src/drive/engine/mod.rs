@@ -432,23 +432,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
     }
 
-    /// Takes note of the queue pairs that have new work.
-    fn take_doorbells(&mut self) {
-        let crowd = self.transport.has_crowd();
-        loop {
-            let mut rung = ArrayVec::<u32, { foresee::TURNS }>::new();
-            rung.extend(std::iter::from_fn(|| self.doorbells.pop()).take(foresee::TURNS));
-            if crowd && rung.len() > 1 {
-                self.core.foresee_doorbells(&rung);
-            }
-            let all = !rung.is_full();
-            rung.into_iter().for_each(|qpn| self.core.doorbell(Qpn(qpn)));
-            if all {
-                return;
-            }
-        }
-    }
-
     /// Gives waiting endpoints their turns.
     #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {

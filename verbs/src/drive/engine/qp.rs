@@ -111,8 +111,8 @@ pub(super) struct Message {
     pub(super) origin: Origin,
 }
 
-/// Messages that have ended, for those that begin. The last one that ended is still in the cache, which cannot be said of
-/// room for a message in each queue pair.
+/// Messages that have ended, for those that begin. The last one that ended is still in the processor's cache. Room for a
+/// message in each queue pair would not be.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // they go to queue pairs and come back without being copied
 pub(super) struct Spares(Vec<Box<Message>>);
