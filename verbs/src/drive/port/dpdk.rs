@@ -72,8 +72,28 @@ impl Frame for RxFrame {
 #[derive(Clone)]
 pub(crate) struct MbufPayload {
     octets: Octets,
-    sum: Option<u16>,
+    sum: KnownSum,
     unit: u16,
+}
+
+/// The one's-complement sum of a payload, or [`KnownSum::NONE`]. One word instead of an `Option`, because a payload is
+/// copied right after it was made: reading two fields at once, which were stored one by one, would wait until all
+/// earlier stores have left the core.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct KnownSum(u32);
+
+impl KnownSum {
+    const NONE: Self = Self(u32::MAX);
+
+    #[inline]
+    fn new(sum: Option<u16>) -> Self {
+        sum.map_or(Self::NONE, |sum| Self(sum.into()))
+    }
+
+    #[inline]
+    fn get(self) -> Option<u16> {
+        (self != Self::NONE).then_some(self.0 as u16)
+    }
 }
 
 /// The place of a payload's octets.
@@ -114,7 +134,7 @@ impl Payload for MbufPayload {
 
     #[inline]
     fn sum(&self, range: Range<usize>) -> u16 {
-        match (self.sum, &self.octets) {
+        match (self.sum.get(), &self.octets) {
             (Some(sum), _) if range == (0..self.len()) => sum,
             (_, Octets::Aside(octets)) => octets.get(range).map_or(0, urnic_crc::sum),
             (_, Octets::Mbufs(payload)) => {
@@ -158,7 +178,7 @@ impl Freeze for MbufDraft {
 
     #[inline]
     fn freeze(self, sum: Option<u16>, unit: u16) -> MbufPayload {
-        MbufPayload { octets: Octets::Mbufs(self.0.freeze()), sum, unit }
+        MbufPayload { octets: Octets::Mbufs(self.0.freeze()), sum: KnownSum::new(sum), unit }
     }
 }
 
