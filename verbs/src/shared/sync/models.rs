@@ -117,7 +117,7 @@ fn no_post_is_left_behind() {
 fn no_message_waits_for_a_receive_that_is_there() {
     explore(|| {
         let doorbells = Arc::new(Doorbells::new(1));
-        let queue = Arc::new((Ring::new(2), Awaited::default()));
+        let queue = Arc::new((Ring::<u32>::new(2), Awaited::default()));
         let poster = {
             let (doorbells, queue) = (doorbells.clone(), queue.clone());
             thread::spawn(move || {

@@ -16,7 +16,7 @@ use crate::shared::srq::claim;
 fn no_completion_of_two_engines_is_slept_over() {
     for solicited_only in [false, true] {
         explore(move || {
-            let lanes = Arc::new([0, 1].map(|_| Ring::new(2)));
+            let lanes = Arc::new([0, 1].map(|_| Ring::<u32>::new(2)));
             let (arming, announced) = (Arc::new(Arming::default()), Arc::new(AtomicU64::new(0)));
             let engines: Vec<_> = (0..2)
                 .map(|engine| {
@@ -52,7 +52,7 @@ fn two_engines_take_each_receive_once() {
         Some(number.wrapping_sub(FIRST))
     }
     explore(|| {
-        let queue = Arc::new((Ring::starting_at(2, FIRST), AtomicU64::new(FIRST.into())));
+        let queue = Arc::new((Ring::<u32>::starting_at(2, FIRST), AtomicU64::new(FIRST.into())));
         assert!(queue.0.push(FIRST, FIRST));
         let engines: Vec<_> = (0..2)
             .map(|_| {
@@ -83,7 +83,7 @@ fn two_engines_take_each_receive_once() {
 fn no_engine_waits_for_a_receive_that_is_there() {
     explore(|| {
         let bells = Arc::new([0, 1].map(|_| Doorbells::new(1)));
-        let queue = Arc::new((Ring::new(2), AtomicU64::new(0), AwaitedBy::default()));
+        let queue = Arc::new((Ring::<u32>::new(2), AtomicU64::new(0), AwaitedBy::default()));
         let engines: Vec<_> = (0..2)
             .map(|engine| {
                 let queue = queue.clone();
@@ -114,7 +114,7 @@ fn no_engine_waits_for_a_receive_that_is_there() {
 #[test]
 fn a_limit_is_noticed_once() {
     explore(|| {
-        let queue = Arc::new((Ring::new(2), AtomicU64::new(0)));
+        let queue = Arc::new((Ring::<u32>::new(2), AtomicU64::new(0)));
         let (limit, raised) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         assert!(queue.0.push(0, 0u32) && queue.0.push(1, 1));
         let check = {
