@@ -322,7 +322,7 @@ impl Pair {
                     Side::A => (&mut self.a, &mut self.b),
                     Side::B => (&mut self.b, &mut self.a),
                 };
-                let mut late = None;
+                let mut late = Vec::new();
                 for sent in std::mem::take(&mut from.out.frames) {
                     check(&sent, from.stack.config());
                     frames += 1;
@@ -331,14 +331,14 @@ impl Pair {
                     match wire(side, &sent) {
                         Act::Pass => target.receive(self.now, sent.bytes),
                         Act::Drop => {}
-                        Act::Delay => late = Some(sent.bytes),
+                        Act::Delay => late.push(sent.bytes),
                         Act::Twice => {
                             target.receive(self.now, sent.bytes.clone());
                             target.receive(self.now, sent.bytes);
                         }
                     }
                 }
-                if let Some(bytes) = late {
+                for bytes in late {
                     to.receive(self.now, bytes);
                 }
             }
@@ -428,20 +428,20 @@ impl Pair {
                 Side::A => (&mut self.a, &mut self.b),
                 Side::B => (&mut self.b, &mut self.a),
             };
-            let mut late = None;
+            let mut late = Vec::new();
             for sent in std::mem::take(&mut from.out.frames) {
                 check(&sent, from.stack.config());
                 match wire(side, &sent) {
                     Act::Pass => to.receive(self.now, sent.bytes),
                     Act::Drop => {}
-                    Act::Delay => late = Some(sent.bytes),
+                    Act::Delay => late.push(sent.bytes),
                     Act::Twice => {
                         to.receive(self.now, sent.bytes.clone());
                         to.receive(self.now, sent.bytes);
                     }
                 }
             }
-            if let Some(bytes) = late {
+            for bytes in late {
                 to.receive(self.now, bytes);
             }
         }

@@ -11,6 +11,8 @@ const CROWD: usize = 256;
 const IPV6: usize = 40;
 /// Number of frames of a burst, from its start, for which memory is prefetched.
 const MOST: usize = 64;
+/// Octets of an IPv4 frame without data, with the timestamps option. Longer frames probably carry data.
+const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
 
@@ -20,8 +22,8 @@ pub type Tags = ArrayVec<u64, MOST>;
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are many
     /// connections. Fetches the table's entries for all of them together, then the connections, then the cold parts
-    /// of those that await an ACK. Returns the tags of the connections. Changes nothing; the call is optional. See
-    /// [`Buffers::prefetch`].
+    /// of those that await an ACK. Returns the tags of the connections for which data may come. Changes nothing; the
+    /// call is optional. See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
         if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }
@@ -34,29 +36,31 @@ impl<B: Buffers> Stack<B> {
     }
 
     fn fetch(&self, burst: &[B::Frame]) -> Tags {
-        let mut keys = ArrayVec::<Key, MOST>::new();
+        let mut keys = ArrayVec::<(Key, bool), MOST>::new();
         for frame in burst.iter().take(MOST) {
             if let Some(key) = expected_v4(frame.bytes()).or_else(|| self.expected_v6(frame.bytes())) {
                 let place = self.table.place(key);
                 fetch::<B, _>(place);
-                keys.push(key);
+                keys.push((key, frame.bytes().len() > BARE_ACK));
             }
         }
-        let mut found = ArrayVec::<u32, MOST>::new();
-        for key in keys {
+        let mut found = ArrayVec::<(u32, bool), MOST>::new();
+        for (key, data) in keys {
             if let Some(Place::Connection(i)) = self.table.get(key).map(Place::unpack)
                 && let Some(place) = self.connections.place(i)
             {
                 fetch::<B, _>(place);
-                found.push(i);
+                found.push((i, data));
             }
         }
         let mut tags = Tags::new();
-        for c in found.into_iter().filter_map(|i| self.connections.get(i)) {
+        for (c, data) in found.into_iter().filter_map(|(i, data)| Some((self.connections.get(i)?, data))) {
             if c.outstanding() > 0 {
                 B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
             }
-            tags.push(c.tag);
+            if data {
+                tags.push(c.tag);
+            }
         }
         tags
     }
