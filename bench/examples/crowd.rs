@@ -1,5 +1,6 @@
-//! Measures many queue pairs on devices with several engines, and Writes during a storm of registrations; or makes
-//! Writes on many queue pairs in turn, for `scripts/stages`. Prints a JSON object.
+//! Does one of three things. `many` measures many queue pairs on devices with several engines. `storm` measures Writes
+//! during a storm of registrations. Both print a JSON object. `turns` makes Writes on many queue pairs in turn, which
+//! `scripts/stages` measures from outside, and prints `null`.
 //!
 //! ```text
 //! crowd many QPS ENGINES

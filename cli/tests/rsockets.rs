@@ -1,5 +1,6 @@
-//! rsockets: the code of the system's librdmacm runs on our `rdma_*` and `ibv_*`. The tests run librdmacm's own
-//! programs, and programs for sockets whose sockets librspreload.so turns into rsockets.
+//! rsockets: the code of the system's librdmacm runs on our `rdma_*` and `ibv_*`. Some tests run librdmacm's own
+//! programs, which call rsockets. Others run ordinary socket programs, and librspreload.so turns their sockets into
+//! rsockets.
 
 mod stock;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use stock::{Node, alone, pair};
 
-/// Extra time for 100,000 messages back and forth on a busy machine, compared with other programs.
+/// Time that 100,000 messages back and forth may take on a busy machine, beyond the time limit of other programs.
 const BUSY: Duration = Duration::from_secs(1800);
 
 /// Returns the two ends of a link in a folder.
@@ -54,8 +55,9 @@ fn long_rstream_all() {
     }
 }
 
-/// Runs blocking and non-blocking calls, addresses by rdma_getaddrinfo, and small buffers. Also runs with our libraries
-/// in place of the system's, while the code of rsockets is still the system's.
+/// Runs rstream with blocking calls, with non-blocking calls, with addresses from rdma_getaddrinfo, with small buffers,
+/// and without inline data. Then runs it with our libraries only in place of the system's, and only preloaded. In both
+/// cases the code of rsockets comes from the system's librdmacm.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_ways_of_working() {

@@ -48,8 +48,9 @@ impl Arena {
         Ok(HugeBuf { ptr, len, eal: Arc::clone(&self.eal) })
     }
 
-    /// Returns whether all of these bytes are EAL memory, even if the program around us allocated them from EAL
-    /// itself. The caller must own the bytes and keep them in place during the call.
+    /// Returns whether all of these bytes are EAL memory. They may be from this arena, or the program may have got
+    /// them from EAL by calls of its own (as SPDK does). The caller must own the bytes and keep them in place during
+    /// the call.
     pub fn holds(&self, base: *const u8, len: usize) -> bool {
         joined::holds(base, len)
     }

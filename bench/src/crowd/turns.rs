@@ -1,5 +1,5 @@
-//! Small Writes on each of many queue pairs in turn, with both ends and posting in functions of their own, so that
-//! `scripts/stages` can count each by its instructions and cache lines.
+//! Writes on each of many queue pairs in turn. Three functions post a Write, drive the client and drive the server.
+//! They are never inlined, so that `scripts/stages` can count the instructions and cache lines of each function.
 
 use std::time::Instant;
 

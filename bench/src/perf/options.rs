@@ -73,11 +73,13 @@ pub struct PerfOptions {
     pub amount: Amount,
     /// Number of queue pairs over which the messages are spread.
     pub qps: usize,
-    /// How both ends wait for completions. `None`: by events if the engine has its own core, else by polling.
+    /// How both ends wait for completions. `None`: by events if the client's engine is dedicated (`engine.progress`),
+    /// else by polling.
     pub wait: Option<Wait>,
     /// Whether the sender fills every message with a different pattern, and the receiver checks every byte.
     pub verify: bool,
-    /// Requests outstanding per queue pair in `bw` and `rate`; `None`: a number chosen by the number of queue pairs.
+    /// Requests outstanding per queue pair in `bw` and `rate`; `None`: a number that follows from the message size and
+    /// the number of queue pairs.
     pub window: Option<usize>,
     /// Load beside the measured messages: queue pairs that stream large messages all the time. `None`: no such load.
     pub beside: Option<Beside>,
@@ -89,7 +91,8 @@ pub struct PerfOptions {
 }
 
 impl PerfOptions {
-    /// Returns a measurement of `op` on one polled queue pair, with the usual number of messages for this size.
+    /// Returns a measurement of `op` by one thread on one queue pair, with the usual number of messages for this mode
+    /// and size.
     pub fn new(op: Op, mode: Mode, size: usize) -> Self {
         Self {
             op,
@@ -106,7 +109,8 @@ impl PerfOptions {
         }
     }
 
-    /// Returns a number of messages that takes about a second or less at the speed of a memory link.
+    /// Returns a number of messages that a link through shared memory (such as virtio and vhost) carries in about a
+    /// second or less.
     pub fn usual_iters(mode: Mode, size: usize) -> u64 {
         let bytes = size.max(1) as u64;
         match mode {

@@ -1,7 +1,8 @@
-//! Latency of Writes and Sends: one message at a time, back and forth, over each lane in turn.
+//! Latency of Writes and Sends: one message at a time, back and forth, over each lane (queue pair) in turn.
 //!
-//! The receiver notices a Write by the last byte of its buffer. It notices a Send, or a Write with a doorbell, by the
-//! completion of its receive. Each end takes the completion of its own message before it posts the next message.
+//! The receiver notices a Write by the last byte of its buffer, which changes. If the Write is empty, or the ends wait
+//! for events, an empty Send follows the Write as its doorbell. The receiver notices a Send or a doorbell by the
+//! completion of a receive. Each end takes the completion of its own message before it posts the next message.
 
 use urnic::WcOpcode;
 use urnic_dataplane::Clock;
@@ -160,8 +161,9 @@ pub(super) fn measure(end: &mut End, extent: &mut Extent) -> Result<Outcome, Per
     Ok(outcome)
 }
 
-/// Measures Reads or Atomics one at a time, from post to completion. With `--verify` the server changes the bytes
-/// between Reads.
+/// Measures Reads or Atomics one at a time, from post to completion. With `--verify`, the client tells the server in a
+/// note (a small Send) how many Reads of the lane it has checked. The server then writes new bytes for later Reads, and
+/// answers by a note.
 pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let lanes = u64::from(end.session.lanes);
     let opcode = if end.session.op == Op::Atomic { WcOpcode::FetchAdd } else { WcOpcode::Read };
@@ -193,7 +195,8 @@ pub(super) fn measure_answered(end: &mut End, extent: &mut Extent) -> Result<Out
     Ok(outcome)
 }
 
-/// Waits for one completion of this kind. Takes a note, but ignores its contents.
+/// Waits for one completion of this kind. If a note of the server arrives, posts the receive for the next note, but
+/// ignores the count in this one.
 fn await_one(end: &mut End, kind: Kind, opcode: WcOpcode) -> Result<(), PerfError> {
     loop {
         let mut arrived = false;

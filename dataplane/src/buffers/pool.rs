@@ -39,10 +39,11 @@ pub struct PoolError {
     free_mb: usize,
 }
 
-/// A fixed number of mbufs, used by one engine.
+/// A fixed number of mbufs, from which one engine takes.
 ///
 /// Mempools cache mbufs only for threads that EAL knows, and EAL knows none of the threads that drive an engine. So
-/// the mempool has no cache, but keeps its mbufs on a stack that only the engine uses.
+/// the mempool has no cache. If only the engine uses it, the mempool keeps its mbufs on a stack without locks. If the
+/// peer of an in-process link returns mbufs as well, the mempool keeps them in DPDK's ring.
 #[derive(Debug)]
 pub struct Pool {
     mempool: NonNull<sys::rte_mempool>,
@@ -59,7 +60,7 @@ pub(crate) struct Lease {
     _kept: Arc<()>,
 }
 
-// SAFETY: only an address; the users of the mempool ensure that one thread at a time uses it.
+// SAFETY: only an address; the users of the mempool ensure that only the threads that `Users` names use it.
 unsafe impl Send for Lease {}
 // SAFETY: as above; nothing here changes.
 unsafe impl Sync for Lease {}
@@ -70,9 +71,9 @@ impl Lease {
     }
 }
 
-/// Data shared by all mbufs that refer to lent memory: the function that DPDK calls when the last reference is gone.
-/// The function does nothing, because lenders learn in another way that their memory is free. The reference count has
-/// no meaning.
+/// Data shared by all mbufs that refer to lent memory, which is memory outside the pool that is sent without a copy.
+/// DPDK requires a reference count here, and a function that it calls when the count becomes 0. All lent memory shares
+/// this count, so it has no meaning, and the function does nothing. Lenders learn from TCP when their memory is free.
 struct Lent(UnsafeCell<sys::rte_mbuf_ext_shared_info>);
 
 // SAFETY: only the count changes, by DPDK's atomic instructions.
@@ -90,7 +91,7 @@ pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
     LENT.0.get()
 }
 
-/// Does nothing when lent memory has no reference left: see [`Lent`].
+/// Does nothing when the meaningless count of [`Lent`] becomes 0.
 unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
 /// A mempool whose owner was dropped while frames in its mbufs were still alive.
@@ -100,7 +101,8 @@ struct Retired {
     leases: Arc<()>,
 }
 
-// SAFETY: only counted and freed, under the lock of RETIRED, once it has no other user.
+// SAFETY: only `reap` uses the pointer, under the lock of RETIRED. It counts the mbufs in a mempool without leases, and
+// frees the mempool once all its mbufs are back.
 unsafe impl Send for Retired {}
 
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());

@@ -167,7 +167,7 @@ fn all_close_on_exec(inherited: &[String]) {
         );
         if file.to_string_lossy().starts_with("/memfd:") {
             let mode = std::fs::metadata(format!("/proc/self/fd/{fd}")).expect("a file").mode();
-            assert_eq!(mode & 0o077, 0, "{} is others'", file.display());
+            assert_eq!(mode & 0o077, 0, "{} is accessible to others", file.display());
         }
         judged += 1;
     }
@@ -213,8 +213,8 @@ fn look_while_eal_is_busy(eal: &Eal, port: &mut Port, path: &Path) {
     await_link(port, true);
 }
 
-/// Sends every frame back. The last byte of the reply states whether the checksum of the frame was trusted. If it was,
-/// the reply leaves its own checksum to the port.
+/// Sends every frame back. In the reply to a checksum probe, the last byte states whether the checksum of the probe was
+/// trusted, and the checksum of the reply is left to the port.
 fn echo(port: &mut Port, stop: &AtomicBool) {
     let mut frames = ArrayVec::new();
     let mut queue = TxQueue::new();

@@ -68,14 +68,14 @@ fn choose() -> &'static Table {
 /// The table before the first call: its functions choose a kernel and then do the work.
 static FIRST_CALL: Table = Table {
     kernel: Kernel::Portable,
-    // SAFETY: the caller's promise is the kernel's.
+    // SAFETY: the chosen kernel's function has the same contract as this one, and the caller keeps it.
     crc: |src, len, state| unsafe { (choose().crc)(src, len, state) },
-    // SAFETY: the caller's promise is the kernel's.
+    // SAFETY: the chosen kernel's function has the same contract as this one, and the caller keeps it.
     sum: |src, len| unsafe { (choose().sum)(src, len) },
-    // SAFETY: the caller's promise is the kernel's.
+    // SAFETY: the chosen kernel's function has the same contract as this one, and the caller keeps it.
     copy_crc: |dst, src, len, state| unsafe { (choose().copy_crc)(dst, src, len, state) },
-    // SAFETY: the caller's promise is the kernel's.
+    // SAFETY: the chosen kernel's function has the same contract as this one, and the caller keeps it.
     copy_crc_sum: |dst, src, len, state| unsafe { (choose().copy_crc_sum)(dst, src, len, state) },
-    // SAFETY: the caller's promise is the kernel's.
+    // SAFETY: the chosen kernel's function has the same contract as this one, and the caller keeps it.
     place: |dst, src, len| unsafe { (choose().place)(dst, src, len) },
 };

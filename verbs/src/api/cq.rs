@@ -20,8 +20,9 @@ pub use batch::{Completion, Completions};
 /// thus be slow, but never stuck.
 const IDLE_POLLS: u32 = 256;
 
-/// Number of polls that may take completions before the engine is driven again. If every poll drove the engine, an
-/// application could get completions faster than it takes them, and would see them later and later.
+/// Maximum number of polls in a row that only take completions, because an earlier poll left some in the queue, and do
+/// not drive the engine. If every poll drove the engine, completions could enter the queue faster than the application
+/// takes them, and would wait there longer and longer.
 const POLLS_AHEAD: u8 = 8;
 
 /// Number of polls that skip the other engines after one of them was found to be driven by another thread. A look at
@@ -123,7 +124,8 @@ impl Cq {
         let mut poller = cq.polls.poller.lock();
         for engine in cq.begin_resize(&poller, depth)? {
             let fresh = cq.entries(depth);
-            // If this fails, the lanes before this one have been replaced, but the queue keeps its old depth.
+            // Each engine adds completions to a lane of its own, whose entries are replaced here. If this fails, the
+            // earlier lanes have the new depth, and the later ones keep the old depth.
             old.push(self.device.shards.of(engine).control(|_| Ok(cq.replace(&mut poller, engine, fresh)))?);
         }
         cq.end_resize(&poller, depth);
@@ -208,10 +210,12 @@ impl Cq {
     }
 
     /// Returns the depth with which a completion queue cannot overflow while work queues of these sizes (in requests)
-    /// complete to it, whatever their peers do. Work queue sizes are rounded up to a power of two, as at creation
-    /// (RFC 5042 §6.4.3.2). Requests whose completions the application has not yet taken count against these sizes,
-    /// and the application must keep to that limit itself: a send queue accepts a new request as soon as an older one
-    /// is complete.
+    /// complete to it, whatever their peers do (RFC 5042 §6.4.3.2). Rounds each size up to a power of two, as the
+    /// creation of a work queue does.
+    ///
+    /// For this, the application must never have more requests on a work queue than the queue's size. A request counts
+    /// until the application has taken its completion. The work queue does not enforce this, because a send queue
+    /// accepts a new request as soon as an older one is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }

@@ -1,6 +1,9 @@
 //! Rules that tests break, one at a time, to prove that the tests notice. These rules can be broken only inside the
-//! engine, because lent memory and doorbells are not visible from outside. Other rules are broken from outside
+//! engine, because their objects (such as doorbells) are not visible from outside. Other rules are broken from outside
 //! (`tests/workload/broken.rs`, `tests/sabotage`).
+//!
+//! A pass is one turn of an engine, in which the engine receives frames and does the work that waits. While a pass
+//! runs, it may use an STag that another thread revokes.
 //!
 //! Without the cargo feature `sabotage` no rule can be broken, and every check is a constant `false`.
 
@@ -8,13 +11,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "sabotage"), allow(dead_code))]
 pub enum Rule {
-    /// A request whose memory was lent completes only when the peer has the data.
+    /// A request whose payload TCP sends from the application's memory, without a copy, completes only when the peer
+    /// has acknowledged the payload.
     LentUntilAcked,
     /// A doorbell makes the engine look at the queue.
     Doorbell,
-    /// An STag's slot is rewritten only when no pass uses its old content.
+    /// The table's slot of an STag is rewritten only when every pass that may use the slot's old content has ended.
     RewriteAfterGrace,
-    /// An invalidation completes only when no pass uses the STag.
+    /// An invalidation completes only when every pass that may use the STag has ended.
     CompleteAfterGrace,
     /// A doorbell at an engine that the queue pair has left is forwarded.
     ForwardDoorbells,

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::source::Source;
 
-/// Number of sources with a full backlog for which a listener has places.
+/// Number of places of a listener, as a multiple of the share (the backlog) of one source.
 const FULL_BACKLOGS: usize = 16;
 
-/// A bounded number of places, shared among sources. Each source has at most its share, and no more places than are
-/// free for all others. A source that fills its share thus keeps no other source out, and only a source without a
-/// place gets the last place.
+/// A bounded number of places, shared among sources. A source gets a place only if it has fewer places than its share,
+/// and fewer than are free. A single source thus keeps no other source out, and only a source without a place gets the
+/// last place.
 pub(crate) struct Waiting {
     share: usize,
     limit: usize,

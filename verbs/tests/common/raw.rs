@@ -117,7 +117,8 @@ pub struct Raw {
     out: Out,
     now: Time,
     listener: Option<BindId>,
-    /// A time at which the simulation must stop, even if nothing happens then; `None`: no such time.
+    /// A time beyond which the simulation must not advance in one step, even if nothing else happens until then;
+    /// `None`: no such time.
     pub wake: Option<Duration>,
     /// Whether the node ignores all frames.
     pub deaf: bool,

@@ -37,9 +37,9 @@ fn take(srq: &SrqShared) -> Option<u64> {
     srq.take(&mut held).map(|_| held.view().wr_id)
 }
 
-/// Engines take while a thread posts, with as many receives posted as there is room for. If a completion has shown
-/// that there is room for a receive, the post of the receive is never refused. Each receive is taken once, and each
-/// engine sees receives in the order of posting.
+/// Engines take receives while a thread keeps the queue full. The thread posts a receive as soon as the number of taken
+/// receives shows that there is room for it, and the post is never refused. Each receive is taken once, and each engine
+/// takes receives in the order of posting.
 #[test]
 fn engines_take_at_once() {
     const COUNT: u64 = 60_000;
@@ -110,8 +110,8 @@ fn engines_reach_a_limit_together() {
     }
 }
 
-/// An engine whose waiting messages have got a receive leaves the next receive to engines whose waiting messages have
-/// got none.
+/// The engines at which messages wait for receives take turns. An engine that has got a receive leaves the next one to
+/// the engines that have got none in this round.
 #[test]
 fn waiting_engines_take_turns() {
     let (_device, srq) = queue(8);
