@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let config = Config::default();
     let ready = || {
         println!("ready");
-        // If this fails, the reader is gone.
+        // If this fails, no process reads standard output any longer.
         let _ = std::io::stdout().flush();
     };
     let done = match words.as_slice() {

@@ -44,7 +44,7 @@ pub enum Command {
 
 #[derive(Args, Debug)]
 pub struct PapersArgs {
-    /// The folder, which gets man1, bash, zsh and fish
+    /// The folder, in which the command makes the folders man1, bash, zsh and fish
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
 }
@@ -155,7 +155,7 @@ pub enum PerfCommand {
     Table,
 }
 
-/// Options of `rping`; their letters are those of rping.
+/// Options of `urnic rping`. The letters of the short options are those of librdmacm's rping.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("role").args(["server", "client"]).required(true))]
 pub struct RpingArgs {
@@ -373,7 +373,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a number of seconds, more than 0".to_owned())
 }
 
-/// Returns a parser of words that help and messages list.
+/// Returns a parser that accepts only the `known` words. The command's help and its error messages list them.
 fn words<T>(known: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,

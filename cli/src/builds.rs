@@ -1,5 +1,5 @@
-//! The two builds of this command. Code that uses DPDK loads only if DPDK's libraries are installed. So the command in
-//! the PATH is the build without DPDK, which executes the other build for a command that uses ports.
+//! The two builds of `urnic`. A program that is linked with DPDK starts only if DPDK's libraries are installed. So the
+//! `urnic` in the PATH is the build without DPDK. For a subcommand that uses ports, it executes the build with DPDK.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::places::{DPDK, places};
 use crate::settings::Settings;
 
-/// Executes the build with DPDK, if the command needs ports. `urnic run` itself never needs ports: the libraries that
-/// it brings into the program choose the build.
+/// Executes the build with DPDK, if the subcommand needs ports. `urnic run` itself never needs ports: the libraries
+/// that it brings into the program choose between their own two builds.
 pub fn hand_over(command: &Command) -> Result<(), Failure> {
     if !needs_ports(command)? {
         return Ok(());

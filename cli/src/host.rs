@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use crate::failure::Failure;
 
 /// Resolves an IP address or a name, optionally with a TCP port after a colon; an IPv6 address with a port is written
-/// in brackets. The interface of a link-local address (`fe80::1%eth0`) is used with the kernel's sockets. An interface
-/// name that the host does not know is ignored, because a port has only one link, which the host may not know.
+/// in brackets. The interface of a link-local address (`fe80::1%eth0`) matters to the kernel's sockets only, because a
+/// DPDK port has only one link. The host may not know the name of that link, so an unknown interface is no error.
 pub fn resolve(host: &str, default_port: u16) -> Result<SocketAddr, Failure> {
     let without_interface;
     let mut link = 0;

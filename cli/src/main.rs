@@ -57,8 +57,8 @@ fn report(failure: &failure::Failure) -> ExitCode {
     failure.exit_code()
 }
 
-/// Logs to stderr as `URNIC_LOG` asks. By default DPDK's warnings are left out, because they appear whenever a link
-/// goes down; an error that one of them caused quotes it.
+/// Logs to stderr as `URNIC_LOG` asks. By default DPDK's messages are left out, because some appear whenever a link
+/// goes down. If starting DPDK or opening a port fails, urnic's error message quotes the last errors that DPDK logged.
 ///
 /// `debug`: log this command's own steps as well.
 fn log(debug: bool) {

@@ -80,8 +80,9 @@ impl Libraries {
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
 
-    /// Checks that the build with DPDK, which the preloaded library uses for ports, can be loaded. Succeeds if that
-    /// build is not installed, because the one installed build may support ports, and reports an error if it does not.
+    /// Checks that the libraries with DPDK, which the preloaded library uses for ports, can be loaded. Succeeds if they
+    /// are not installed apart: the installed libraries may support ports themselves, and report an error if they do
+    /// not.
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);

@@ -53,7 +53,7 @@ impl Settings {
         self.set("--no-crc", "mpa.crc", no_crc.then_some("false"))
     }
 
-    /// Returns the same settings as environment variables for a program, if they describe a device.
+    /// Returns the settings as environment variables for a program. Fails if [`Self::load_node`] fails.
     pub fn into_environment(self) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut variables: Vec<(&'static str, OsString)> = Vec::new();
         if let Some(file) = &self.0.file {

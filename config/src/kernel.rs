@@ -20,7 +20,7 @@ pub enum KernelAddresses {
 const NAME_MAX: usize = 15;
 
 impl KernelAddresses {
-    /// Parses a port; `None` if it is not a kernel port.
+    /// Parses the value of the key `port.port`; `None` if it names a DPDK port instead of the kernel's sockets.
     ///
     /// # Errors
     /// The problem, in words.

@@ -5,7 +5,7 @@ use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MAX_ENGINES, MTU_MAX, MT
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A setting that has the same name in files, in the environment and on the command line.
+/// A setting: its key in files, its environment variable, and how a value is stored in a [`Config`].
 pub(crate) struct Key {
     pub section: &'static str,
     pub name: &'static str,
@@ -30,7 +30,7 @@ pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.section == section && key.name == name)
 }
 
-/// Returns the environment variable that sets a key, written `section.name`; `None` if there is no such key.
+/// Returns the environment variable that sets `key` (in the form `section.name`); `None` if there is no such key.
 pub fn variable(key: &str) -> Option<&'static str> {
     let (section, name) = key.split_once('.')?;
     find(section, name).map(|key| key.env)
@@ -52,7 +52,7 @@ fn unless<T>(none: bool, value: impl FnOnce() -> Result<T, Wrong>) -> Result<Opt
 /// The maximum number of addresses of a node.
 const MAX_ADDRESSES: usize = 16;
 
-/// Checks a list of addresses: at least one address, at most one IPv4 address, no address twice.
+/// Checks a list of addresses: from one to [`MAX_ADDRESSES`] addresses, at most one IPv4 address, no address twice.
 fn addresses(list: Vec<Cidr>) -> Result<Vec<Cidr>, Wrong> {
     let v4 = list.iter().filter(|a| a.address.is_ipv4()).count();
     let twice =

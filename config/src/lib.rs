@@ -177,8 +177,8 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keep-alive probes after which the peer counts as dead.
     pub keepalive_count: u8,
-    /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: for as long
-    /// as retransmissions go on.
+    /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: only the
+    /// maximum number of retransmissions ends the connection.
     pub user_timeout: Option<Duration>,
     /// Maximum time that octets of a stream should wait on a link between two processes; `None`: only the congestion
     /// window limits the octets in flight.

@@ -42,7 +42,8 @@ const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "URNIC_LOG"];
 const FILE_MAX: u64 = 1 << 20;
 
 impl Sources {
-    /// Returns the environment of this process, without a file or options.
+    /// Returns sources with the environment of this process, without options, and without a file other than the one
+    /// that `URNIC_CONFIG` may name.
     pub fn process() -> Sources {
         let env = std::env::vars_os()
             .filter_map(|(name, value)| {
@@ -64,8 +65,8 @@ impl Config {
     /// Puts the layers together: defaults, then the file, then the environment, then options.
     ///
     /// # Errors
-    /// The first mistake found: an unreadable or malformed file, an unknown section, key or variable, a value of the
-    /// wrong type or outside its range, or contradictory settings.
+    /// The first mistake found: an unreadable or malformed file, an unknown section or key, an unknown variable whose
+    /// name is close to a known one, a value of the wrong type or outside its range, or contradictory settings.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
         let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
         let variable = sources.env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());

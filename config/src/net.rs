@@ -34,8 +34,8 @@ impl Cidr {
     }
 
     /// Returns whether a host can have this address. It cannot if the address is the network's own, or a broadcast,
-    /// multicast, loopback or unspecified address. An IPv6 network's own address belongs to its routers (RFC 4291
-    /// §2.6.1).
+    /// multicast, loopback, unspecified or IPv4-mapped address. An IPv6 network's own address belongs to its routers
+    /// (RFC 4291 §2.6.1).
     fn usable(self) -> bool {
         let a = self.address;
         let (own, width) = bits(a);
@@ -85,7 +85,7 @@ pub struct Route {
     pub network: IpAddr,
     /// Prefix length in bits, from 0 to 32 (IPv4) or 128 (IPv6).
     pub prefix: u8,
-    /// The router, in one of our own networks.
+    /// The router: an address in one of our own networks, or an IPv6 link-local address.
     pub via: IpAddr,
 }
 
@@ -122,7 +122,7 @@ pub struct Mac(pub [u8; 6]);
 
 impl Mac {
     /// Returns the locally administered address that is derived from an IP address when none is set. Hosts of one
-    /// network get different Ethernet addresses if their IP addresses differ in the last 32 bits.
+    /// network get different Ethernet addresses if their IP addresses differ in the last 32 bits only.
     pub fn for_address(address: IpAddr) -> Mac {
         match address {
             IpAddr::V4(ip) => {

@@ -107,7 +107,8 @@ fn latency_plot(results: &Results) -> String {
     plot(&x, &y, &series)
 }
 
-/// Returns one line for each program with a bandwidth, by message size.
+/// Returns a line of the plot for each program whose bandwidth was measured: `value` over the size of a message. Leaves
+/// out the measurements for which `value` returns `None`.
 fn over_size<'a>(results: &'a Results, value: impl Fn(&Measurement) -> Option<f64>) -> Vec<Series<'a>> {
     let mut series: Vec<Series> = Vec::new();
     for m in of(results, Quantity::Bandwidth) {

@@ -103,7 +103,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the error that iperf3 prints on stdout, as JSON.
+/// Returns the error from the JSON that iperf3 prints on stdout; empty if there is none.
 fn error_of(stdout: &str) -> String {
     let json: serde_json::Value = serde_json::from_str(stdout).unwrap_or_default();
     json["error"].as_str().unwrap_or_default().to_owned()

@@ -1,9 +1,8 @@
 //! Measures urnic (also under other projects' programs), the raw link below it, and comparable programs on the kernel's
-//! sockets, alternately in one run. At the end, counts the instructions of urnic's TCP and of smoltcp's.
-//! `scripts/bench` uses this module.
+//! sockets. At the end, counts the instructions of urnic's TCP and of smoltcp's. `scripts/bench` uses this module.
 //!
-//! At most two ends poll at a time, each pinned to its own core. Every run goes through all measurements, so that other
-//! load on the machine affects all of them.
+//! There are several runs. Each run makes every measurement once, so that other load on the machine affects all
+//! measurements. At most two ends poll at a time, each pinned to its own core if there are two cores.
 
 pub mod count;
 pub mod html;
@@ -76,7 +75,7 @@ impl Tool {
         !matches!(self, Self::Floor | Self::Pair(_) | Self::Perftest { cable: false, .. })
     }
 
-    /// Returns the external program that is needed, and the package that contains it.
+    /// Returns the external program that is needed, and the package that contains it; `None` if none is needed.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Iperf { .. } => Some(("iperf3", "iperf3")),

@@ -28,7 +28,8 @@ const SERVER_APPEARS: Duration = Duration::from_secs(15);
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Octets of memory for messages at one end, in modes in which the number of messages can be chosen.
+/// Octets that the messages in flight may have in the modes `bw` and `rate`, if the default window is used. With
+/// `--verify`, the slots of one end have at most as many octets. The minimum of messages or slots may exceed this size.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
 /// Connects to the server and measures. If `bar` is set and stderr is a terminal, shows the progress.

@@ -326,7 +326,7 @@ impl End {
         Ok(self.lane(lane)?.qp.post_send(&wr)?)
     }
 
-    /// Posts a receive for a message or doorbell, into the slot for its number.
+    /// Posts a receive for message `number` into its slot ([`IN`] in a ping-pong), or for a doorbell, without memory.
     fn post_receive(&self, qp: &Qp, lane: u32, number: u64) -> Result<(), PerfError> {
         let slot = if self.session.pingpong() { IN } else { number };
         let sge = if self.session.op == Op::Send { self.slot(lane, slot) } else { None };
@@ -445,7 +445,7 @@ impl End {
         Ok(())
     }
 
-    /// Waits until the server has received everything. For a client that is done.
+    /// Waits until the server confirms that it has received everything. Called by the client after [`Control::Done`].
     pub(super) fn await_confirmation(&mut self) -> Result<(), PerfError> {
         match self.await_control("the server's confirmation")? {
             Control::Confirmed => Ok(()),

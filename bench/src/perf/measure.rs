@@ -92,7 +92,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
 /// The length of a measurement, and its progress.
 ///
 /// The first messages are a warm-up: a tenth of the messages or of the time, at most a thousand messages. There is no
-/// warm-up if the measurement is so short that most of its messages are in flight at once.
+/// warm-up if more than an eighth of the messages to measure can be in flight at once.
 pub(super) struct Extent {
     amount: Amount,
     started: Option<Instant>,
@@ -104,7 +104,7 @@ pub(super) struct Extent {
     shown: Instant,
 }
 
-/// Messages between two readings of the clock; a power of two.
+/// Messages, or calls of [`Extent::has_time`], between two readings of the clock; a power of two.
 const CLOCK_EVERY: u64 = 16;
 const MAX_WARMUP: u64 = 1000;
 
@@ -146,8 +146,8 @@ impl Extent {
         }
     }
 
-    /// Returns the number of messages among the first `done` that came after the warm-up, but are not counted. A
-    /// measurement by number must go on for as many further messages. Returns 0 for a measurement by time.
+    /// Returns by how many messages a caller that begins to count after `done` messages exceeds the warm-up. If the
+    /// number of messages is given, the caller must add as many messages. Returns 0 if the time is given.
     pub(super) fn excess(&self, done: u64) -> u64 {
         match self.amount {
             Amount::Iters(_) => done.saturating_sub(self.warmup.unwrap_or(done)),
@@ -170,7 +170,8 @@ impl Extent {
         !self.expired && self.total().is_none_or(|total| done < total)
     }
 
-    /// Returns whether time is left after `done` messages. For callers whose messages complete many at a time.
+    /// Returns whether time is left after `done` messages. Unlike [`Self::goes_on`], reads the clock at every
+    /// [`CLOCK_EVERY`]th call, because `done` may skip multiples of that number when many messages complete at once.
     #[inline]
     pub(super) fn has_time(&mut self, done: u64) -> bool {
         self.calls += 1;

@@ -6,8 +6,8 @@
 //! # What is measured
 //! * `lat`: Writes and Sends play ping-pong, one message each way; the receiver notices a Write by polling the last
 //!   byte of its buffer. Reads and Atomics are timed from post to completion.
-//! * `bw`: the client keeps a window of requests outstanding; the clock stops when the other end confirms the last
-//!   request.
+//! * `bw`: the client keeps a window of requests outstanding. The clock stops when the other end confirms the last
+//!   Write or Send, or when the last Read or Atomic completes.
 //! * `rate`: as `bw`, with one request per call and a completion for every 64th request.
 
 mod client;

@@ -3,7 +3,7 @@
 //! The last byte of a message is the low byte of its number, so that consecutive messages always differ in the byte
 //! that a receiver spins on.
 
-/// Identifies a message among all messages of a measurement, for its contents.
+/// The numbers that determine the contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Index of the queue pair, and the direction if both ends send.

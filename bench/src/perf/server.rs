@@ -121,7 +121,7 @@ impl Door {
         }
     }
 
-    /// Waits for the connection of the client's next thread, whose measurement must agree with `session`.
+    /// Waits until the client's thread with the number of `session` connects. Refuses any other session.
     fn await_next(&self, crew: &Crew, session: &Session) -> Result<ConnRequest, PerfError> {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {

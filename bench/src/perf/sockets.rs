@@ -20,7 +20,7 @@ use super::{
 const AT_ONCE: usize = 64;
 /// Backlog of the server's listener.
 const BACKLOG: u32 = 1024;
-/// Time limit of an answer.
+/// Length of one sleep. After it, the process sleeps again.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Times of operations whose target sleeps.

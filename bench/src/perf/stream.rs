@@ -1,10 +1,14 @@
 //! Bandwidth and message rate: a window of requests is outstanding on every lane.
 //!
-//! Notes keep the ends in step where necessary. For Sends, the server grants as many messages as it has receives
-//! posted, because a Send without a receive ends the connection. For Writes with `--verify`, the client marks how many
-//! Writes precede the mark, and the server grants the reuse of slots that it has checked. For Reads with `--verify`,
-//! the client marks how many Reads it has checked, and the server grants the slots that it has refilled. For Writes
-//! without `--verify`, a last mark tells the server that all Writes have arrived.
+//! Notes keep the ends in step where necessary: marks from the client, and grants from the server.
+//!
+//! * Sends: the server grants as many messages as it has receives posted, because a Send without a receive ends the
+//!   connection.
+//! * Writes with `--verify`: a mark contains the number of Writes posted before it. The server checks them, and grants
+//!   the reuse of their slots.
+//! * Reads with `--verify`: a mark contains the number of Reads that the client has checked. The server refills their
+//!   slots, and grants further Reads.
+//! * Writes without `--verify`: a last mark on each lane tells the server that all Writes of the lane have arrived.
 
 use std::collections::VecDeque;
 
@@ -51,8 +55,8 @@ impl Flow {
     }
 }
 
-/// Returns the number of messages from one signalled message to the next: 1 if the client must check each message, 64
-/// in the mode `rate`, and a part of the window in other cases.
+/// Returns the number of messages from one signalled message to the next: 1 if the client must check each message. In
+/// other cases a fraction of the window: a half, at most 64, in the mode `rate`; and a quarter, at most 16, in `bw`.
 fn signal_interval(session: &Session) -> u64 {
     let window = u64::from(session.window);
     match session.mode {

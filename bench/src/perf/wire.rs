@@ -41,8 +41,8 @@ pub(super) struct Session {
     pub window: u32,
     /// Number of slots per lane at each end. A slot is the memory of one message.
     pub slots: u32,
-    /// Number of receives that the server keeps posted per lane, or number of messages that the server can check late
-    /// (see [`Note`]).
+    /// Number of receives that the server keeps posted per lane, if Sends are streamed. In other cases it only enlarges
+    /// [`Self::completions`].
     pub credit: u32,
     pub wait: Wait,
     pub verify: bool,
@@ -57,8 +57,8 @@ pub(super) struct Session {
     pub thread: u32,
 }
 
-/// Returns the value of a field that clients of older versions do not send. Without it, such a client would not get the
-/// answer that the versions differ.
+/// Returns the value of a field that clients of older versions do not send. With it, the server can decode the session
+/// of such a client, and answers that the versions differ.
 fn one() -> u32 {
     1
 }
@@ -186,7 +186,8 @@ pub(super) enum Control {
     Start,
     /// Server: all lanes are connected here too, and receives are posted.
     Ready,
-    /// Client: the measurement is over. `messages` is the number of messages, over all lanes, that the server notices.
+    /// Client: the measurement is over. `messages` is the number of Writes or Sends on all measured lanes; 0 for Reads
+    /// and Atomics, which the server does not see.
     Done { messages: u64 },
     /// Server: all these messages arrived and, with `--verify`, had the right contents.
     Confirmed,
@@ -194,7 +195,7 @@ pub(super) enum Control {
     Failed(String),
 }
 
-/// Encodes a message; the types above always fit.
+/// Encodes a message as JSON. Encoding the types above cannot fail.
 pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }

@@ -128,7 +128,7 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
     let rates = rates?;
     drop(shared);
     let handed_over = ends.handed_over()? - handed_over;
-    // The ends are not dropped, because each is the other's peer. Both are closed together when the process ends.
+    // Dropping one end first would take the peer away from the other end. The end of the process closes both together.
     mem::forget(ends);
     Ok(Done {
         mmsg_s: rates.iter().map(|rate| rate.mmsg_s).collect(),

@@ -40,7 +40,7 @@ pub struct Lane {
     channel: CompChannel,
     /// The buffer in which requests arrive.
     inbox: Mr,
-    /// Numbers of polled completions that no wait has consumed yet: of Sends, Reads and Writes.
+    /// Number of polled completions of Sends that no wait has consumed yet; likewise `read` and `written`.
     sent: u32,
     read: u32,
     written: u32,
@@ -97,7 +97,7 @@ impl Lane {
         Ok(self.qp.post_send(&SendWr { wr_id: 0, op, sges: &sges, flags: SendFlags::SIGNALED })?)
     }
 
-    /// Waits for a request or go-ahead.
+    /// Waits for a request or go-ahead, at most for `patience`; `None`: without a time limit.
     pub fn receive(&mut self, patience: Option<Duration>) -> Result<Info, Interrupted> {
         self.until(patience, |lane| lane.received.take())
     }
@@ -108,7 +108,7 @@ impl Lane {
         patience: Option<Duration>,
         mut done: impl FnMut(&mut Self) -> Option<T>,
     ) -> Result<T, Interrupted> {
-        /// Polls before sleeping, because a peer on the same machine answers sooner than a thread wakes up.
+        /// Number of polls before this thread sleeps. A peer on the same machine answers sooner than a thread wakes up.
         const POLLS: u32 = 2000;
         let mut polls = 0;
         let mut armed = false;

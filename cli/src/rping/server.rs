@@ -33,7 +33,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     }
 }
 
-/// Checks `-a`, which for a server can only name one of the node's own addresses.
+/// Checks `-a`, which for a server can only name one of the node's own addresses, or the unspecified address.
 fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     let Some(host) = &args.address else { return Ok(()) };
     let own = &config.ip.addresses;

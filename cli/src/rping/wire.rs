@@ -36,8 +36,8 @@ impl Info {
     }
 }
 
-/// Makes the text of ping `number`: its name, then characters from `A` to `z`, and a final zero byte. The characters
-/// start one later with every ping.
+/// Makes the text of ping `number` in `buffer`: `rdma-ping-NUMBER: `, then the characters from `A` to `z`, over and
+/// over, and a final zero byte. The first of these characters moves on by one with every ping.
 pub fn ping(number: u64, size: usize, buffer: &mut Vec<u8>) {
     const SPAN: u64 = (b'z' - b'A' + 1) as u64;
     buffer.clear();
