@@ -128,7 +128,7 @@ impl TcpInfo {
         Some(info)
     }
 
-    /// Returns whether the peer has acknowledged our FIN and so all data.
+    /// Returns whether the connection is closed, or the peer has acknowledged our FIN and so all data.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
     }

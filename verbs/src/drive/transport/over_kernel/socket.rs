@@ -11,7 +11,8 @@ use urnic_tcp::Keepalive;
 use super::descriptors::Descriptor;
 use super::info::TcpInfo;
 
-/// Maximum octets that the kernel keeps unsent. Only these octets delay data that the program posts later.
+/// Maximum number of octets that the kernel keeps unsent. Data that the program posts later waits behind these
+/// octets.
 const NOT_SENT_MAX: u32 = 256 << 10;
 
 /// Minimum receive window, in octets, for a peer that has sent much data.
