@@ -21,8 +21,8 @@ impl Arming {
         self.0.load(Ordering::Relaxed) != NO
     }
 
-    /// Requests one event. Poll once more after this: that poll finds each completion, or the completion's engine
-    /// sees the request.
+    /// Requests one event. After this call, poll once more. Each completion is then either found by that poll, or
+    /// announced by its engine, which sees the request.
     pub(crate) fn arm(&self, solicited_only: bool) {
         let wanted = if solicited_only { SOLICITED } else { ANY };
         // The stronger request wins: arming for solicited completions does not cancel arming for any.
@@ -41,7 +41,8 @@ impl Arming {
         (wanted == ANY || (wanted == SOLICITED && solicited())) && self.disarm(wanted, solicited())
     }
 
-    /// Withdraws the request, unless another engine has done so.
+    /// Withdraws the request, unless another engine has done so. Returns whether this engine must announce its
+    /// completion.
     #[cold]
     fn disarm(&self, mut wanted: u8, solicited: bool) -> bool {
         // Other threads may have strengthened, withdrawn or renewed the request meanwhile.
