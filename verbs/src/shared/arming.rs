@@ -10,7 +10,8 @@ const SOLICITED: u8 = 1;
 /// An event is requested for the next completion.
 const ANY: u8 = 2;
 
-/// A program's request for one event. Any thread arms. Every engine that completes to the queue checks it.
+/// A program's request for one event. Any thread may arm. Every engine that completes to the queue checks the
+/// request.
 #[derive(Default)]
 pub(crate) struct Arming(AtomicU8);
 

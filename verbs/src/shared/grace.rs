@@ -1,8 +1,8 @@
 //! Grace periods: after a revocation, the time until every other engine has ended the pass that it was in.
 //!
-//! A pass takes its engine's lock by a read-modify-write of the lock word. A thread that begins a grace period also
-//! does a read-modify-write of that word, after its revocation, which leaves the value unchanged. One of the two
-//! comes first in the modification order of the word. If the pass comes first, the grace period finds the lock
+//! A pass takes its engine's lock by a read-modify-write of the lock word. A thread that begins a grace period does
+//! so after its revocation, by another read-modify-write of that word, which leaves the value unchanged. One of the
+//! two comes first in the modification order of the word. If the pass comes first, the grace period finds the lock
 //! taken and waits for the pass. If the grace period comes first, the pass sees the revocation.
 //!
 //! For this, all four accesses must be sequentially consistent: the revocation, both writes of the word, and the

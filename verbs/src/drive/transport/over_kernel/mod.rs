@@ -56,16 +56,17 @@ const SHARE: usize = 64 << 10;
 /// has more octets waits for its turn like all others.
 const HOT: usize = 2;
 const BULK: usize = 16 << 10;
-/// While there are hot connections, epoll is asked only once in this many passes, unless it reported something last
-/// time, or [`SHARE`] octets have been read and written since.
+/// While there are hot connections, epoll is asked only once in this many passes. It is also asked if it reported
+/// something last time, or if [`SHARE`] octets have been read or written since.
 const LOOK_EVERY: u32 = 16;
 /// Maximum number of connections and listeners that get their turn in one pass.
 const TURNS: usize = 32;
 /// Maximum number of connections that are accepted from a listener in one turn.
 const ACCEPTS: usize = 16;
-/// How long a listener rests when there is no descriptor for an incoming connection.
+/// How long a listener rests after it could not accept a connection, mostly because no descriptor was left.
 const REST: Duration = Duration::from_millis(100);
-/// Size, in octets, from which payload is lent: the kernel reads it from the program's memory instead of from a copy.
+/// Minimum size, in octets, of payload that is lent: the kernel reads lent payload from the program's memory instead
+/// of from a copy.
 const LENDS_FROM: usize = 16 << 10;
 
 /// Streams over the kernel's TCP sockets.
@@ -89,8 +90,7 @@ pub struct OverKernel {
     /// Connections with outstanding octets (`watched`), and when to check them next (`watch_at`).
     watched: Vec<ConnId>,
     watch_at: Time,
-    /// Listeners that rest because no descriptor was left for an incoming connection (`resting`), and when to try
-    /// again (`wake_at`).
+    /// Listeners that rest because they could not accept a connection (`resting`), and when to try again (`wake_at`).
     resting: Vec<BindId>,
     wake_at: Time,
     buffer: Arc<[u8]>,

@@ -202,8 +202,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period, because
-    /// the queue pair's engine is the one that runs this pass.
+    /// Invalidates the slot, whose word is `word`. A slot that only the queue pair of `by` can use needs no grace
+    /// period, because that queue pair's engine is the one that runs this pass.
     fn invalidate_slot(
         &self,
         managed: &mut Managed,
