@@ -10,7 +10,8 @@ const SOLICITED: u8 = 1;
 /// An event is requested for the next completion.
 const ANY: u8 = 2;
 
-/// A program's request for one event. Any thread arms. Every engine that completes to the queue checks it.
+/// A program's request for one event. Any thread may arm. Every engine that completes to the queue checks the
+/// request.
 #[derive(Default)]
 pub(crate) struct Arming(AtomicU8);
 
@@ -21,8 +22,8 @@ impl Arming {
         self.0.load(Ordering::Relaxed) != NO
     }
 
-    /// Requests one event. Poll once more after this: that poll finds each completion, or the completion's engine
-    /// sees the request.
+    /// Requests one event. After this call, poll once more. Each completion is then either found by that poll, or
+    /// announced by its engine, which sees the request.
     pub(crate) fn arm(&self, solicited_only: bool) {
         let wanted = if solicited_only { SOLICITED } else { ANY };
         // The stronger request wins: arming for solicited completions does not cancel arming for any.
@@ -41,7 +42,8 @@ impl Arming {
         (wanted == ANY || (wanted == SOLICITED && solicited())) && self.disarm(wanted, solicited())
     }
 
-    /// Withdraws the request, unless another engine has done so.
+    /// Withdraws the request, unless another engine has done so. Returns whether this engine must announce its
+    /// completion.
     #[cold]
     fn disarm(&self, mut wanted: u8, solicited: bool) -> bool {
         // Other threads may have strengthened, withdrawn or renewed the request meanwhile.

@@ -72,7 +72,8 @@ mod tests {
         let queue = BySource::new();
         let all = (0..64).flat_map(|source| (0..30).map(move |_| source));
         all.for_each(|source| queue.push(Source::V4(source), source));
-        // After 86 turns, each source has had its first turn, because only one of four turns is a second one.
+        // Now each of the 64 sources has had its first turn: while some have had none, at most one turn in four is
+        // the second turn of another source.
         (0..86).for_each(|_| _ = queue.pop());
         for _ in 0..100 {
             queue.push(Source::V4(1000), 1000);

@@ -50,8 +50,8 @@ impl ChannelShared {
     /// Takes the announcement that one count of the descriptor stands for; `None` if its queue no longer exists.
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
-        // This is a swap, so that the next poll sees every completion whose announcement was left out because this
-        // was `true`.
+        // While this was `true`, completions were not announced again. This is a swap, not a store, so that it also
+        // acquires: the program's next poll sees these completions.
         shared.announced.swap(false, Ordering::AcqRel);
         Some(shared)
     }

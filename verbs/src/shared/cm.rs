@@ -173,8 +173,9 @@ pub enum CmEvent {
         qpn: u32,
         /// Address of the peer.
         peer: SocketAddr,
-        /// Private data of the peer, at the side that asked for the connection, and at both sides of a converted
-        /// socket ([`EventChannel::convert`](crate::EventChannel::convert)). Otherwise empty.
+        /// Private data of the peer. Empty at the side that accepted a request, which has the data from the request
+        /// ([`ConnRequest::private_data`]); both sides of a converted socket have it here
+        /// ([`EventChannel::convert`](crate::EventChannel::convert)).
         private_data: Vec<u8>,
         /// Number of the peer's Reads that may be outstanding here.
         ird: u16,
@@ -230,9 +231,11 @@ pub struct Terms {
     pub peer_to_peer: bool,
     /// Kind of that indication, at the side that connected; otherwise `None`.
     pub rtr: Option<Rtr>,
-    /// Number of Reads that may be outstanding at the peer, as the peer tells; `None` if it does not.
+    /// The IRD that the peer has told: how many of this side's Reads may be outstanding at the peer. `None` if the
+    /// peer has told none.
     pub peer_ird: Option<u16>,
-    /// Number of Reads that the peer may have outstanding here, as the peer tells; `None` if it does not.
+    /// The ORD that the peer has told: how many Reads the peer may have outstanding here. `None` if the peer has told
+    /// none.
     pub peer_ord: Option<u16>,
 }
 
@@ -312,8 +315,8 @@ pub struct ConnRequest {
 }
 
 impl ConnRequest {
-    /// Called by the engine: makes a request from the parameters that the peer's frame `says`, with the request's
-    /// place in the backlog.
+    /// Called by the engine: makes a request with the parameters `says` of the peer's frame, and with its place in
+    /// the backlog.
     pub(crate) fn new(
         id: RequestId,
         peer: SocketAddr,

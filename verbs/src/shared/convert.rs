@@ -57,7 +57,7 @@ impl ConvertError {
 pub(crate) struct Handover<'a> {
     /// The socket; the engine takes it out when the conversion has begun.
     pub(crate) socket: &'a mut Option<OwnedFd>,
-    /// Octets of the stream, beyond the program's own protocol, that the program has read.
+    /// Octets that the program has read from the socket, and that come after the end of the program's own protocol.
     pub(crate) already_read: &'a [u8],
     /// Whether this end or the peer sends the MPA Request.
     pub(crate) role: Role,

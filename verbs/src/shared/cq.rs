@@ -63,12 +63,12 @@ pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
     /// Number of polls that may take completions without driving the engine first, because the last poll left some.
     ahead: AtomicU8,
-    /// The engine, beside the home engine, that pollers have driven last.
+    /// The engine that pollers have driven last, the home engine aside.
     driven: AtomicU8,
-    /// Number of polls that skip the other engines, because another thread drives the engine that a poll last wanted to
-    /// drive.
+    /// Number of further polls that do not drive engines other than the home engine. Set when a poll found that
+    /// another thread drives the engine whose turn it was.
     passing: AtomicU8,
-    /// Engines beside the home engine that the next poll drives in any case, one bit each, because they have
+    /// Engines other than the home engine that the next poll drives in any case, one bit each, because they have
     /// flushes for this queue.
     asked: AtomicU64,
     /// Counts polls while the device has several engines; wraps.
@@ -251,11 +251,12 @@ impl CqShared {
     /// The caller has that engine's lock, so that no completions are added meanwhile.
     pub(crate) fn holds_of(&self, engine: EngineNumber, qpn: u32) -> bool {
         let Some(lane) = self.lane_of(engine) else { return false };
-        // The lock of a queue that is polled constantly is mostly taken, but the queue is mostly empty.
+        // Looks at the lane before it tries the pollers' lock: a queue that is polled constantly is mostly locked,
+        // but also mostly empty.
         !lane.is_empty() && self.polls.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
     }
 
-    /// Returns the engine, beside the home engine, that a poller must drive next; the engines take turns. `None` if
+    /// Returns the engine other than the home engine that a poller must drive next; the engines take turns. `None` if
     /// there is none.
     pub(crate) fn next_to_drive(&self) -> Option<EngineNumber> {
         let others = self.others.load(Ordering::Acquire);
@@ -283,7 +284,7 @@ impl CqShared {
         EngineNumber::of_set(engines)
     }
 
-    /// Returns whether this poll skips the engines beside the home engine. Two polls at once may count as one.
+    /// Returns whether this poll skips the engines other than the home engine. Two polls at once may count as one.
     pub(crate) fn passes_by(&self) -> bool {
         let left = self.polls.passing.load(Ordering::Relaxed);
         if left > 0 {
@@ -292,7 +293,7 @@ impl CqShared {
         left > 0
     }
 
-    /// Makes the next `polls` polls skip the engines beside the home engine.
+    /// Makes the next `polls` polls skip the engines other than the home engine.
     pub(crate) fn pass_by(&self, polls: u8) {
         self.polls.passing.store(polls, Ordering::Relaxed);
     }

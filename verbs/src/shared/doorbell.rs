@@ -138,7 +138,8 @@ impl Doorbells {
         self.receives.load(Ordering::Relaxed) && self.receives.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns whether no doorbell has rung.
+    /// Returns whether the engine has nothing to take: no queue pair is entered, and no receives were posted to a
+    /// shared queue at which Sends wait.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.is_taken_out() && !self.receives.load(Ordering::Acquire)

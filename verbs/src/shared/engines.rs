@@ -11,7 +11,7 @@ use super::memory::MrTable;
 
 use super::grace::{Fellow, Fellows};
 
-// Sets of engines are words, and an owner has one bit that is not an engine's.
+// A set of engines has one bit for each engine, in 64 bits. In [`Owner`], the highest bit is no part of the number.
 const _: () = assert!(MAX_ENGINES <= u64::BITS as usize);
 
 /// An engine's number within its device, from 0.

@@ -168,7 +168,7 @@ struct Unread {
 }
 
 impl Unread {
-    /// Returns true if the event is an additional one, and false if it replaces an older one.
+    /// Adds an event. Returns true if it is an additional one, and false if it replaces an older one.
     fn insert(&mut self, event: AsyncEvent) -> bool {
         let number = self.next;
         self.next += 1;

@@ -1,15 +1,15 @@
 //! Grace periods: after a revocation, the time until every other engine has ended the pass that it was in.
 //!
-//! A pass takes its engine's lock by a read-modify-write of the lock word. A thread that begins a grace period also
-//! does a read-modify-write of that word, after its revocation, which leaves the value unchanged. One of the two
-//! comes first in the modification order of the word. If the pass comes first, the grace period finds the lock
+//! A pass takes its engine's lock by a read-modify-write of the lock word. A thread that begins a grace period does
+//! so after its revocation, by another read-modify-write of that word, which leaves the value unchanged. One of the
+//! two comes first in the modification order of the word. If the pass comes first, the grace period finds the lock
 //! taken and waits for the pass. If the grace period comes first, the pass sees the revocation.
 //!
 //! For this, all four accesses must be sequentially consistent: the revocation, both writes of the word, and the
-//! passes' reads of what may be revoked. Acquire and release would not suffice. A pass may take over the lock from a
-//! pass that was under way at the revocation. The later pass then reads the value that the earlier one stored on
-//! release, so it would not be ordered after the writes of the revoking thread. On x86-64 this costs passes nothing,
-//! because a locked instruction is a fence and all loads are alike. Only revocations, which are rare, pay.
+//! passes' reads of what may be revoked. Acquire and release would not suffice, because a pass may take the lock
+//! after another pass that was under way at the revocation. The later pass then reads the value that the earlier one
+//! stored on release, which does not order it after the writes of the revoking thread. On x86-64 this costs passes
+//! nothing, because a locked instruction is a fence and all loads are alike. Only revocations, which are rare, pay.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -32,7 +32,7 @@ impl PassLock {
     /// Value in place of a thread if the engine is closed. No thread's control block has this address.
     pub(crate) const CLOSED: usize = 1;
 
-    /// Takes the lock for `thread`, unless it is taken. Returns whether it took it.
+    /// Takes the lock for `thread` if it is free. Returns false if it is taken.
     #[inline]
     pub(crate) fn try_take(&self, thread: usize) -> bool {
         if self.owner.load(Ordering::Relaxed) != 0 {
@@ -89,8 +89,8 @@ impl PassLock {
     }
 }
 
-/// Tells the model checker what sequentially consistent accesses mean to the compiler. The checker treats those as
-/// accesses with acquire and release ordering.
+/// Supplements sequentially consistent accesses for the model checker, which treats them only as accesses with
+/// acquire and release ordering.
 #[inline(always)]
 fn full_fence() {
     #[cfg(feature = "loom")]

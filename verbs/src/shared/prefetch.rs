@@ -1,6 +1,7 @@
 //! Asks the processor for memory before it is needed.
 
-/// Prefetches the cache lines of the `bytes` from `start` on. The address may be any, because a prefetch reads nothing.
+/// Prefetches the cache lines of the `bytes` octets that begin at `start`. Any address is allowed, because a prefetch
+/// reads nothing.
 #[inline]
 pub(crate) fn prefetch<T>(start: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -15,7 +15,7 @@ const QUIET: u8 = 2;
 /// Calls that tell the program something, held back, in order.
 static HELD: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
-/// Returns whether the devices of this process image belong to the parent process.
+/// Returns whether this process is a forked child, so that its devices belong to the parent process.
 #[inline]
 pub(crate) fn forked() -> bool {
     STATE.load(Ordering::Relaxed) & FORKED != 0
@@ -50,7 +50,8 @@ pub(crate) fn hush() {
     STATE.fetch_or(QUIET, Ordering::SeqCst);
 }
 
-/// Calls `tell`, which tells the program something: now, or once the engines have closed their connections.
+/// Calls `tell`, which tells the program something: at once, or, if the process is ending, only when [`speak`] is
+/// called.
 #[inline]
 pub(crate) fn deliver(tell: impl FnOnce() + Send + 'static) {
     if is_quiet() { hold(Box::new(tell)) } else { tell() }

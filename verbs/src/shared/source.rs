@@ -1,8 +1,9 @@
-//! Sources: the units among which peers share a resource, so that no peer can take all of it.
+//! Sources: groups of addresses that count as one peer when peers share a resource, so that no peer can take all of
+//! it.
 
 use std::net::IpAddr;
 
-/// An IPv4 address, or an IPv6 prefix of 64 bits, because one host may have all addresses of such a prefix.
+/// A source: an IPv4 address, or an IPv6 prefix of 64 bits, because one host may have all addresses of such a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     V4(u32),

@@ -15,7 +15,8 @@ use super::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::sync::thread;
 use super::wr::{RecvWr, Sge};
 
-/// How often a poster yields before it looks at the clock, if an engine is about to give back the slot that it needs.
+/// How often a poster yields before it looks at the clock. A poster yields if an engine is about to free the slot
+/// that the poster needs.
 const YIELDS: u32 = 10_000;
 /// How long the poster then waits. The thread that drives the engine may have lost its core just then, and will get it
 /// back.
@@ -131,9 +132,9 @@ impl SrqShared {
         self.check_limit();
     }
 
-    /// Raises the pending event if the limit is reached. With several engines, the last one to take a receive finds
-    /// that the limit is reached, if no other engine has found it. Only one of the engines that find it raises the
-    /// event.
+    /// Raises the pending event if the limit is reached. With several engines, each calls this after it has taken a
+    /// receive, so at the latest the engine that takes last finds that the limit is reached. If several engines find
+    /// this, only one of them raises the event.
     fn check_limit(&self) {
         let limit = self.limit.load(Ordering::Relaxed);
         let last = WrNumber(self.next().0.wrapping_add(limit).wrapping_sub(1));
@@ -163,8 +164,9 @@ impl SrqShared {
         poster.write(wr).or_else(|error| self.write_late(poster, wr, error))
     }
 
-    /// Writes a receive that was refused, once the slot that it needs is free: an engine has claimed the slot's
-    /// receive and is copying it. A program that has seen younger receives complete may rely on this.
+    /// Writes a receive that was refused, once the slot that it needs is free. Waits only if an engine has claimed
+    /// the slot's old receive and is copying it: a program that has seen younger receives complete may expect room
+    /// for a new one.
     #[cold]
     fn write_late(
         &self,
@@ -193,7 +195,8 @@ impl SrqShared {
     }
 
     /// Called by the engine: returns whether Sends that wait here must leave the receives to other engines. This is
-    /// so if Sends wait at an engine that has had no receive for them since this engine had one.
+    /// so if, in this round, this engine has had a receive for such a Send, and another engine at which Sends wait
+    /// has had none.
     pub(crate) fn is_others_turn(&self, engine: EngineNumber) -> bool {
         let served = self.served.load(Ordering::Relaxed);
         self.several

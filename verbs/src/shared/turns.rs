@@ -1,4 +1,5 @@
-//! The order of turns: of connections that send, and of peers about which there are events.
+//! The order in which members have their turns. Members are connections that send, or sources of events (see
+//! [`BySource`](super::by_source::BySource)).
 //!
 //! A member that was done after its last turn (a brief member) comes before members that had more to do than one turn
 //! allows (greedy members). A short message thus passes thousands of connections that are never done (as new flows do
@@ -34,7 +35,7 @@ impl<T> Turns<T> {
         self.brief.len() + self.greedy.len()
     }
 
-    /// Adds `who`. `greedy`: the member was not done after its last turn.
+    /// Adds the member `who`. `greedy`: the member was not done after its last turn.
     #[inline]
     pub(crate) fn push(&mut self, who: T, greedy: bool) {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);

@@ -35,7 +35,7 @@ impl Entries {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Frees the places of the completions up to, but without, `end`, which have been read.
+    /// Frees the places of the completions before `end`. The caller has read these completions.
     #[inline]
     pub(crate) fn take_until(&self, end: u32) {
         let mut next = self.taken();
@@ -60,9 +60,9 @@ pub(crate) struct Lane {
     head: Line<AtomicU32>,
 }
 
-// SAFETY: only `replace` replaces the entries. Its caller has the engine lock and, as the poller shows, the
-// pollers' lock. All others have one of the two locks, and use the entries through shared references. Everything
-// else is Sync.
+// SAFETY: only `replace` replaces the entries. Its caller has the engine lock and also the pollers' lock, as the
+// argument `poller` proves. All other users have one of the two locks, and use the entries through shared references.
+// Everything else is Sync.
 unsafe impl Sync for Lane {}
 
 impl Lane {

@@ -1,5 +1,5 @@
-//! The regions of a protection domain, for inline data. The posting thread copies inline data, and cannot use the
-//! engine's table.
+//! The regions of a protection domain, for inline data. The posting thread copies inline data. It is in no pass, so
+//! it cannot use the table of STags: nothing there would keep the memory registered until the copy is done.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -19,8 +19,8 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// Regions by key. The lock is taken only to post inline data from registered memory, and keeps that memory
-/// registered meanwhile.
+/// Regions by key. Readers of the lock are only posters of inline data from registered memory. A poster keeps the
+/// lock while it copies, so that the region cannot be removed meanwhile.
 #[derive(Default)]
 pub(crate) struct Regions {
     by_key: RwLock<HashMap<u32, Region>>,
@@ -36,7 +36,7 @@ impl Regions {
         self.by_key.write().unwrap_or_else(PoisonError::into_inner).remove(&stag);
     }
 
-    /// Copies the bytes that `sges` name into `room`, whose length is the sum of their lengths.
+    /// Copies the bytes that `sges` name into `room`, whose length is the sum of the lengths of `sges`.
     pub(crate) fn gather(&self, sges: &[Sge], mut room: &mut [u8]) -> Result<(), PostError> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         for sge in sges.iter().filter(|sge| sge.len > 0) {

@@ -81,8 +81,8 @@ pub(crate) enum MrFault {
 struct Home {
     pd: Scope,
     kind: Kind,
-    /// For a region: the windows that are bound to it. For a bound window: the other windows of its region, and
-    /// that region.
+    /// For a region: leads to the windows that are bound to it. For a bound window: leads to that region and its
+    /// other windows. All of these are in one ring.
     bound: Links,
     /// Other slots that are limited to the same queue pair; in use if `limited_to` is `Some`.
     limited: Links,
@@ -114,8 +114,8 @@ struct Managed {
     /// One for each slot that has been used.
     homes: Vec<Home>,
     free: VecDeque<u32>,
-    /// By queue pair: the first of the STags that are limited to it. These are bound windows of type 2, and regions
-    /// limited by the application.
+    /// By queue pair: the first of the STags that are limited to it. Such STags are bound windows of type 2, and
+    /// regions that the application has limited.
     limited: HashMap<Scope, u32>,
     random: fastrand::Rng,
 }

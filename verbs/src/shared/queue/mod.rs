@@ -22,8 +22,8 @@ impl Entry for Wc {
 /// The completions that one engine adds to one completion queue.
 pub(crate) type CompletionRing = Ring<Wc>;
 
-/// Returns `max_sge` elements for each slot of a ring. None if no list has more than one element, because the slot
-/// itself has room for one.
+/// Returns `max_sge` elements for each slot of a ring. Returns an empty slice if no list has more than one element,
+/// because the slot itself has room for one.
 fn elements(capacity: u32, max_sge: u8) -> Box<[UnsafeCell<Sge>]> {
     let each = if max_sge > 1 { usize::from(max_sge) } else { 0 };
     (0..capacity as usize * each).map(|_| UnsafeCell::new(Sge::default())).collect()

@@ -22,7 +22,7 @@ pub(crate) struct Ring<T: Entry> {
 
 /// The content of a ring's slots.
 pub(crate) trait Entry: Copy {
-    /// A type whose alignment the slots have at least.
+    /// A type that determines the slots' minimum alignment.
     type Align: Send;
 }
 

@@ -25,7 +25,8 @@ pub(crate) struct SendEntry {
 }
 
 impl Entry for SendEntry {
-    /// A queue pair among many has its requests one by one, so each takes one line of the cache.
+    /// Each request takes a cache line of its own. Packing requests would save little: with many queue pairs, the
+    /// engine seldom reads several requests of one queue pair in a row.
     type Align = CacheLine;
 }
 
@@ -365,7 +366,7 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Completes the next slot, whose list or inline bytes have been written.
+    /// Fills in the rest of the next slot, whose list or inline bytes have been written.
     #[inline]
     fn fill(&mut self, entry: SendEntry, op: &SendOp) {
         let index = self.next();

@@ -16,8 +16,9 @@ use crate::shared::convert::NotConvertible;
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Makes a connection from a connected socket, with a second descriptor of that socket. The socket is changed
-    /// only if nothing can fail any longer, and the program's own descriptor remains as it is.
+    /// Makes a connection from a connected socket, with a second descriptor of that socket. The last step changes the
+    /// socket's options; until then, a failure leaves the socket unchanged. The program's own descriptor stays open
+    /// and unchanged.
     pub(super) fn take_over(
         &mut self,
         now: Time,

@@ -10,10 +10,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// Lowest number of our descriptors, where possible. Lower numbers are left to the program, because `select` works
 /// only with these, and a program may expect to get the lowest free numbers.
 const LOWEST: libc::c_int = 1024;
-/// Descriptors below this number can be noted. Descriptors with higher numbers stay open in forked children.
+/// Only descriptors below this number can be noted in [`OPEN`]. Descriptors with higher numbers stay open in forked
+/// children.
 const NOTED: usize = 1 << 20;
 
-/// The open descriptors, one bit for each.
+/// The noted descriptors, which are open: one bit for each.
 static OPEN: [AtomicU64; NOTED / 64] = [const { AtomicU64::new(0) }; NOTED / 64];
 
 /// The limit with which the program was started; 0 until [`raise_limit`] has raised the limit.

@@ -13,14 +13,14 @@ pub(super) struct Door {
     pub(super) socket: Socket,
     /// The address that the program asked for.
     pub(super) address: SocketAddr,
-    /// The address to which the socket is bound: if the device may use only one address, that address instead of an
-    /// unspecified or loopback address.
+    /// The address to which the socket is bound. It differs from `address` if the device may use only one address,
+    /// and the program asked for an unspecified or loopback address: the device's address then replaces it.
     pub(super) real: SocketAddr,
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Only control verbs use them (to reserve, to end a reservation, and to connect);
-/// passes do not.
+/// The reservations of a device. Only control verbs use them (to reserve, to end a reservation, and to connect). The
+/// engines' passes do not use them.
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,

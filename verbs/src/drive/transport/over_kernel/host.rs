@@ -40,7 +40,7 @@ pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
     nix::net::if_::if_nametoindex(name(ip)?.as_str()).ok()
 }
 
-/// Returns the MTU, in octets, of the interface that has an address; 0 if no interface has it.
+/// Returns the MTU, in octets, of the interface that has an address; 0 if no interface has it or the MTU is unknown.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
     let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();

@@ -128,13 +128,13 @@ impl TcpInfo {
         Some(info)
     }
 
-    /// Returns whether the peer has acknowledged our FIN and so all data.
+    /// Returns whether the connection is closed, or the peer has acknowledged our FIN and so all data.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, state::FIN_WAIT2 | state::TIME_WAIT | state::CLOSE)
     }
 
-    /// Returns why a connection in this state cannot be taken over; `None` if it can be taken over. This is possible
-    /// even if the peer has already ended its half, because the start-up reports that end.
+    /// Returns why a connection in this state cannot be taken over; `None` if it can be taken over. A connection
+    /// whose peer has already ended its half can be taken over, because the MPA start-up then reports that end.
     pub(super) fn unfit(&self) -> Option<NotConvertible> {
         match self.state {
             state::ESTABLISHED | state::SYN_RECV | state::CLOSE_WAIT => None,

@@ -1,9 +1,9 @@
 //! The transport that uses TCP sockets of the kernel. No call to a socket waits.
 //!
-//! A turn of a queue pair hands its queued data to the kernel in one call. Arrived data is read into one large
-//! buffer, and placed from there. The connections on which data has arrived last are hot: each pass tries to read
-//! from them at once, so that a poller gets their data with little delay. For all other connections, epoll reports
-//! whether there is data to read.
+//! When a queue pair has its turn, the transport hands all its queued data to the kernel, usually in one call.
+//! Arrived data is read into one large buffer, and placed from there. The connections on which data has arrived last
+//! are hot: each pass of the engine tries to read from them at once, so that a poller gets their data with little
+//! delay. For all other connections, epoll reports whether there is data to read.
 
 mod adopt;
 mod descriptors;
@@ -56,16 +56,17 @@ const SHARE: usize = 64 << 10;
 /// has more octets waits for its turn like all others.
 const HOT: usize = 2;
 const BULK: usize = 16 << 10;
-/// While there are hot connections, epoll is asked only once in this many passes, unless it reported something last
-/// time, or [`SHARE`] octets have been read and written since.
+/// While there are hot connections, epoll is asked only once in this many passes. It is also asked if it reported
+/// something last time, or if [`SHARE`] octets have been read or written since.
 const LOOK_EVERY: u32 = 16;
 /// Maximum number of connections and listeners that get their turn in one pass.
 const TURNS: usize = 32;
 /// Maximum number of connections that are accepted from a listener in one turn.
 const ACCEPTS: usize = 16;
-/// How long a listener rests when there is no descriptor for an incoming connection.
+/// How long a listener rests after it could not accept a connection, mostly because no descriptor was left.
 const REST: Duration = Duration::from_millis(100);
-/// Size, in octets, from which payload is lent: the kernel reads it from the program's memory instead of from a copy.
+/// Minimum size, in octets, of payload that is lent: the kernel reads lent payload from the program's memory instead
+/// of from a copy.
 const LENDS_FROM: usize = 16 << 10;
 
 /// Streams over the kernel's TCP sockets.
@@ -82,15 +83,14 @@ pub struct OverKernel {
     /// written by then (`looked_at`).
     heard: bool,
     looked_at: u64,
-    /// Connections whose end the engine must be told in the next pass, with their tags.
+    /// Connections that have ended, with their tags. The next pass reports these ends to the engine.
     news: VecDeque<(ConnId, u64, CloseReason)>,
     /// Connections with octets that the kernel has taken, but that were not reported to the engine yet.
     taken: Vec<ConnId>,
     /// Connections with outstanding octets (`watched`), and when to check them next (`watch_at`).
     watched: Vec<ConnId>,
     watch_at: Time,
-    /// Listeners that rest because no descriptor was left for an incoming connection (`resting`), and when to try
-    /// again (`wake_at`).
+    /// Listeners that rest because they could not accept a connection (`resting`), and when to try again (`wake_at`).
     resting: Vec<BindId>,
     wake_at: Time,
     buffer: Arc<[u8]>,
@@ -104,8 +104,8 @@ pub struct OverKernel {
     /// The host's addresses when they were last read. They are kept because later no descriptor may be left to read
     /// them with.
     known: RefCell<Vec<Address>>,
-    /// The only address that this device may use, for which an unspecified address stands; `None`: all addresses of
-    /// the host.
+    /// The only address that this device may use. It replaces an unspecified address. `None`: the device may use all
+    /// addresses of the host.
     home: Option<IpAddr>,
     counters: Counters,
 }
@@ -114,7 +114,7 @@ pub struct OverKernel {
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// Whether the place is in the ready list.
+    /// Whether the place is in the ready list, or rests.
     listed: bool,
     /// Whether a warning that connections cannot be accepted here was logged.
     complained: bool,
@@ -332,7 +332,8 @@ impl OverKernel {
         }
     }
 
-    /// Reports to the engine what happened in calls that have no access to the engine.
+    /// Reports to the engine what happened in calls that could not report it themselves, because they had no
+    /// `events`.
     fn tell(&mut self, events: &mut impl Events<Received>) {
         while let Some(conn) = self.taken.pop() {
             if let Some(stream) = self.stream_mut(conn) {
@@ -387,7 +388,7 @@ impl Transport for OverKernel {
             return Err(BindError::InUse(address.port()));
         }
         let socket = Socket::bind(wanted, v6only).or_else(|error| match error.raw_os_error() {
-            // On a host without IPv6, all addresses are all IPv4 addresses.
+            // On a host without IPv6, "all addresses" means all IPv4 addresses.
             Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) if scope == Scope::All && self.home.is_none() => {
                 Socket::bind((Ipv4Addr::UNSPECIFIED, wanted.port()).into(), false)
             }
@@ -696,8 +697,8 @@ impl Transport for OverKernel {
         self.stream(conn)?.socket.local()
     }
 
-    /// A loopback address remains, because the kernel serves it. But if this device may use only one address, and
-    /// this is no loopback address, then that address replaces it.
+    /// Keeps a loopback address, because the kernel serves it, unless this device may use only one address and that
+    /// is not a loopback address. In that case, the device's address replaces the loopback address.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         match self.home {
             Some(home) if to.ip().to_canonical().is_loopback() && !home.is_loopback() => {

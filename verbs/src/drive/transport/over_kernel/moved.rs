@@ -19,7 +19,8 @@ impl OverKernel {
         Some(Box::new(stream))
     }
 
-    /// Takes in a connection that another engine has removed. The kernel also reports events that came before this.
+    /// Takes in a connection that another engine has removed. The kernel also reports to this engine what happened
+    /// before the move.
     pub(super) fn welcome_in(&mut self, moved: Box<dyn Any + Send>, tag: u64) -> Result<ConnId> {
         let Ok(mut stream) = moved.downcast::<Stream>() else { return Err(Error::RequestGone) };
         // The connection is in none of this engine's lists yet.

@@ -83,7 +83,7 @@ impl Poll {
         n > 0
     }
 
-    /// Returns the event that ends a nap when a socket's state changes.
+    /// Returns the descriptor that wakes the engine's sleeping thread when a socket's state changes.
     pub(super) fn wakeup(&self) -> Arc<dyn Wakeup> {
         self.0.clone()
     }

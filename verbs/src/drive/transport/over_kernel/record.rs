@@ -127,12 +127,12 @@ impl Spare {
     }
 }
 
-/// The records of a connection that the kernel has not taken completely.
+/// The records of one connection, in order. A record leaves the queue when the kernel has taken all of it.
 #[derive(Default)]
 pub(super) struct Queue {
     records: VecDeque<Record>,
     octets: usize,
-    /// Number of octets of the first record that the kernel has taken.
+    /// How many octets of the first record the kernel has taken.
     gone: usize,
 }
 

@@ -11,7 +11,8 @@ use urnic_tcp::Keepalive;
 use super::descriptors::Descriptor;
 use super::info::TcpInfo;
 
-/// Maximum octets that the kernel keeps unsent. Only these octets delay data that the program posts later.
+/// Maximum number of octets that the kernel keeps unsent. Data that the program posts later waits behind these
+/// octets.
 const NOT_SENT_MAX: u32 = 256 << 10;
 
 /// Minimum receive window, in octets, for a peer that has sent much data.
@@ -155,8 +156,8 @@ impl Socket {
 
     /// Opens the receive window to at least [`WINDOW`] at once. The kernel opens the window according to the number
     /// of octets that are read in a round trip. But the window hardly grows if one segment fills the first window, as
-    /// segments of 64 KiB do on the loopback. A high low-water mark makes the buffer large enough and lets it grow
-    /// further, which a fixed buffer size would prevent (Linux 4.18 and later).
+    /// segments of 64 KiB do on the loopback. Raising the low-water mark for a moment makes the buffer large enough,
+    /// and still lets it grow further, which a fixed buffer size would prevent (Linux 4.18 and later).
     pub(super) fn open_window(&self) {
         self.set_low_mark(WINDOW);
         self.set_low_mark(1);

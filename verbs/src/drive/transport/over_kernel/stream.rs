@@ -27,8 +27,8 @@ pub(super) struct Stream {
     pub(super) from: Option<Claim>,
     /// Whether the connection is being opened, and is not established yet.
     pub(super) connecting: bool,
-    /// The number of connections that this engine had accepted up to this one; `None` once data was read from it, and
-    /// for other connections.
+    /// The connection's place in the order in which this engine accepted connections, from 1. `None` if the engine
+    /// did not accept it, or has read data from it.
     pub(super) newcomer: Option<u64>,
     /// Whether the receive window was opened, because the peer sends much data.
     pub(super) wide: bool,
@@ -39,8 +39,8 @@ pub(super) struct Stream {
     pub(super) blocked: bool,
     /// Whether there may be data to read.
     pub(super) readable: bool,
-    /// Whether the end of the connection follows the data to be read. If so, the end remains to be read even after a
-    /// short read.
+    /// Whether the peer's half, or the whole connection, has ended after the data that can be read. If so, a short
+    /// read does not mean that nothing is left: the end itself must still be read.
     pub(super) ends: bool,
     /// Whether the connection is in the ready list.
     pub(super) listed: bool,

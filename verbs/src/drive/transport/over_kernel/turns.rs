@@ -22,9 +22,9 @@ impl OverKernel {
         if overtaken {
             heard |= self.ask(&mut newcomers, &mut overtaken);
         }
-        // The kernel also reports new sockets because they are writable, so its order is not always the order in
-        // which the connections came in. Newcomers are therefore sorted, because programs on both sides number their
-        // connections in the order of the MPA Requests.
+        // The kernel reports new sockets early because they are writable, so it may report data in another order than
+        // that in which the connections came in. Newcomers are therefore sorted, because programs on both sides
+        // number their connections in the order of the MPA Requests.
         if newcomers > 1 {
             let streams = &self.streams;
             let order = |token: &Token| match *token {
@@ -40,8 +40,9 @@ impl OverKernel {
     }
 
     /// Asks the kernel once. A newcomer is an accepted connection from which no data was read yet. Adds the number of
-    /// newcomers with data to `newcomers`. Sets `overtaken` if a newcomer with data follows a newcomer without data,
-    /// whose data may have come first, but after the kernel had reported it.
+    /// newcomers with data to `newcomers`. The kernel may have reported a newcomer as writable just before that
+    /// newcomer's data came. Sets `overtaken` if a newcomer with data was reported after such a newcomer without
+    /// data.
     fn ask(&mut self, newcomers: &mut usize, overtaken: &mut bool) -> bool {
         let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
         let mut silent = false;

@@ -18,9 +18,9 @@ use urnic_tcp::Time;
 
 /// Maximum number of frames that wait for an engine. Further frames are dropped, as on any link.
 const INBOX: usize = 512;
-/// Number of additional places of an inbox, so that `push` never waits. In a full queue, `push` would wait for a
-/// consumer that is about to free a place, and this many engines may find fewer than `INBOX` frames there at the same
-/// time.
+/// Number of additional places of an inbox. They keep the inbox from becoming full, because `push` to a full queue
+/// waits while a consumer is about to free a place. Each engine first checks that fewer than `INBOX` frames wait; at
+/// worst, all engines check at the same time, and each then adds one.
 const SPARE: usize = MAX_ENGINES;
 
 /// A frame that one engine hands to another.
@@ -44,7 +44,7 @@ pub(super) struct Passage {
     number: usize,
     inboxes: Arc<[ArrayQueue<Handed>]>,
     commons: Arc<Commons>,
-    /// Engines that this engine has given frames without waking them yet, one bit for each.
+    /// Engines to which this engine has given frames, and which it has not woken since; one bit for each.
     unwoken: u64,
     counters: Counters,
 }
@@ -62,7 +62,7 @@ pub(super) struct Counters {
 }
 
 impl Passage {
-    /// Makes the passages of the engines of a device with `engines` engines.
+    /// Makes the passages of a device with `engines` engines, one for each engine.
     pub(super) fn of_all(engines: usize, commons: &Arc<Commons>) -> Vec<Passage> {
         let inboxes: Arc<[_]> = (0..engines).map(|_| ArrayQueue::new(INBOX + SPARE)).collect();
         let passage = |number| Passage {

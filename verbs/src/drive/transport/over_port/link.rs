@@ -45,7 +45,8 @@ impl Link {
         self.up == Some(true)
     }
 
-    /// Returns whether connections need not wait for a carrier, because there was none yet or the peer has ended.
+    /// Returns whether no peer is known at the other end of the link: no carrier was seen yet, or the loss of the
+    /// carrier has ended the connections.
     pub(super) fn is_lost(&self) -> bool {
         self.missed.is_none()
     }

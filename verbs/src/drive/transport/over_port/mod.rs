@@ -54,8 +54,8 @@ impl<P: Port> OverPort<P> {
     /// TCP ports and secrets, and hand frames to each other. `commons` will contain their engines, in the same order.
     ///
     /// One engine owns each connection. A secret chooses the owner, unless the port itself chooses the queue in a
-    /// known way. If the queues of the link are paired, engines of the same number own a connection at both ends. If
-    /// a NIC's hash is known, the owner is the engine whose queue the NIC chooses for the connection's frames.
+    /// known way. If the queues of the link are paired, a connection's owners at both ends have the same number. If a
+    /// NIC's hash is known, the owner is the engine whose queue the NIC chooses for the connection's frames.
     ///
     /// # Errors
     /// [`Error::Open`] if the stacks refuse their configuration, or if there are too many stacks.

@@ -41,8 +41,9 @@ impl From<MrFault> for Refused {
 
 /// Changes by verbs.
 impl MrTable {
-    /// Revokes for good the region or window of the application's handle with `stag`. A region's windows are unbound
-    /// first. The caller calls [`Self::release`] when the passes that are under way have ended.
+    /// Revokes for good the region or window that the application's handle names by `stag` (see [`Self::held`]). A
+    /// region's windows are unbound first. The caller calls [`Self::release`] when the passes that are under way have
+    /// ended.
     pub(crate) fn withdraw(&self, stag: u32) -> Result<()> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -64,8 +65,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Enters a region in place of the region of the handle with `stag`, to which no windows may be bound. Withdraws
-    /// the old region as [`Self::withdraw`] does.
+    /// Enters the region `entry`, and withdraws the region that the application's handle names by `stag`, as
+    /// [`Self::withdraw`] does. Refused if windows are bound to the old region. Returns the STag of the new region.
     pub(crate) fn replace(&self, stag: u32, entry: MrEntry) -> Result<u32> {
         let witnesses = self.fellows.witnesses(None);
         let managed = &mut *self.managed.lock()?;
@@ -162,10 +163,10 @@ impl MrTable {
 
 /// Changes by passes. `own` is the index of the pass's engine.
 impl MrTable {
-    /// Invalidates an STag at a peer's request (RFC 5040 §5.3). The STag must be valid, must belong to the stream,
-    /// and must by its rights be the peer's alone: a type 2 window, or a region with remote rights that is limited to
-    /// this queue pair or explicitly allows this (RDMAP-46, 81, SEC-8). Returns the grace period after which no pass
-    /// uses the STag.
+    /// Invalidates an STag at a peer's request (RFC 5040 §5.3). The STag must be valid and belong to the stream. It
+    /// must name a type 2 window or a region. A region must have remote rights and no windows, and must be limited to
+    /// this queue pair or explicitly allow invalidation by peers (RDMAP-46, 81, SEC-8). Returns the grace period after
+    /// which no pass uses the STag.
     pub(crate) fn invalidate(&self, stag: u32, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;
@@ -201,8 +202,8 @@ impl MrTable {
         Ok(self.invalidate_slot(managed, index, word, by, &witnesses))
     }
 
-    /// Invalidates a slot with this word. A slot that only the queue pair `by` can use needs no grace period, because
-    /// the queue pair's engine is the one that runs this pass.
+    /// Invalidates the slot, whose word is `word`. A slot that only the queue pair of `by` can use needs no grace
+    /// period, because that queue pair's engine is the one that runs this pass.
     fn invalidate_slot(
         &self,
         managed: &mut Managed,
