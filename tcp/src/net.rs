@@ -157,9 +157,10 @@ impl Net {
         self.link_mtu(key) - ip_tcp(key)
     }
 
-    /// Returns the window, in octets, of a connection that is not welcome yet. It is two segments, because a peer
-    /// sends no segment larger than half of the largest window that it has seen (RFC 9293 §3.8.6.2.1). It is rounded
-    /// to units of the window field.
+    /// Returns the window, in octets, of an accepted connection until [`Stack::welcome`](crate::Stack::welcome) opens
+    /// it fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). It is two segments, because a peer sends no segment
+    /// larger than half of the largest window that it has seen (RFC 9293 §3.8.6.2.1). It is rounded to units of the
+    /// window field.
     pub fn newcomer_window(&self) -> u32 {
         let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
         (2 * u32::from(self.cfg.mtu)).div_ceil(1 << self.window_scale).min(most) << self.window_scale
@@ -242,7 +243,8 @@ impl Net {
     }
 
     /// Begins a series of segments that differ from `fields` only in sequence number and flags. Nothing else may be
-    /// emitted before the last of these segments. `None`: the key's addresses do not exist.
+    /// emitted before the last of these segments. `None`: `paths` does not have the IPv6 addresses of the
+    /// key.
     #[inline]
     pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
         let remote = fields.key.remote_ip();
@@ -393,7 +395,7 @@ impl Net {
 struct Limiter {
     interval: Duration,
     burst: Duration,
-    /// The time up to which the allowance is used.
+    /// Time up to which the allowance is used up. Each reply moves it on by `interval`, up to the present at most.
     spent: Time,
 }
 

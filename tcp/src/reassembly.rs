@@ -101,7 +101,7 @@ struct Holes<F> {
     octets: usize,
 }
 
-/// The out-of-order queue of one connection. It takes one word and a half while there is no gap.
+/// The out-of-order queue of one connection. It takes 24 octets, and no allocated memory, while there is no gap.
 #[derive(Debug)]
 pub struct Reassembly<F> {
     holes: Option<Box<Holes<F>>>,
@@ -294,7 +294,8 @@ impl<F: Frame> Holes<F> {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
             if new.at.is_empty() {
-                // No gap is left between the held frames. The second frame has different octets and stays.
+                // `after` begins where the frame before the new one ends, and stays because its octets differ. So the
+                // new frame has no place between these two.
                 return Inserted::Duplicate;
             }
         }

@@ -51,8 +51,9 @@ pub struct RttEstimator {
     measured: bool,
     /// Samples in the present period.
     samples: u16,
-    /// Minimum of the present and the last period; minimum of the present period.
+    /// Minimum of the present and the last period.
     least: u64,
+    /// Minimum of the present period.
     least_now: u64,
 }
 

@@ -75,7 +75,7 @@ pub struct Delivered {
     pub sacked: u32,
     /// The latest transmission among the arrived ones; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// Some of the octets, below `before`, were sent only once.
+    /// Whether some of the octets lie below `before` and were sent only once.
     pub original: bool,
     /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
     pub again: Option<Time>,
@@ -83,12 +83,12 @@ pub struct Delivered {
     pub lowest_original: Option<Seq>,
     /// End of the highest transmission that arrived; `None` if nothing arrived.
     pub highest: Option<Seq>,
-    /// See `original`.
+    /// Sequence number up to which octets can count as [`original`](Self::original).
     before: Seq,
 }
 
 impl Delivered {
-    /// Makes an empty report. `before` bounds what counts as [`original`](Self::original).
+    /// Makes an empty report. Only octets below `before` can count as [`original`](Self::original).
     #[inline]
     pub fn new(before: Seq) -> Self {
         Delivered {
@@ -139,7 +139,8 @@ pub struct Found {
     pub lost: u32,
     /// Number of newly lost runs that were retransmissions.
     pub again: u32,
-    /// Time when the next segments will count as lost if they do not arrive; `None` if there are no such segments.
+    /// Time by which all segments sent before [`Yardstick::latest`] will count as lost unless they arrive; `None` if
+    /// there are no such segments.
     pub due: Option<Time>,
 }
 
@@ -196,7 +197,7 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the place of the first run, and its size in octets.
+    /// Returns the memory address of the first run, and its size in octets, for prefetching.
     pub fn first_place(&self) -> (*const u8, usize) {
         (self.runs.as_slices().0.as_ptr().cast(), size_of::<Run>())
     }
@@ -433,7 +434,8 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Returns the number of octets from SND.UNA on that are not SACKed.
+    /// Returns the number of octets from SND.UNA up to the first SACKed one, or up to the end of the outstanding data
+    /// if none is SACKed.
     pub fn first_hole(&self) -> u32 {
         let missing = self.runs.iter().take_while(|r| r.fate != Fate::Sacked);
         missing.last().map_or(0, |r| r.end.since(self.una))

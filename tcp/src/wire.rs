@@ -295,7 +295,7 @@ pub(crate) fn put_syn(o: &mut Options, syn: SynOptions, t: Option<Timestamps>) {
     }
 }
 
-/// The fields of a TCP header that differ between segments.
+/// The fields of a segment's headers that differ between segments.
 #[derive(Clone, Debug)]
 pub(crate) struct TcpFields<'a> {
     pub dst_mac: [u8; 6],
@@ -311,7 +311,7 @@ pub(crate) struct TcpFields<'a> {
 }
 
 impl TcpFields<'_> {
-    /// Returns the fields that differ among the segments of one volley.
+    /// Returns the fields that differ within a volley, a series of segments that are sent one after the other.
     #[inline]
     pub fn own(&self) -> Own {
         Own { seq: self.seq, flags: self.flags }

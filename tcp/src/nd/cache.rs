@@ -1,8 +1,8 @@
 //! The neighbour cache and neighbour unreachability detection (RFC 4861 §5, §7.2, §7.3).
 //!
 //! As with ARP, a connection holds its neighbour by index, the cache is bounded, and neighbours that no connection
-//! holds make room for others. An advertisement never adds a neighbour to the cache; a solicitation adds its sender
-//! only if it asks for us.
+//! holds make room for others. A neighbour advertisement never adds a neighbour to the cache. A solicitation adds its
+//! sender only if it asks for one of our addresses, and a router advertisement adds the router.
 
 use crate::arp::Resolved;
 use crate::audit::{Fault, must};
@@ -32,7 +32,7 @@ pub(super) enum State {
     Delay,
     /// The neighbour is being asked whether it is reachable.
     Probe,
-    /// No host answered. The next send asks again.
+    /// No host answered, or none was asked yet. The next send asks.
     Absent,
 }
 
@@ -181,7 +181,8 @@ impl Cache {
     pub fn next_ask(&mut self) -> Option<Ask> {
         loop {
             let i = self.asks.pop()?;
-            // Another neighbour may have the place by now. It is asked only if it has a request of its own.
+            // The neighbour that was to be asked may be gone, and another one may have its place. The new one is asked
+            // only if its own `asked` is set.
             let Some(e) = self.places.get_mut(i).filter(|e| e.asked) else { continue };
             e.asked = false;
             return Some(Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) });
@@ -233,7 +234,8 @@ impl Cache {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Handles one timer that is due. Call until it returns `None`.
+    /// Handles one timer that is due, and returns news about its neighbour, if there is any. `None`: no timer is due.
+    /// Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let i = self.places.poll(now)?;
         let reachable = self.reachable;

@@ -166,7 +166,8 @@ pub(crate) fn listener_report(mac: [u8; 6], src: Ipv6Addr, groups: &[Ipv6Addr], 
     frame_with(&e, next::HOP_BY_HOP, &ALERT, &m)
 }
 
-/// Returns the options of a message. `None`: one has length zero, and the message must be ignored (RFC 4861 §4.6).
+/// Returns the options of a message. `None`: one has length zero or exceeds the message, and the message must be
+/// ignored (RFC 4861 §4.6).
 pub(crate) fn options(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut found = Vec::new();
     while let &[kind, units, ..] = rest {

@@ -311,7 +311,8 @@ impl Inet6 {
         resolved
     }
 
-    /// Sends the MAC address of one of our addresses to `to`.
+    /// Advertises our MAC address for `target`, one of our addresses, to `to`. `mac`: MAC address of `to`; `None`: `to`
+    /// is a group.
     fn advertise(&mut self, target: Ipv6Addr, to: Ipv6Addr, mac: Option<[u8; 6]>, flags: u8) {
         let e = Envelope {
             dst_mac: mac.unwrap_or(ipv6::group_mac(to)),
@@ -380,7 +381,8 @@ impl Inet6 {
         }
     }
 
-    /// Handles one timer of a neighbour that is due. Call until it returns `None`.
+    /// Handles one timer that is due, and returns news about its neighbour, if there is any. `None`: no timer is due.
+    /// Call until it returns `None`.
     pub fn advance_neighbours(&mut self, now: Time) -> Option<Option<Resolved>> {
         let step = self.cache.advance(now)?;
         if let Some(Resolved::Absent(_)) = step {
@@ -403,8 +405,8 @@ impl Inet6 {
             return None;
         }
         let own = self.report_at.min(self.solicit_at).min(self.review_at);
-        // One tick after `reached` at the earliest, because a step that is due at once may belong to a tick that has
-        // already been handled.
+        // One tick after the step is due or after `reached`, whichever is later, because the stack may have handled
+        // the step's own tick already.
         let own =
             (own < Time::MAX).then(|| crate::timer::round_up(own.max(self.reached) + crate::timer::TICK));
         self.cache.next_deadline().into_iter().chain(own).min()

@@ -14,9 +14,9 @@ const RESERVED: u32 = 1 << 31;
 /// One stack's handle to the ports that all stacks of a device share.
 ///
 /// Connections open and end while a stack works on frames, so claiming and releasing a port for a connection never
-/// waits for a lock. A word for each port holds whether the port is reserved and how many connections use it. Each
-/// stack alone knows the peers of its own connections, because a connection has one owner. Reserving a port takes a
-/// lock.
+/// waits for a lock. A word for each port holds whether the port is reserved and how many connections use it. The
+/// peers of a stack's connections are known to that stack only. This is enough, because every connection has one
+/// owner, so no two stacks open the same connection. Reserving a port takes a lock.
 #[derive(Debug)]
 pub struct SharedPorts {
     pub(super) shared: Arc<Shared>,
@@ -51,7 +51,7 @@ impl Shared {
     }
 
     /// Counts one more connection that uses a port. Returns `false`, and counts nothing, if the port is reserved or
-    /// another stack changes its word at this moment.
+    /// another stack changes the port's word at this moment.
     fn use_free(&self, port: u16) -> bool {
         let Some(word) = self.word(port) else { return false };
         let seen = word.load(Ordering::Relaxed);

@@ -38,8 +38,8 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Enters a reservation that another stack of the device has made with [`bind`](Self::bind), under the same id.
-    /// The other stack keeps the reservation. Call this, [`listen`](Self::listen) and [`unbind`](Self::unbind) in the
-    /// same order in all stacks except the one that reserves.
+    /// Only the other stack's [`unbind`](Self::unbind) frees the port. Call this, [`listen`](Self::listen) and `unbind`
+    /// in the same order in all stacks except the one that reserves.
     ///
     /// # Errors
     /// [`BindError::OutOfStep`]: this stack has seen other calls before and would assign another id.
@@ -193,8 +193,8 @@ impl<B: Buffers> Stack<B> {
         self.bindings.get_mut(self.bindings.find(id.into())?)
     }
 
-    /// Returns the destination of a connection to `to`. A loopback address leads to an address of ours, because ports
-    /// have no loopback of their own.
+    /// Returns the destination of a connection to `to`. A loopback address leads to an address of ours, because the
+    /// stack has no loopback addresses.
     pub fn destination(&self, to: SocketAddr) -> SocketAddr {
         self.home(to.ip()).map_or(to, |home| SocketAddr::new(home, to.port()))
     }

@@ -5,7 +5,8 @@ use crate::ecn;
 use crate::seq::Seq;
 use crate::wire::Timestamps;
 
-/// The newest of several ACKs of one connection. Each of these ACKs acknowledged more than the one before.
+/// The newest of several ACKs of one connection. Each of these ACKs acknowledged more than the one before, or repeated
+/// it on a segment with data.
 pub(super) struct Acks {
     /// The connection; [`NOBODY`]: no ACK waits.
     index: u32,
@@ -121,9 +122,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl Acks {
-    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns
-    /// `false`, and changes nothing, unless the ACK acknowledges more than the last one, or the segment has data and
-    /// its ACK is [no news](Connection::is_no_news).
+    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts), if the ACK
+    /// acknowledges more than the one before. Also takes the ACK of a segment with data if it repeats the waiting ACK
+    /// or, while none waits, is [no news](Connection::is_no_news). Otherwise returns `false` and changes nothing.
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;

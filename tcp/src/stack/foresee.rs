@@ -16,14 +16,14 @@ const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
 
-/// Tags of connections.
+/// Tags of connections: the numbers that the user gave them and that their events carry.
 pub type Tags = ArrayVec<u64, MOST>;
 
 impl<B: Buffers> Stack<B> {
-    /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are many
-    /// connections. Fetches the table's entries for all of them together, then the connections, then the cold parts
-    /// of those that await an ACK. Returns the tags of the connections for which data may come. Changes nothing; the
-    /// call is optional. See [`Buffers::prefetch`].
+    /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are several
+    /// of them and many connections. Fetches the table's entries for all of them together, then the connections, then
+    /// the cold parts of those that await an ACK. Returns the tags of the connections for which data may come. Changes
+    /// nothing; the call is optional. See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
         if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }
@@ -65,7 +65,7 @@ impl<B: Buffers> Stack<B> {
         tags
     }
 
-    /// Prefetches memory for sending on connections that are in Full Operation.
+    /// Prefetches the state of connections on which the user is about to send.
     pub fn foresee_output(&self, conns: &[ConnId]) {
         let found = || conns.iter().filter_map(|conn| self.connections.get(conn.index));
         for place in conns.iter().filter_map(|conn| self.connections.place(conn.index)) {
@@ -96,7 +96,8 @@ fn fetch<B: Buffers, T>(what: &T) {
     B::prefetch(core::ptr::from_ref(what).cast(), size_of::<T>());
 }
 
-/// Returns the key that a frame's connection probably has. Reads it without any check.
+/// Returns the key that the connection of a usual IPv4 frame has, read from the headers without validating them;
+/// `None` for other frames.
 fn expected_v4(frame: &[u8]) -> Option<Key> {
     let h: &[u8; ETHERNET + IPV4 + 4] = frame.first_chunk()?;
     let usual = [h[12], h[13], h[14], h[23]] == [0x08, 0x00, 0x45, PROTO_TCP];

@@ -150,7 +150,8 @@ impl<B: Buffers> Stack<B> {
     }
 }
 
-/// The content of a destination-unreachable message about a TCP segment (RFC 792, RFC 1191 §4).
+/// The content of an ICMP error about a TCP segment (RFC 792). The MTU has a meaning only in a destination-unreachable
+/// message (RFC 1191 §4).
 struct Quote {
     code: u8,
     mtu: u16,

@@ -29,9 +29,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
-                // Between the stacks of a device, data or the ACK of a second SYN-ACK may overtake the first ACK on a
-                // shorter way, so this is no reason for a RST. The first ACK opens the connection, and the peer
-                // retransmits the data.
+                // A frame that another stack hands over arrives later than one that comes straight from the link. So
+                // data, or the ACK of a second SYN-ACK, may overtake the ACK that holds the cookie. This is no reason
+                // for a RST: that ACK opens the connection, and the peer retransmits the data.
                 None if !self.stack.net.cfg.steering.is_alone() => {}
                 None => self.refuse(&incoming),
             },

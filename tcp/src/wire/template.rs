@@ -30,7 +30,8 @@ fn ethernet(before: &mut [u8; START], mac: [u8; 6], vlan: Option<u16>, kind: u16
     }
 }
 
-/// The common part of the segments of one volley: all except sequence numbers, flags and lengths.
+/// The common part of the headers of one volley, a series of segments that are sent one after the other: all fields
+/// except sequence numbers, flags, lengths and checksums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Common {
     /// Octets of the TCP header.
@@ -152,8 +153,8 @@ impl HeaderTemplate {
     }
 }
 
-/// Writes the neighbour's MAC address at the start of the frame. The start is zero with a VLAN tag, and the length of
-/// a tag without.
+/// Writes the neighbour's MAC address at the start of the frame, which is at offset 0 of `b` with a VLAN tag, and at
+/// [`TAG`] without one.
 #[inline(always)]
 fn set_destination<const N: usize>(b: &mut [u8; N], begin: usize, mac: [u8; 6]) {
     let at = if begin == 0 { 0 } else { TAG };

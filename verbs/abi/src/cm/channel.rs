@@ -33,9 +33,9 @@ pub fn inbox(channel: *mut rdma_event_channel) -> Result<Arc<Inbox<Pending>>, Er
     hub().channel(channel as usize).ok_or(libc::EBADF)
 }
 
-/// Creates a channel, on whose descriptor the program can wait at once. Opens no device, so that a child can use the
-/// objects that the program makes before it forks. The device is opened when the first identifier is bound or
-/// resolved.
+/// Creates a channel, on whose descriptor the program can wait at once. Opens no device, because a child process
+/// cannot use a device that its parent has opened: a program may make channels and identifiers, fork, and use them in
+/// the child. The device is opened when the first identifier is bound or resolved.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     pointer(|| {
@@ -79,8 +79,8 @@ unsafe extern "C" fn descriptor(channel: *mut rdma_event_channel) -> c_int {
     number(|| Ok(inbox(channel)?.fd()))
 }
 
-/// Takes the event that a read of the descriptor has counted. Returns 1 if it has one, 0 if the event is gone, or -1
-/// and errno.
+/// Takes one event after a successful read of the descriptor. Returns 1 and writes the event, 0 if the event has been
+/// removed since the read, or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn take(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
     number(|| {
