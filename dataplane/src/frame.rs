@@ -104,8 +104,8 @@ impl TxFrame {
         }
     }
 
-    /// Marks the frame as several TCP segments in one frame, which begins with `headers`. Each segment has `size` bytes
-    /// of payload, except the last, which may be shorter.
+    /// Marks the frame, which begins with `headers`, as one that holds several TCP segments. Each segment has `size`
+    /// bytes of payload, except the last, which may be shorter.
     #[inline]
     pub fn segmented(&mut self, size: u16, headers: &[u8]) {
         self.leave_checksum(headers);
