@@ -105,7 +105,7 @@ impl Value {
         Ok(time)
     }
 
-    /// Returns whether the value is the string `off` or `false`.
+    /// Returns whether the value is the string `off` or the boolean `false`.
     pub fn is_off(&self) -> bool {
         match self {
             Value::Text(text) | Value::Str(text) => text == "off",
