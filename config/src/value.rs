@@ -24,7 +24,8 @@ pub(crate) enum Value {
     Other(&'static str),
 }
 
-/// Why a value does not fit: the problem, worded to follow the name of the key. The key supplies the remedy.
+/// Why a value does not fit its key: the problem, worded to follow the name of the key in a message. The remedy in
+/// the message is the key's own (`Key::write`).
 pub(crate) type Wrong = String;
 
 impl Value {
@@ -104,7 +105,7 @@ impl Value {
         Ok(time)
     }
 
-    /// Returns whether the value is the string `off` or `false`.
+    /// Returns whether the value is the string `off` or the boolean `false`.
     pub fn is_off(&self) -> bool {
         match self {
             Value::Text(text) | Value::Str(text) => text == "off",

@@ -25,10 +25,10 @@ fn cores_of(thread: Pid) -> Vec<usize> {
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
 }
 
-/// Returns, in ascending order, the cores that threads of this process may run on, except cores to which a thread is
-/// pinned, because such a thread may poll there. If no core is left, returns the cores to which the calling thread is
-/// not pinned. If there is no such core, returns the calling thread's only core. If `/proc` is unreadable, returns the
-/// calling thread's cores.
+/// Returns, in ascending order, the cores that threads of this process may run on, without the cores to which a thread
+/// is pinned, because such a thread may poll there. If none is left, leaves out only the core to which the calling
+/// thread is pinned. If none is left even then, returns that core. If `/proc` is unreadable, returns the calling
+/// thread's cores.
 pub fn free_cores() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

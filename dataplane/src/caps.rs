@@ -64,8 +64,8 @@ pub struct Capabilities {
     /// The memory that external buffers may be in.
     pub external_tx: ExternalMemory,
     /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued. The
-    /// port may read a frame late, when the lender already has its memory back; this does no harm. `None`: the port
-    /// gains nothing from lent memory.
+    /// port may read a frame late, when the lender already has its memory back. This does no harm, because the peer has
+    /// acknowledged the payload and ignores the frame. `None`: the port gains nothing from lent memory.
     pub lends: Option<ExternalMemory>,
     /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what the
     /// receiver then gets.

@@ -1,4 +1,5 @@
-//! Internet checksums of whole frames, for frames that leave the links on which checksums may stay unfilled.
+//! Internet checksums of whole frames. A frame may be made with its checksum unfilled, because the link needs none or
+//! the NIC fills it. The checksum is filled here in the copy for a capture, and if the driver refuses the frame.
 
 use std::ops::Range;
 

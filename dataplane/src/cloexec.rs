@@ -4,7 +4,7 @@
 //! sends, for more memory). A later `fcntl` would leave a gap in which another thread may fork.
 //!
 //! So if a library of DPDK calls a function of the C library that opens descriptors, the call is bound to a function of
-//! this module ([`got`]). Only DPDK's own calls are affected.
+//! this module ([`got`]). Only calls from the libraries in `LIBRARIES` are affected.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};

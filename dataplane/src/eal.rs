@@ -152,7 +152,8 @@ impl Eal {
     /// Starts EAL, or returns the EAL that already runs in this process: the settings of the first start hold. An EAL
     /// that the program itself started keeps its log and its memory as they are.
     ///
-    /// A failure is final for the process, because EAL can be started only once.
+    /// A failure of EAL itself is final for the process, because EAL can be started only once. After a problem that is
+    /// found before EAL starts, such as missing hugepages, the call may be repeated.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {
@@ -227,8 +228,8 @@ impl Eal {
             let _ = answer.send(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
         };
         let task: Box<dyn FnOnce() + Send + '_> = Box::new(task);
-        // SAFETY: only the lifetime is changed. The task ends before this function returns: the receive below waits
-        // for the result, which the task sends last, or until the task is dropped.
+        // SAFETY: only the lifetime is changed. The task ends before this function returns, because `wait` below
+        // returns only when the task has been dropped, or has sent its result, which is the last thing it does.
         let task: Job = unsafe { std::mem::transmute::<Box<dyn FnOnce() + Send + '_>, Job>(task) };
         assert!(self.jobs.send(task).is_ok(), "the EAL thread lives as long as the process");
         Task(outcome).wait()
@@ -400,7 +401,7 @@ fn init(args: &[CString]) -> Result<(), EalError> {
     // SAFETY: argv holds args.len() NUL-terminated strings and a null, all of which live for ever.
     let status = unsafe { sys::rte_eal_init(args.len() as i32, argv.as_mut_ptr()) };
     if status >= 0 {
-        // EAL creates a runtime directory even where it keeps nothing in it.
+        // EAL creates a runtime directory even if it keeps nothing in it. An empty one is removed here.
         // SAFETY: EAL runs; the string is static.
         let dir = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) };
         if let Ok(dir) = dir.to_str() {

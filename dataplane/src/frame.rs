@@ -25,8 +25,8 @@ pub struct TxFrame(NonNull<sys::rte_mbuf>);
 impl TxFrame {
     /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing. The frame has one segment; if
     /// the payload is a chain, the frame has the payload's segments. Returns `None` if the payload's mbufs have another
-    /// user, if the range does not start at the payload's first byte (and, for a chain, is not all of it), or if the
-    /// headroom is too small.
+    /// user, if the range does not start at the payload's first byte, if it ends after the payload (or, for a chain,
+    /// before the payload's end), or if the headroom is too small.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {
@@ -104,8 +104,8 @@ impl TxFrame {
         }
     }
 
-    /// Marks the frame as several TCP segments in one frame, which begins with `headers`. Each segment has `size` bytes
-    /// of payload, except the last, which may be shorter.
+    /// Marks the frame, which begins with `headers`, as one that holds several TCP segments. Each segment has `size`
+    /// bytes of payload, except the last, which may be shorter.
     #[inline]
     pub fn segmented(&mut self, size: u16, headers: &[u8]) {
         self.leave_checksum(headers);

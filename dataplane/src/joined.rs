@@ -68,7 +68,7 @@ unsafe extern "C" fn count(
     // SAFETY: EAL passes its own pointers, and the set of `cannot_be_shared`.
     let (fd, files) =
         unsafe { (sys::dpdk_sys_memory_fd(list, segment), &mut *files.cast::<BTreeSet<c_int>>()) };
-    // Memory that the program added to EAL's from outside is not shared.
+    // INT_MAX stands for memory from outside that the program has added to EAL's. Drivers do not share such memory.
     if fd != c_int::MAX {
         files.insert(fd);
     }

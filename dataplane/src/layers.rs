@@ -6,7 +6,7 @@ const TAG: usize = 4;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 
-/// The layers of a packet that is not a fragment. An IPv6 packet has no extension headers.
+/// The layers of a packet that is not a fragment of IPv4. Extension headers of IPv6 count as payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layers {
     /// Offset of the IP header.
@@ -14,14 +14,15 @@ pub(crate) struct Layers {
     /// Offset of IP's payload.
     pub payload: usize,
     pub v6: bool,
-    /// IP's protocol number of the payload.
+    /// Number of the protocol that follows the IP header: IPv4's Protocol, or IPv6's Next Header.
     pub protocol: u8,
     /// Octets of the payload, by IP's length field.
     pub len: usize,
 }
 
 impl Layers {
-    /// Parses the headers; `frame` may end after them. Returns `None` for any other packet.
+    /// Parses the headers of a frame, which may be cut off after them. Returns `None` if the frame holds no IP packet,
+    /// or a fragment of an IPv4 packet.
     pub fn of(frame: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
         let (ip, kind) = match word(12)? {

@@ -1,8 +1,8 @@
 //! Hands DPDK's log lines to `tracing` under the target `urnic_dataplane::dpdk`.
 //!
 //! DPDK is started with the most detailed level that any subscriber admits when EAL starts. So
-//! `urnic_dataplane::dpdk=debug` in the filter shows everything, and the default shows errors. The last errors are
-//! kept for our own error messages.
+//! `urnic_dataplane::dpdk=trace` in the filter shows everything. DPDK's errors become warnings, which the programs'
+//! default filter (`urnic_dataplane::dpdk=error`) hides; the last of them are kept for our own error messages.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};

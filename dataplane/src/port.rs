@@ -277,7 +277,7 @@ pub struct Port {
     spec: PortSpec,
     /// The port's addresses, reserved against other processes.
     held: Vec<Held>,
-    /// Calls of [`Port::link_up`]; every [`DRAIN_EVERY`]th drains the holders of the addresses.
+    /// Number of calls of [`Port::link_up`]. Every [`DRAIN_EVERY`]th call drains `held`.
     looks: u32,
 }
 

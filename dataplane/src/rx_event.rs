@@ -1,5 +1,5 @@
-//! Wakes a thread that sleeps until frames arrive, if the driver has interrupts: descriptors that become readable, as
-//! memory links have them.
+//! Wakes a thread that sleeps until frames arrive. This needs a driver with interrupts, such as those of memory links:
+//! a descriptor for each queue, which becomes readable when a frame arrives.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

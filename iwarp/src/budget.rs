@@ -1,4 +1,4 @@
-//! Memory limits shared by all streams of a device, for incomplete FPDUs and waiting messages.
+//! Memory limits shared by all streams of an engine, for incomplete FPDUs and waiting messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -29,7 +29,8 @@ struct Counts {
 }
 
 impl Budget {
-    /// Limits incomplete FPDUs to `reservable` octets, and the octets that chunks pin to `pinnable`.
+    /// Creates a budget with these limits, in octets: `reservable` for *Reserved*, half of it for *Aside*, and
+    /// `pinnable` for *Pinned*.
     pub fn new(reservable: usize, pinnable: usize) -> Self {
         Budget(Arc::new(Counts {
             reserved: AtomicUsize::new(0),

@@ -35,7 +35,8 @@ pub enum Cause {
     /// RV is not 1.
     #[error("RDMAP version {0} is not supported")]
     RdmapVersion(u8),
-    /// Opcode unknown, not supported, or wrong for its queue or inside its message.
+    /// The opcode is unknown or not supported, or it is wrong for the queue or for the message that the segment
+    /// continues.
     #[error("unexpected RDMAP opcode {0:#x}")]
     Opcode(u8),
     /// A Write or Read Response cannot be placed.

@@ -73,9 +73,9 @@ impl Outgoing {
     /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
-    /// The header is written in place and field by field. A header built elsewhere would be copied directly after these
-    /// stores. Such a copy reads pieces wider than the stores, so it would wait until all earlier stores have left the
-    /// core.
+    /// The header is written in place, field by field. A header built elsewhere would have to be copied here directly
+    /// after it was built. The copy would read wider pieces than were stored, and so would wait until those stores have
+    /// left the core.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,

@@ -24,9 +24,9 @@ pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 /// `layer:4, etype:4, ecode:8, flag_m:1, flag_d:1, flag_r:1`). A little-endian host puts the first field into the low
 /// bits. An x86 guest sent 21 06 00 for a bad DDP version, where the standard has 12 06.
 ///
-/// The form is recognised only if two conditions hold. Read in siw's form, the word is an error that `known` accepts.
-/// Read in the standard's form, it is no such error, or its HdrCt has only reserved bits set. Those bits are the ones
-/// that siw uses.
+/// The form is recognised only if two conditions hold. First, read in siw's form, the word is an error that `known`
+/// accepts. Second, read in the standard's form, either the word is not such an error, or the bits that are set in its
+/// HdrCt are all ones that the standard reserves and siw uses.
 pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> bool) -> bool {
     let (high, low) = (types >> 4, types & 0x0F);
     known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct))

@@ -1,6 +1,6 @@
-//! Lets tests break one rule inside the crate, to prove that they notice the break: the CRC is checked before the
-//! octets that it covers are placed. All other rules are broken from outside, by `tests/sabotage.rs` and by the tests
-//! of `urnic`.
+//! Lets tests break one rule inside the crate, to prove that they notice the break. The rule is that the CRC is checked
+//! before the octets that it covers are placed. All other rules are broken from outside, by `tests/sabotage.rs` and by
+//! the tests of `urnic`.
 //!
 //! Without the cargo feature `sabotage` no rule can be broken, and `broken` is always `false`.
 

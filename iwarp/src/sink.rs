@@ -63,8 +63,8 @@ pub struct CannotInvalidate;
 pub enum Invalidation {
     /// The STag is invalid and no longer in use.
     Done,
-    /// The STag is still in use. The stream asks again later, before anything that follows in the stream. It then
-    /// checks and places the last segment of the message once more.
+    /// The STag is still in use. The stream stops there and calls again later. Before that call, it checks and places
+    /// the last segment of the message once more.
     Later,
 }
 
@@ -141,8 +141,8 @@ pub enum Delivery {
         data: [u8; 8],
         /// Immediate Data with Solicited Event.
         solicited: bool,
-        /// Octets, placed without a gap, of the RDMA Write that directly precedes the Immediate Data; 0 if no whole
-        /// Write directly precedes it.
+        /// Length of the RDMA Write that directly precedes the Immediate Data, in octets from its start up to the
+        /// first gap. 0 if no complete Write directly precedes the Immediate Data.
         written: u32,
     },
     /// The oldest outstanding Atomic of ours is complete.

@@ -12,5 +12,6 @@ pub use payload::{TxBuf, TxPayload};
 pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
 pub(crate) use pool::{Lease, Users};
 
-/// Flags that describe an mbuf's memory, as opposed to its frame.
+/// Flags of an mbuf whose data is not in its own buffer, but in lent memory or in another mbuf. All other flags
+/// describe the frame.
 pub(crate) const ATTACHED: u64 = sys::RTE_MBUF_F_EXTERNAL | sys::RTE_MBUF_F_INDIRECT;

@@ -155,8 +155,8 @@ pub struct TxPayload {
     /// Offset of the payload in the first buffer. The first mbuf's own offset and length describe the latest frame that
     /// was made in it.
     off: u16,
-    /// Bytes in the first buffer; if the payload has more, they are in the mbufs that follow, which are the payload's
-    /// too.
+    /// Bytes of the payload in the first buffer. The rest, if any, is in the mbufs that follow; these also belong to
+    /// the payload.
     first: u16,
 }
 
@@ -346,8 +346,8 @@ impl TxPayload {
                     self.retain().0
                 } else {
                     let indirect = pool.take()?;
-                    // SAFETY: a fresh mbuf; attaching takes a reference to the memory that it will refer to (the
-                    // mbuf's or lent), and copies its address and flags.
+                    // SAFETY: a fresh mbuf. Attaching makes it refer to the memory of `place` (an mbuf's buffer or
+                    // lent memory): it takes a reference to that memory, and copies the address and the flags.
                     unsafe { sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr()) };
                     indirect
                 };

@@ -30,9 +30,9 @@ const LINK_PATIENCE: Duration = Duration::from_secs(5);
 enum State {
     /// Waiting for the first peer; there is no device yet.
     Waiting(Door),
-    /// EAL's thread makes the device. The port must not wait for that: the lock of EAL's memory may be held by a
-    /// thread that itself waits for the thread that polls this port. For example, a program may register memory in
-    /// one of EAL's callbacks.
+    /// EAL's thread makes the device, which takes the lock of EAL's memory. The thread that polls this port must not
+    /// wait for that, because the thread that holds the lock may itself wait for the polling thread. For example, a
+    /// program may register memory in one of EAL's callbacks, which run under the lock.
     Making(Task<Result<Made, PortError>>),
     /// The device exists.
     Plugged(Made),
@@ -283,7 +283,7 @@ impl Device {
     /// must have as many queues as we, or if there is no peer.
     pub(super) fn peer_queues(&mut self) -> Option<u16> {
         let id = self.polled().filter(|_| matches!(self.recipe.spec, PortSpec::Vhost { .. }))?;
-        // SAFETY: the device exists. Without a peer the number is refused.
+        // SAFETY: the device exists. If the peer leaves between the two calls, the second one refuses `vid`.
         let vrings = unsafe {
             match sys::rte_eth_vhost_get_vid_from_port_id(id) {
                 vid if vid < 0 => return None,

@@ -25,8 +25,8 @@ const CAP_NET_RAW: u8 = 13;
 const CAP_SYS_ADMIN: u8 = 21;
 const CAP_BPF: u8 = 39;
 
-/// Largest MTU in bytes with which XDP gets every packet of an interface, because a packet shares its page with the
-/// kernel's own data.
+/// Largest MTU, in bytes, of an interface from which XDP gets every packet. XDP needs a packet to lie in one page,
+/// together with the kernel's own data.
 const XDP_MTU_MAX: i32 = 3498;
 
 /// A network interface that a port uses; promiscuous while this lives.

@@ -18,7 +18,7 @@ pub(super) struct PacketRing {
     drops: AtomicU64,
 }
 
-/// Returns the packet sockets with rings that this process has now.
+/// Returns the descriptors of the packet sockets of this process that receive every frame.
 pub(super) fn sockets() -> Vec<RawFd> {
     let descriptors = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers = descriptors.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -166,7 +166,8 @@ impl Recipe {
         // Ports of other kinds send and receive single segments.
         let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let caps = Capabilities::of(&self.spec);
-        // Kernel interfaces are excluded: `Netdev` makes them promiscuous for as long as the port is open.
+        // Whether the device may filter frames by address, and so must be made promiscuous here. For a port on a kernel
+        // interface, `Netdev` does this for as long as the port is open.
         let filters = matches!(self.spec, PortSpec::Pci { .. } | PortSpec::Vdev { .. });
         // A NIC discards frames longer than the MTU that it is set to. Most drivers of virtual devices refuse to set an
         // MTU.
@@ -339,8 +340,8 @@ fn close_between_interrupts(id: u16) -> bool {
     false
 }
 
-/// Returns one receive event for each of the `handles` handles, over the queues of the started device that the handle
-/// polls. Empty if the driver has no interrupts, or if an event cannot be created.
+/// Returns one receive event for each of the `handles` handles of a started device. The sources of an event are the
+/// queues that its handle polls. Empty if the driver has no interrupts, or if an event cannot be created.
 fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
     let of_handle = |handle: u16| {
         let polls = (handle..queues).step_by(handles.into());

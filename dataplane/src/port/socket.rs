@@ -36,7 +36,8 @@ pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
             free(path, spec).map(|()| None)
         }
-        // If there is no socket at the path, the driver does not treat the path as that of a socket.
+        // A client connects when its device is plugged in, which fails if no process listens. The driver would take a
+        // device file at the path for a vhost device of the kernel.
         PortSpec::VirtioUser { path, server: false, .. } if !is_served(path) => {
             Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() })
         }

@@ -5,7 +5,8 @@
 //! register of zero, so the zeros before the data do not change the CRC. Each vector is folded: multiplied so that it
 //! counts at the position of the last vector. All folded vectors are added. The sum is folded in the same way to its
 //! last 16 bytes, which go through the CRC32 instruction. Two or three vectors are folded one onto the next, and four
-//! to seven independently of each other. Longer data first goes through four running vectors.
+//! to seven independently of each other. Longer data is first reduced to four running vectors: each takes every fourth
+//! vector of the data, and is folded onto the next one that it takes.
 //!
 //! The Internet checksum comes from dot products of the bytes with (1, 0, 1, 0, ...) and (0, 1, 0, 1, ...). They sum
 //! the low and the high bytes, on an execution port that the multiplications leave free.
