@@ -50,8 +50,8 @@ impl Rnic {
         ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
     }
 
-    /// Returns our address to which packets for a loopback address go; `None` if our address is a loopback address,
-    /// too.
+    /// If `to` is a loopback address but our source address for packets to it is not, returns that source address,
+    /// to which such packets go. Otherwise returns `None`.
     pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())

@@ -25,7 +25,7 @@ pub struct Queue {
     pub asynchronous: Ledger,
     /// The number of queue pairs that complete here.
     pub users: AtomicU32,
-    /// The position of the extended interface in its batch.
+    /// The completion that the extended interface is reading.
     pub cursor: UnsafeCell<Cursor>,
 }
 
