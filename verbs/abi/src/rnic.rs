@@ -163,9 +163,9 @@ unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
     });
 }
 
-/// Returns the index of the interface that an address of the device is on: the kernel's index if it has one; else,
-/// for a device with a port, the index of the interface that `liburnic.so` shows. Programs look up the interface of
-/// an index, and zero stands for none.
+/// Returns the index of the interface that an address of the device is on: the kernel's index if the kernel has such
+/// an interface; else, for a device with a port, the index of the interface that `liburnic.so` shows, because
+/// programs look up the interface of an index; else 0, which stands for no interface.
 pub fn interface(config: &Config, address: IpAddr) -> u32 {
     const OURS: u32 = 0x7572_6e00;
     let none = if config.port.spec.is_some() { OURS } else { 0 };

@@ -133,8 +133,8 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// Accepts moderation without effect: it would delay events, but here each event is sent at once, which satisfies any
-/// moderation.
+/// Accepts moderation without effect. Moderation lets a device delay events; this device sends each event at once,
+/// which every setting allows.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
         // SAFETY: null or the program's structure.
