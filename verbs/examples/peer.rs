@@ -71,7 +71,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T> {
     Err(Trouble::Wrong(what.into()))
 }
 
-/// Where a target is: address, STag and length, big endian.
+/// Where a target is. Encoded as address, STag and length, each big endian; the receiving end ignores the length.
 #[derive(Clone, Copy)]
 struct Region {
     addr: u64,
@@ -350,7 +350,8 @@ impl Lane {
         self.tell(DONE, 0, 0, 0)
     }
 
-    /// Serves the peer until it ends. A server drives after the client has driven.
+    /// Serves the peer until it sends [`END`], or, if `drives_too` is set, [`TURN`]: then this end drives, and sends
+    /// `END`.
     fn serve(&mut self, drives_too: bool) -> Result<()> {
         loop {
             let message = self.hear()?;

@@ -1,5 +1,5 @@
-//! The table of GIDs. An address keeps its index while the device has the address. After an absence it gets the index
-//! back, unless the index was reassigned meanwhile, because programs remember indices.
+//! The table of GIDs. Programs remember indices, so an address keeps its index while the device has the address. An
+//! address that the device loses and gets again has its old index again, unless another address got it meanwhile.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};

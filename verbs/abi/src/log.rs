@@ -12,8 +12,8 @@ use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
 
 use crate::call::{Errno, last_errno};
 
-/// Logs to standard error what `URNIC_LOG` asks for. If the variable is set, lines have the time, so that the logs of
-/// two ends can be compared.
+/// Logs to standard error what `URNIC_LOG` asks for, with the time of each line, so that the logs of two ends can be
+/// compared. Without the variable, logs warnings, and DPDK's errors, without the time.
 pub fn to_stderr() {
     let asked = EnvFilter::try_from_env("URNIC_LOG");
     let timed = asked.is_ok();

@@ -50,8 +50,8 @@ impl Rnic {
         ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
     }
 
-    /// Returns our address to which packets for a loopback address go; `None` if our address is a loopback address,
-    /// too.
+    /// If `to` is a loopback address but our source address for packets to it is not, returns that source address,
+    /// to which such packets go. Otherwise returns `None`.
     pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
@@ -163,9 +163,9 @@ unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
     });
 }
 
-/// Returns the index of the interface that an address of the device is on: the kernel's index if it has one; else,
-/// for a device with a port, the index of the interface that `liburnic.so` shows. Programs look up the interface of
-/// an index, and zero stands for none.
+/// Returns the index of the interface that an address of the device is on: the kernel's index if the kernel has such
+/// an interface; else, for a device with a port, the index of the interface that `liburnic.so` shows, because
+/// programs look up the interface of an index; else 0, which stands for no interface.
 pub fn interface(config: &Config, address: IpAddr) -> u32 {
     const OURS: u32 = 0x7572_6e00;
     let none = if config.port.spec.is_some() { OURS } else { 0 };

@@ -21,7 +21,7 @@ const GUESTS: usize = 4096;
 const RECEIVES: usize = 4;
 /// Interval at which orders are checked while nothing else happens.
 const LOOK: Duration = Duration::from_millis(5);
-/// Pause after a peer could not be dialled.
+/// Pause between the end of a dialled connection, or the failure to make it, and the next dial.
 const REST: Duration = Duration::from_secs(1);
 
 /// A connection. The queue pair is dropped before the memory that it uses. The memory is registered for each
@@ -112,7 +112,7 @@ pub fn run(device: &Device, port: u16, orders: &Receiver<String>) -> Result<()> 
 #[derive(Default)]
 struct Dials {
     to: Option<SocketAddr>,
-    /// Earliest time of each connection.
+    /// For each connection to be made, the earliest time to dial it.
     due: Vec<Instant>,
 }
 

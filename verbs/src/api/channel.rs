@@ -7,8 +7,8 @@ use super::cq::Cq;
 use super::device::DeviceShared;
 use crate::shared::channel::ChannelShared;
 
-/// A completion channel: it reports each completion queue that was armed ([`Cq::arm`]) when it got a completion. Its
-/// descriptor ([`AsFd`]) is readable while events wait.
+/// A completion channel. When an armed ([`Cq::arm`]) completion queue gets a completion, the channel gets an event that
+/// names the queue. The channel's descriptor ([`AsFd`]) is readable while events wait.
 #[derive(Clone)]
 pub struct CompChannel {
     pub(crate) shared: Arc<ChannelShared>,

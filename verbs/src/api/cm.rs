@@ -19,7 +19,7 @@ use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
 use crate::shared::waiting::Waiting;
 
-/// Largest backlog of one source that a listener accepts.
+/// Maximum backlog of one source; listeners treat a larger one as this.
 const MAX_BACKLOG: u32 = 65_536;
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
@@ -106,10 +106,11 @@ impl EventChannel {
     /// private agreement. Only a device on the kernel's sockets supports it.
     ///
     /// The two programs agree on where their own octets end, and on which of them is the MPA [`Role::Initiator`].
-    /// Either program may be the initiator, whichever has opened the TCP connection. The initiator sends the MPA
-    /// Request, which carries the private data of its `param`. The responder sends the Reply, with its own private
-    /// data. Both sides get [`CmEvent::Established`] with the peer's private data, or [`CmEvent::ConnectError`]. An
-    /// initiator may also get [`CmEvent::Rejected`]. `param.timeout` limits the whole start-up.
+    /// Either program may be the initiator, no matter which of them opened the TCP connection. The initiator sends
+    /// the MPA Request, which carries the private data of its `param`. The responder sends the Reply, with its own
+    /// private data. Both sides get [`CmEvent::Established`] with the peer's private data, or
+    /// [`CmEvent::ConnectError`]. An initiator may also get [`CmEvent::Rejected`]. `param.timeout` limits the whole
+    /// start-up.
     ///
     /// `already_read` is what the program has read from the socket beyond its own protocol: the peer's first MPA
     /// octets may arrive together with the last octets of that protocol. A responder's buffer may thus contain the
@@ -228,8 +229,8 @@ impl EventChannel {
         Some(event)
     }
 
-    /// Makes a request answerable that an event sink has received. A request that is dropped before this call is not
-    /// rejected: its peer waits in vain.
+    /// Makes it possible to answer a request that an event sink has received. A request that is dropped before this
+    /// call is not rejected: its peer waits in vain.
     pub fn adopt(&self, request: &mut ConnRequest) {
         request.answers = Some(self.device.clone());
     }
@@ -309,8 +310,8 @@ impl ConnRequest {
     ///
     /// # Errors
     /// [`Error::RequestGone`] if the peer has given up, [`Error::QpState`] if the queue pair is not idle,
-    /// [`Error::Invalid`] for too much private data or a queue pair of another device. In each case the request is
-    /// rejected.
+    /// [`Error::Invalid`] for too much private data, a queue pair of another device, or one that must move to another
+    /// engine before the program has taken its completions. In each case the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         let answers = self.answers.as_ref().ok_or(Error::RequestGone)?;

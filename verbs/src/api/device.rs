@@ -55,8 +55,8 @@ pub(crate) struct DeviceShared {
     cqns: Arc<Numbers>,
     pub(crate) srqns: Arc<Numbers>,
     scopes: AtomicU32,
-    /// Whether the end of the device waits until its connections have sent their data. False in a simulation, where
-    /// time may stand still.
+    /// Whether the end of the device waits until its connections have sent their data. False in
+    /// [`World::Simulation`], where time may stand still.
     lingers: bool,
     /// Answers other processes that ask about this device; `None` in a simulation, or if the inspector could not
     /// start.
@@ -79,7 +79,7 @@ impl Reservations {
 
 /// The world that a device belongs to.
 pub(crate) enum World<'a> {
-    /// A simulation: time may stand still, and other processes do not see the device.
+    /// A simulation, or transports of the program: time may stand still, and other processes do not see the device.
     Simulation,
     /// The host: the device has the host's addresses.
     Host,
@@ -125,8 +125,8 @@ pub struct DeviceAttr {
     pub link_up: bool,
     /// Port capabilities; `None` for a simulated port.
     pub capabilities: Option<Capabilities>,
-    /// Payload bytes that one frame to the present peer may carry as several TCP segments; 0 if a frame can carry
-    /// only one.
+    /// Payload bytes that one frame may carry as several TCP segments to the present other end of the link; 0 if a
+    /// frame can carry only one.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -171,7 +171,7 @@ pub struct DeviceAttr {
     pub per_engine: Vec<EngineFigures>,
 }
 
-/// Passes under way may still use entries that were taken out of the table.
+/// Waiting for the engines' passes: a pass under way may still use a region or window that was taken out of `table`.
 impl DeviceShared {
     /// Waits for the end of all passes that are under way. If the wait for one engine fails, the wait for the other
     /// engines goes on.
@@ -245,7 +245,7 @@ impl Device {
 
     /// Opens a device whose connections `transport` carries. Of `config`, only the sections `engine`, `mpa` and
     /// `ip` are used; `ip` only supplies the addresses that [`attributes`](Self::attributes) shows if the transport
-    /// reports none.
+    /// reports none. At its end the device does not wait until its connections have sent their data.
     ///
     /// # Errors
     /// [`Error::Open`] or [`Error::NoDescriptor`] if threads or file descriptors run out; [`Error::Forked`].
@@ -296,7 +296,8 @@ impl Device {
         Self::from_engines(first, engines, memory, config.engine.progress, &config.engine.cores)
     }
 
-    /// Makes a device on simulated engines. Its end waits for nothing, because time may stand still.
+    /// Makes a device on engines that are simulated, or that run on transports of the program. Its end waits for
+    /// nothing, because time may stand still.
     pub(crate) fn from_engines(
         first: Undriven,
         others: impl IntoIterator<Item = Undriven>,

@@ -10,8 +10,8 @@ use crate::shared::events::AsyncEvent;
 /// The asynchronous events of a device. Its descriptor ([`AsFd`]) is readable while events wait. All handles of a
 /// device share its events: each event is returned once.
 ///
-/// No event is lost: each waits until it is read, from the opening of the device on. An event of the same kind
-/// about the same object replaces an unread older one. Destroying an object discards the unread events about it, so
+/// Every event since the device was opened waits until it is read, with two exceptions. A new event replaces an unread
+/// older one of the same kind about the same object. Destroying an object discards the unread events about it, so
 /// that no event names an object that no longer exists. Events need not be acknowledged.
 ///
 /// ```

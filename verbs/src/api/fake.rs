@@ -73,7 +73,7 @@ pub(crate) struct FakeEngine {
     requests: HashMap<RequestId, (u32, Vec<u8>)>,
     ports: HashMap<u16, BindId>,
     next: u64,
-    /// Deeds for the next pass. Their times do not count, because this engine has no clock.
+    /// Functions to call in the next pass. The times set for them do not count, because this engine has no clock.
     later: Vec<Deed>,
 }
 

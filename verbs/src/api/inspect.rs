@@ -1,8 +1,8 @@
 //! Answers other processes that ask about this one's connections: `urnic info --connections`.
 //!
 //! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is visible in
-//! its network namespace. The configured addresses of a port follow the name, each after a `/`: other processes
-//! (`neighbours`) learn from this name which process has an address.
+//! its network namespace. If the device has a port, its configured addresses end the name, each after a `/`, as far as
+//! they fit: from the name, other processes (`neighbours`) learn which process has an address.
 //!
 //! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream: `counter
 //! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER NAME=VALUE ...`

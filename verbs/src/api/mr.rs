@@ -47,7 +47,8 @@ pub struct Mr {
     block: Option<Box<dyn Block>>,
 }
 
-// SAFETY: the memory behind `base` is only accessed by volatile copies; everything else is Send + Sync.
+// SAFETY: the memory behind `base` is only accessed by volatile copies and by atomic loads and stores of single bytes;
+// everything else is Send + Sync.
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
@@ -160,7 +161,8 @@ impl Mr {
     /// [`Access::ZERO_BASED`].
     ///
     /// # Errors
-    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]. The region is unchanged then.
+    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then. [`Error::Interrupted`]: the
+    /// region has changed, but a pass that the signal handler interrupted may still touch the old memory.
     ///
     /// # Safety
     /// As for [`Pd::reg_mr`], for the new memory and rights.

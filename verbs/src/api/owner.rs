@@ -157,7 +157,8 @@ impl DeviceShared {
     /// Moves an idle queue pair to another engine.
     ///
     /// # Errors
-    /// [`Error::QpState`] if it is not idle or has a connection.
+    /// [`Error::QpState`] if it is not idle or has a connection; [`Error::Invalid`] if the program has not taken all of
+    /// its completions.
     pub(crate) fn move_qp(&self, qp: &QpShared, to: EngineNumber) -> Result<()> {
         loop {
             let from = settled(qp)?;
@@ -184,8 +185,8 @@ impl DeviceShared {
     }
 }
 
-/// Maximum number of attempts to find that the program has taken all completions of a queue pair. An attempt finds
-/// out nothing while another thread polls.
+/// Maximum number of attempts to find that the program has taken all completions of a queue pair. An attempt made
+/// while another thread polls may fail although they are taken.
 const ATTEMPTS: u32 = 1000;
 
 const UNTAKEN: Error = Error::Invalid(

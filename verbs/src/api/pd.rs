@@ -36,8 +36,8 @@ impl Pd {
     /// [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
     ///
     /// # Safety
-    /// Until the region is dropped, the memory must stay mapped, and no Rust reference to it may exist that the
-    /// device's accesses (within the rights given, at any time) would violate.
+    /// Until the region is dropped, the memory must stay mapped. The device may access it at any time, within the
+    /// rights given: no Rust reference to the memory may exist that forbids such accesses.
     pub unsafe fn reg_mr(&self, ptr: *mut u8, len: usize, access: Access) -> Result<Mr> {
         // SAFETY: the caller keeps this function's contract, which is the same.
         unsafe { Mr::register(self, ptr, len, None, access) }

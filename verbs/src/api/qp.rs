@@ -335,7 +335,7 @@ impl Qp {
         }
     }
 
-    /// Returns whether posted work is flushed.
+    /// Returns whether the engine may flush posted work: in the closing, terminate and error states.
     #[inline]
     fn is_over(&self) -> bool {
         self.shared.state.load(Ordering::Relaxed) > QpState::Rts as u8

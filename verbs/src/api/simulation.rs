@@ -241,7 +241,7 @@ impl Simulation {
         let end = self.now() + time;
         while self.step(end) {}
         self.clock.advance_to(end.as_nanos() as u64);
-        // Idle engines read the clock only in some of their passes.
+        // Idle engines read the clock only in some of their passes, so one pass may miss the new time.
         for _ in 0..16 {
             while self.step(end) {}
         }
@@ -317,7 +317,7 @@ impl Simulation {
 }
 
 impl Drop for Simulation {
-    /// Takes the links down: no frames are carried from now on, and the devices must not wait for acknowledgements.
+    /// Takes the links down, so that the devices do not wait for acknowledgements: no frames are carried from now on.
     fn drop(&mut self) {
         self.clock.advance_by(1_000_000_000);
         for node in &self.nodes {

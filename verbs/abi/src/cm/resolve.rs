@@ -11,7 +11,8 @@ use crate::ffi::*;
 use crate::log;
 use crate::rnic::rnic;
 
-/// Converts an address from C, with fields in host order. An IPv4-mapped IPv6 address becomes the IPv4 address.
+/// Converts a C socket address, whose fields are in network order. An IPv4-mapped IPv6 address becomes the IPv4
+/// address.
 ///
 /// # Safety
 /// `addr` is null, or a socket address of the length that its family requires.
@@ -37,7 +38,7 @@ pub unsafe fn address(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> 
     }
 }
 
-/// Converts an address to C.
+/// Converts an address to a C socket address, with fields in network order.
 pub fn sockaddr(addr: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: zeros are valid for all members.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };

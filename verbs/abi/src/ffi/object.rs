@@ -296,7 +296,8 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
-/// Programs built for older releases have a shorter structure: only members that the mask names are read.
+/// Programs built for older releases have a shorter structure: of the members after `comp_mask`, only those that it
+/// names are read.
 #[repr(C)]
 pub struct ibv_mr_init_attr {
     pub length: usize,

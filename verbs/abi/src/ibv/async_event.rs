@@ -12,7 +12,7 @@ use crate::inbox::read_count;
 use crate::log;
 use crate::rnic::PORT;
 
-/// Takes an event from the engine.
+/// Queues an event for the contexts that it concerns. The engine calls this with each event as it happens.
 pub fn dispatch(event: AsyncEvent) {
     if let AsyncEvent::QpFatal(fault) | AsyncEvent::QpRequestError(fault) | AsyncEvent::QpAccessError(fault) =
         &event

@@ -111,8 +111,8 @@ unsafe extern "C" fn descriptor(channel: *mut ibv_comp_channel) -> c_int {
     })
 }
 
-/// Takes the event that a read of the descriptor has counted. Returns 1 if it has one, 0 if the event is gone, or -1
-/// and errno.
+/// Takes the event that the caller has claimed by a read of the descriptor, and writes its queue and that queue's
+/// context. Returns 1; 0 if the event was removed meanwhile; or -1 and errno.
 #[inline(never)]
 unsafe extern "C" fn take(
     channel: *mut ibv_comp_channel,

@@ -25,7 +25,7 @@ pub struct Queue {
     pub asynchronous: Ledger,
     /// The number of queue pairs that complete here.
     pub users: AtomicU32,
-    /// The position of the extended interface in its batch.
+    /// The completion that the extended interface is reading.
     pub cursor: UnsafeCell<Cursor>,
 }
 
@@ -133,8 +133,8 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// Accepts moderation without effect: it would delay events, but here each event is sent at once, which satisfies any
-/// moderation.
+/// Accepts moderation without effect. Moderation lets a device delay events; this device sends each event at once,
+/// which every setting allows.
 pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     status(|| {
         // SAFETY: null or the program's structure.

@@ -205,7 +205,8 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     std::ptr::null_mut()
 }
 
-/// Does nothing: advice asks a device to prepare memory that is not pinned, and our regions need no preparation.
+/// Fails with EOPNOTSUPP: advice asks a device to prepare memory that is not pinned, and our regions need no
+/// preparation.
 pub unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: c_int,

@@ -17,7 +17,7 @@ pub struct Domain {
     pub pd: Pd,
     /// The number of regions, windows, queues and parent domains in this domain.
     pub users: AtomicU32,
-    /// The domain that a parent domain is made of; null for other domains.
+    /// The domain that a parent domain wraps; null if this domain is not a parent domain.
     inner: *mut Domain,
     /// The context, kept here because the program can change members of `base`.
     owner: *const Context,
@@ -79,8 +79,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Makes a parent domain, which acts like the domain that it is made of. This device ignores thread domains, and does
-/// not use the program's allocators.
+/// Makes a parent domain, which acts like the domain that it wraps. This device ignores thread domains, and does not
+/// use the program's allocators.
 pub unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

@@ -18,15 +18,15 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::PORT;
 
-/// Minimum number of inline bytes that every queue pair takes.
+/// Minimum number of inline bytes that a request of any queue pair can carry.
 const LEAST_INLINE: u32 = 64;
-/// Inline bytes for each request of a short send queue.
+/// Inline bytes for each request of a short send queue, if the program did not ask for more.
 const SHORT_INLINE: u32 = 512;
-/// The maximum of inline bytes for all requests of a long send queue together. That memory is allocated with the first
-/// inline request.
+/// Inline bytes that the requests of a longer send queue share, as long as each gets [`LEAST_INLINE`]. The memory is
+/// allocated with the first inline request.
 const ALL_INLINE: u32 = 64 << 10;
 
-/// Returns the inline bytes that a queue pair takes although the program did not ask for them, because some programs
+/// Returns the inline bytes that each request can carry even if the program did not ask for them, because some programs
 /// post a few bytes inline without asking for room. libfabric makes a queue pair of one request, asks for two bytes,
 /// and takes the answer as the largest message that it can inject.
 fn unasked_inline(max_send_wr: u32) -> u32 {
@@ -43,7 +43,7 @@ pub struct Ends {
 
 static ENDS: OnceLock<Ends> = OnceLock::new();
 
-/// Has `ends` called for all queue pairs that end from now on. Only the first call has an effect.
+/// Registers the functions to call for all queue pairs that end from now on. Only the first call has an effect.
 pub fn tell_of_ends(ends: Ends) {
     let _ = ENDS.set(ends);
 }
@@ -270,8 +270,9 @@ unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Changes the state. The connection manager moves a queue pair to RTS; a program may repeat its changes (which
-/// changes nothing), close the queue pair, or move it to the error state.
+/// Changes the state. A program may close the queue pair or move it to the error state. Only the connection manager
+/// moves a queue pair to RTS: a program may ask for the states on the way there, and for RTS, but that changes no more
+/// than `ibv_qp::state`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     status(|| {

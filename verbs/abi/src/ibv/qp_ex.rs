@@ -191,8 +191,8 @@ pub unsafe extern "C" fn create_qp_ex(
             return Err(libc::EINVAL);
         }
         let extended = is_extended(init)?;
-        // SAFETY: the structure begins with the plain structure, and `create` accesses no more than the members of
-        // that.
+        // SAFETY: the program's structure begins with the members of `ibv_qp_init_attr`, and `create` accesses no
+        // others.
         let made = qp::create(init.pd, unsafe { &mut *plain })?.cast();
         if extended {
             // SAFETY: just made.

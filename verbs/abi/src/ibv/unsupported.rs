@@ -44,7 +44,7 @@ refused! {
     ibv_resolve_eth_l2_from_gid(Any, Any, Any, Any) = EOPNOTSUPP;
     // Connection establishment without a connection manager.
     ibv_set_ece(Any, Any) = EOPNOTSUPP;
-    // Handles for the path of DMA in a machine.
+    // DMA handles: hints about the path that a device's DMA takes through the machine.
     ibv_dealloc_dmah(Any) = EOPNOTSUPP;
     // Counters of completions.
     _ibv_query_comp_cntr_caps(Any, Any, usize) = EOPNOTSUPP;

@@ -1,4 +1,5 @@
-//! Reading completions in place.
+//! Reading completions in place. A completion queue has a lane for each engine that completes to it, and a reader takes
+//! the completions of the lanes in turn.
 
 use std::fmt;
 use std::ops::Deref;
