@@ -142,12 +142,15 @@ impl Arp {
         }
     }
 
-    /// Lets another stack of the device speak for our address. Conflicts that are heard still count.
+    /// Lets another stack of the device speak for our address. That stack counts the conflicts; this one only
+    /// remembers the MAC address of the other host.
     pub fn be_silent(&mut self) {
         self.silent = true;
     }
 
-    /// Keeps neighbours as if connections held them, because another stack of the device may have such connections.
+    /// From now on, keeps unused neighbours longer ([`REMEMBERED`]), and defends every known neighbour against
+    /// another host that claims to be it ([`Self::confirm`]), because connections of the device's other stacks may
+    /// use it.
     pub fn be_one_of_several(&mut self) {
         self.several = true;
     }
@@ -363,7 +366,8 @@ impl Arp {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Handles one timer that is due. Call until it returns `None`.
+    /// Handles one timer that is due, and returns the news about its neighbour: `Some(None)` if there is no news;
+    /// `None` if no timer is due. Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let n = Neighbour(self.places.poll(now)?);
         let several = self.several;
