@@ -304,8 +304,8 @@ impl Arp {
         let us = mac.0 == self.mac;
         // A frame with our IP address as the sender shows a conflict, unless it is an echo of our own frame. While we
         // probe, we send no such frame, so it comes from another node, even if that node has derived our Ethernet
-        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. The same
-        // holds for probes of our address.
+        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. A probe of
+        // our address shows a conflict only while we probe as well, and may be an echo if it has our Ethernet address.
         let probe = ip.is_unspecified() && for_us;
         if ip == self.ip && (probing || !us) || probe && probing && !us {
             self.contested(mac.0, now);

@@ -112,8 +112,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the counters that Linux has as well, under the names that `nstat` uses. Events that Linux does not
-    /// count as segments or packets are left out here.
+    /// Returns the counters that Linux has as well, under the names that `nstat` uses. Counters that Linux does not
+    /// have are left out.
     pub fn nstat(&self) -> [(&'static str, u64); 43] {
         [
             ("TcpActiveOpens", self.active_opens),

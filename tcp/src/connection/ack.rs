@@ -76,8 +76,8 @@ impl<B: Buffers> Connection<B> {
             && self.recovery == Recovery::None
     }
 
-    /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, or the ACK has SACK
-    /// blocks.
+    /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, a loss probe is not
+    /// answered, or the ACK has SACK blocks.
     #[inline]
     fn is_unquiet(&self, s: &Segment) -> bool {
         let c = &self.cold;
