@@ -194,9 +194,9 @@ impl<C: Chunk> Stream<C> {
     /// keeps its chunks or copies their octets.
     ///
     /// Returns `None` if no octets of the chunk are left; otherwise the stream has stopped before an FPDU that it
-    /// cannot handle now. [`Rest::wants`] tells the reason: the [`Budget`] has no room for an incomplete FPDU; or the
-    /// FPDU must wait for a receive, but no more octets may wait; or an invalidation is not done. Once the reason is
-    /// gone, offer the rest of the chunk again, before any other chunk.
+    /// cannot handle now. [`Rest::wants`] tells the reason: the [`Budget`] has no room for an incomplete FPDU; the
+    /// FPDU found no receive, and the messages that wait for one already fill their room; or an invalidation is not
+    /// done. Once the reason is gone, offer the rest of the chunk again, before any other chunk.
     ///
     /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {

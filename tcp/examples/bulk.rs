@@ -4,9 +4,9 @@
 //! Both stacks talk to the same peer, whose frames are made in advance. Timestamps, SACK and window scaling are
 //! negotiated. A segment carries 1448 octets. Each stack computes and verifies checksums with its own portable code.
 //!
-//! **Receiving**: bursts of 32 segments, each of which the stack answers with one ACK. urnic hands on each frame with
-//! the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of that. Neither
-//! program reads the octets.
+//! **Receiving**: the segments arrive in bursts of 32, and the stack answers each burst with one ACK. urnic hands on
+//! each frame with the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of
+//! that. Neither program reads the octets.
 //!
 //! **Sending**: the peer's frames are ACKs, each for two segments, in bursts of 16. urnic queues references to the
 //! program's octets, and passes headers with these references to the link, as for a port that gathers the pieces of a
@@ -158,7 +158,8 @@ impl Link {
 trait Subject {
     /// Runs one pass: takes frames that have arrived, and sends everything that is due.
     fn pass(&mut self, frames: &[&'static [u8]]);
-    /// Queues as much of the program's data as there is room for, then runs a pass.
+    /// Runs a pass with `frames`, then queues at least as much of the program's data as the windows allow, and sends
+    /// it.
     fn send(&mut self, frames: &[&'static [u8]]);
     fn link(&self) -> &Link;
     /// Returns the octets that arrived in order.
@@ -407,7 +408,7 @@ impl Subject for Smoltcp {
 
 // ---- the same for both ----
 
-/// Lets the first `segments` of the prepared frames arrive.
+/// Lets all of the prepared `frames` arrive, in bursts.
 #[inline(never)]
 fn receive(subject: &mut impl Subject, frames: &[&'static [u8]]) {
     for burst in frames.chunks(BURST) {

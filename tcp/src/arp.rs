@@ -142,12 +142,15 @@ impl Arp {
         }
     }
 
-    /// Lets another stack of the device speak for our address. Conflicts that are heard still count.
+    /// Lets another stack of the device speak for our address. That stack counts the conflicts; this one only
+    /// remembers the MAC address of the other host.
     pub fn be_silent(&mut self) {
         self.silent = true;
     }
 
-    /// Keeps neighbours as if connections held them, because another stack of the device may have such connections.
+    /// From now on, keeps unused neighbours longer ([`REMEMBERED`]), and defends every known neighbour against
+    /// another host that claims to be it ([`Self::confirm`]), because connections of the device's other stacks may
+    /// use it.
     pub fn be_one_of_several(&mut self) {
         self.several = true;
     }
@@ -301,8 +304,8 @@ impl Arp {
         let us = mac.0 == self.mac;
         // A frame with our IP address as the sender shows a conflict, unless it is an echo of our own frame. While we
         // probe, we send no such frame, so it comes from another node, even if that node has derived our Ethernet
-        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. The same
-        // holds for probes of our address.
+        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. A probe of
+        // our address shows a conflict only while we probe as well, and may be an echo if it has our Ethernet address.
         let probe = ip.is_unspecified() && for_us;
         if ip == self.ip && (probing || !us) || probe && probing && !us {
             self.contested(mac.0, now);
@@ -363,7 +366,8 @@ impl Arp {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Handles one timer that is due. Call until it returns `None`.
+    /// Handles one timer that is due, and returns the news about its neighbour: `Some(None)` if there is no news;
+    /// `None` if no timer is due. Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let n = Neighbour(self.places.poll(now)?);
         let several = self.several;

@@ -6,7 +6,7 @@ use crate::seq::Seq;
 /// Text of an invariant that does not hold.
 pub type Fault = &'static str;
 
-/// Returns the text of the condition from the function if the condition does not hold.
+/// Checks a condition. If it does not hold, the enclosing function returns an error with the text of the condition.
 macro_rules! must {
     ($condition:expr) => {
         if !$condition {

@@ -82,8 +82,8 @@ pub struct Counters {
     /// Our ACKs that report a duplicate.
     pub dsacks_out: u64,
     pub sack_reneging: u64,
-    /// Window reductions that were undone. The mistake was shown by F-RTO after a timeout; by DSACK; by timestamps
-    /// after a timeout; by timestamps in fast recovery.
+    /// Window reductions that were undone. In the order of the fields, the mistake was shown by F-RTO after a timeout;
+    /// by DSACK; by timestamps after a timeout; by timestamps in fast recovery.
     pub spurious_timeouts: u64,
     pub dsack_undos: u64,
     pub loss_undos: u64,
@@ -112,8 +112,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the counters that Linux has as well, under the names that `nstat` uses. Events that Linux does not
-    /// count as segments or packets are left out here.
+    /// Returns the counters that Linux has as well, under the names that `nstat` uses. Counters that Linux does not
+    /// have are left out.
     pub fn nstat(&self) -> [(&'static str, u64); 43] {
         [
             ("TcpActiveOpens", self.active_opens),

@@ -19,8 +19,9 @@ impl HeldFrames {
         HeldFrames { frames: 0, limit, holders: HashSet::new() }
     }
 
-    /// Returns whether a connection that holds `own` frames may hold another one: it may while more frames are free
-    /// than it holds. So one greedy connection gets half of the frames, and n of them leave one in n + 1 to others.
+    /// Returns whether a connection that holds `own` frames may hold another one. It may as long as the number of free
+    /// frames is greater than `own`. So one greedy connection gets half of the frames, and n greedy connections
+    /// together leave the fraction 1/(n + 1) of the frames to others.
     pub fn admits(&self, own: usize) -> bool {
         u64::from(self.frames) + (own as u64) < u64::from(self.limit)
     }

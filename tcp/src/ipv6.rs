@@ -73,8 +73,9 @@ pub(crate) mod problem {
     pub const OPTION: u8 = 2;
 }
 
-/// Parses the fixed header of the packet at `at` of a frame, without extension headers. Octets after the packet are
-/// Ethernet padding.
+/// Parses the fixed header of the packet that starts at octet `at` of a frame; extension headers are left to
+/// [`skip_extensions`]. Octets after the packet are Ethernet padding. `None`: the version is not 6, or the packet is
+/// cut short.
 #[inline]
 pub(crate) fn parse(frame: &impl Frame, at: usize) -> Option<Ip6> {
     let h = frame.bytes().get(at..)?;

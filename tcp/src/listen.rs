@@ -100,7 +100,7 @@ pub enum ListenError {
     /// The address is not reserved, or it listens already.
     #[error("no address is reserved under this id, or it listens already")]
     NotReserved,
-    /// Another socket, which the reservation does not keep out, listens on the port.
+    /// Another socket listens on the port. This can happen although the port is reserved.
     #[error("port {0} is in use")]
     InUse(u16),
     /// The system has no memory left.

@@ -71,8 +71,9 @@ pub(super) struct Assembly<C> {
     skip: usize,
     /// Octets of the FPDU so far, staged and held.
     len: usize,
-    /// Octets that the held chunks pin, and octets that the FPDU has reserved in the budget: one FPDU at most.
+    /// Octets that the held chunks pin.
     pinned: usize,
+    /// Octets that the FPDU has reserved in the budget: at most the size of one FPDU.
     reserved: u32,
     /// Number of the present incomplete FPDU, or of the next one.
     number: u32,
@@ -141,8 +142,8 @@ impl<C: Chunk> Assembly<C> {
         (missing <= next.len()).then_some(missing)
     }
 
-    /// Keeps the octets of `chunk` from `from` on. Holds the chunk if that is allowed and worth a buffer, and copies
-    /// the octets otherwise. The FPDU must stay incomplete with these octets.
+    /// Keeps the octets of `chunk` from `from` on. Holds the chunk if it carries enough octets to be worth a buffer
+    /// and the budget lets it be pinned; otherwise copies the octets. The FPDU must stay incomplete with these octets.
     ///
     /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the FPDU's size is reserved, every
     /// later octet of the FPDU is kept.

@@ -9,8 +9,8 @@ const MIN_THRESHOLD: u32 = 4_000;
 const MAX_THRESHOLD: u32 = 16_000;
 /// Round-trip times that a round needs for its minimum to be meaningful.
 const SAMPLES: u8 = 8;
-/// Divisor of the growth in conservative slow start. The divisor 4 of RFC 9406 §4.3 lets the window grow too fast
-/// here, because a shallow queue cannot hold twice as much as the path.
+/// Divisor of the growth in conservative slow start. With the divisor 4 of RFC 9406 §4.3, [`CSS_ROUNDS`] rounds would
+/// triple the window. The queue would then hold twice as much as the path itself, and a shallow queue cannot.
 const CSS_DIVISOR: u32 = 16;
 /// Rounds of conservative slow start after which slow start ends.
 const CSS_ROUNDS: u8 = 5;

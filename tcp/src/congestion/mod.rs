@@ -274,8 +274,9 @@ impl Controller {
     }
 
     /// Undoes a reduction that was a mistake. `before` is the state before it (RFC 4015 §3.2). The window grows back
-    /// in slow start, from the octets in flight (`pipe`) or from the initial window if that is larger, so that no
-    /// burst follows.
+    /// in slow start, so that no burst follows. It starts from the octets in flight (`pipe`) plus those just
+    /// acknowledged (`acked`, at most an initial window), from the initial window, or from the present window,
+    /// whichever is largest.
     pub fn undo(&mut self, before: Controller, pipe: u32, acked: u32) {
         let (now, mss) = (self.window.cwnd, self.window.mss);
         *self = before;

@@ -76,8 +76,8 @@ impl<B: Buffers> Connection<B> {
             && self.recovery == Recovery::None
     }
 
-    /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, or the ACK has SACK
-    /// blocks.
+    /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, a loss probe is not
+    /// answered, or the ACK has SACK blocks.
     #[inline]
     fn is_unquiet(&self, s: &Segment) -> bool {
         let c = &self.cold;
@@ -153,7 +153,8 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Moves long-lived sequence numbers along with SND.UNA. If left behind, they would seem to lie ahead of SND.UNA
-    /// after 2^31 octets. Windows are smaller than 2^30.
+    /// after 2^31 octets. A call each time that SND.UNA passes a multiple of 2^30 is enough, because windows are
+    /// smaller than 2^30.
     #[cold]
     fn follow(&mut self) {
         let (una, c) = (self.snd_una, &mut self.cold);
@@ -165,7 +166,7 @@ impl<B: Buffers> Connection<B> {
 
     /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that
     /// was a retransmission, it needs an echoed timestamp that was sent with it or later (RFC 6298 §3, RFC 7323
-    /// §4.1). Returns the sample; `None`: no round trip has ended.
+    /// §4.1). Returns the sample; `None`: no round trip has ended, or the sample is not certain.
     #[inline]
     fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> Option<Duration> {
         if s.ack.le(self.cold.sample_at) {

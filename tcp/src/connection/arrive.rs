@@ -52,8 +52,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Updates TS.Recent (RFC 7323 §4.3 (2)). Only fully acceptable segments may do so; otherwise a guessed sequence
-    /// number could stop the peer.
+    /// Updates TS.Recent (RFC 7323 §4.3 (2)). Only fully acceptable segments may do so. Otherwise an attacker who
+    /// guesses a sequence number could set a timestamp so high that we drop all segments of the peer as old.
     #[inline(always)]
     fn note_timestamp(&mut self, now: Time, s: &Segment) {
         if let Some(t) = s.timestamps
@@ -181,9 +181,10 @@ impl<B: Buffers> Connection<B> {
         }
         let beyond = s.seq.ge(self.rcv_nxt + self.rcv_wnd);
         if s.len() == 0 || s.has(flag::SYN) || beyond {
-            // Keep-alives and window probes need an answer. The rate of answers is limited, because two ends that
-            // disagree would otherwise exchange ACKs for ever. A SYN gets this answer whatever its sequence number
-            // (RFC 5961 §4.2). A segment beyond the window gets it too, because no honest peer sends one.
+            // These segments get a challenge ACK, whose rate is limited. An empty segment may be a keep-alive or a
+            // window probe, which needs an answer; without a limit, two ends that disagree would exchange ACKs for
+            // ever. A SYN gets a challenge ACK whatever its sequence number (RFC 5961 §4.2). A segment beyond the
+            // window deserves no more than that, because no honest peer sends one.
             self.challenge(cx);
             return;
         }

@@ -6,8 +6,8 @@ use crate::congestion::Rate;
 use crate::net::Net;
 use core::time::Duration;
 
-/// Figures of a connection, for people and tests. A figure that Linux's `tcp_info` has as well has the same meaning
-/// there; its Linux name is in parentheses. Amounts are octets, not segments.
+/// Figures of a connection, for people and tests. A name in parentheses is that of the same figure in Linux's
+/// `tcp_info`. Amounts are octets, not segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConnInfo {
     /// State (`tcpi_state`).

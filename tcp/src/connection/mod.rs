@@ -228,10 +228,11 @@ pub(crate) struct Connection<B: Buffers> {
     pub cold: Box<Cold<B>>,
 }
 
-/// The part of a connection that is not needed to take in-order data and to send its ACK.
+/// The part of a connection that is needed to send data, and not to take in-order data and to send its ACK.
 ///
-/// A segment of new data, and its ACK, touch the first seven cache lines, each of them for one purpose. What lies
-/// behind is for losses, for a closed window and for the end. A test checks the order.
+/// Sending one segment of new data and taking the peer's ACK of it touch the first seven cache lines, each of them for
+/// one purpose. The fields after these lines are for losses, for a closed window and for the end. A test checks the
+/// order.
 #[repr(C, align(64))]
 pub(crate) struct Cold<B: Buffers> {
     // First line: what to send.
@@ -268,7 +269,8 @@ pub(crate) struct Cold<B: Buffers> {
     // Third line.
     pub rtt: RttEstimator,
     // Fourth line: times, and what is only there after losses.
-    /// Deadline of the retransmission timer, unless another event precedes it.
+    /// Deadline of the retransmission timer. `rtx_at` is earlier while a loss probe or the reordering timer is due
+    /// before it.
     pub rto_at: Time,
     /// Time since which data has been outstanding without progress; `Time::MAX`: none is outstanding.
     pub stalled_since: Time,
@@ -278,7 +280,7 @@ pub(crate) struct Cold<B: Buffers> {
     pub probe: Option<Probe>,
     /// Octets of sequence space that the peer has acknowledged.
     pub delivered: u64,
-    // Fifth line: the window. The algorithm's state follows in the sixth.
+    // Fifth line: the window. The algorithm's state follows in the sixth, `round` and `rate` in the seventh.
     pub congestion: Controller,
     /// The round trip whose delivery rate is being measured.
     round: Round,

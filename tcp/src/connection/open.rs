@@ -134,7 +134,7 @@ impl<B: Buffers> Connection<B> {
         Fate::Keep
     }
 
-    /// Enters the open state after the ACK of our SYN.
+    /// Enters ESTABLISHED after the ACK of our SYN, or FIN-WAIT-1 if our user has already closed the connection.
     pub(super) fn establish<T>(&mut self, cx: &mut Cx<'_, T>, ack: Seq) {
         let closing = self.flags.has(Flags::CLOSE);
         self.enter(if closing { State::FinWait1 } else { State::Established }, cx.net);

@@ -112,8 +112,8 @@ impl<B: Buffers> Connection<B> {
         cx.net.emit(cx.tx, &fields, &[], false, 0);
     }
 
-    /// Sends a RST if the peer acknowledges data that was never sent, during the handshake (RFC 9293 §3.10.7.3 first,
-    /// §3.10.7.4 fifth).
+    /// Sends the RST that answers `s`, which carries an unacceptable ACK during the handshake (RFC 9293 §3.10.7.3
+    /// first, §3.10.7.4 fifth).
     pub(super) fn reset_for<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         if let Some(mac) = cx.net.resolve(self.neighbour, cx.now) {
             cx.net.reset(cx.now, cx.tx, mac, self.key, s);

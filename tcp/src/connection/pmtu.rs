@@ -40,7 +40,8 @@ impl PathMtu {
         PathMtu { most, raise_at, trial: None }
     }
 
-    /// Notes that everything before `una` has arrived. This ends a trial successfully.
+    /// Notes that everything before `una` has arrived. If this includes octets of a trial, the trial has succeeded and
+    /// is over.
     pub fn follow(&mut self, una: Seq) {
         self.trial = self.trial.filter(|(from, _)| una.le(*from));
     }

@@ -6,8 +6,8 @@ use crate::buffers::{Buffers, Transmit};
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Longest time that a peer may delay the ACK of a lone segment, in nanoseconds. Longer delays show up in the
-/// round-trip time.
+/// Time by which a peer is assumed to delay the ACK of a lone segment at most, in nanoseconds. If a peer delays it
+/// longer, the measured round-trip time grows, and the probe waits longer as well.
 const ACK_DELAY: u64 = 25_000_000;
 /// Shortest wait, in nanoseconds, so that two ends that take turns on a core do not probe each other.
 const SHORTEST: u64 = 1_000_000;
@@ -67,7 +67,7 @@ impl<B: Buffers> Connection<B> {
         if len == 0 && !next.fin {
             return;
         }
-        self.sent(cx, Next { len, ..next }); // leaves the timer alone, because no sample was taken since
+        self.sent(cx, Next { len, ..next }); // schedules no second probe, because `sampled` is false
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
     }
 

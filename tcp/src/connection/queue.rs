@@ -50,7 +50,7 @@ pub(crate) struct RecordQueue<P> {
     records: VecDeque<Record<P>>,
     /// Sequence number of the next record.
     end: Seq,
-    /// Index of the record that was cut last, where the next cut most likely is.
+    /// Index of the record in which the next cut most likely begins.
     cursor: u32,
 }
 

@@ -14,7 +14,8 @@ const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_millis(40);
 /// Most addresses that we make from routers' prefixes.
 pub(super) const MAX_AUTOMATIC: usize = 8;
-/// Remaining lifetime of an address below which no advertisement can reduce it (RFC 4862 §5.5.3 e).
+/// An advertisement cannot reduce the remaining lifetime of an address to less than this, and cannot reduce a shorter
+/// one at all (RFC 4862 §5.5.3 e).
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 
 /// A link-local destination that stands for all others when a source address is looked up.
