@@ -110,7 +110,7 @@ pub struct MpaConfig {
     pub ird: u16,
     /// Maximum number of outbound Reads per queue pair.
     pub ord: u16,
-    /// Time that a peer may take to send its MPA Request.
+    /// Time that a peer may take to send its MPA Request, and its RTR after our Reply.
     pub startup_timeout: Duration,
     /// Maximum octets of incomplete FPDUs that are kept for all peers together; at least 128 KiB.
     pub incomplete_max: usize,

@@ -3,7 +3,7 @@
 //! A single request must leave before the poster returns. If a poster posts many requests, they should share segments
 //! and bursts. The engine cannot know whether more requests will follow, so it goes by the poster's recent behaviour.
 //! A batch is several posts and then a poll, all within [`LONGEST`]. After [`BATCHES`] batches in a row, posts wait for
-//! the next poll. After a poll that comes late or finds only one post, posts leave at once again.
+//! the next poll. After a poll that comes late or finds only one request, posts leave at once again.
 
 use std::time::Duration;
 

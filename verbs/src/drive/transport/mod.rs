@@ -518,7 +518,8 @@ pub trait Transport: Send {
         0
     }
 
-    /// Returns how many of these records, counted from the newest, occupy send buffers of the transport.
+    /// Returns how many of a connection's unacknowledged [`records`](Self::records) occupy send buffers of the
+    /// transport. Counts from the newest record back to the first that has been put aside.
     fn buffers(&self, _conn: ConnId) -> usize {
         0
     }
