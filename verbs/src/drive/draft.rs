@@ -17,7 +17,7 @@ pub trait Draft {
     fn truncate(&mut self, len: usize);
 }
 
-/// A record in ordinary memory, of any length.
+/// A draft in ordinary memory, of any length.
 impl Draft for Vec<u8> {
     fn len(&self) -> usize {
         Vec::len(self)

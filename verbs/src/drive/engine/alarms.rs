@@ -1,5 +1,5 @@
-//! The engine's own time-outs (start-up, nudge, teardown). They are rare, so a heap is fast enough. TCP's timers are
-//! in the TCP stack's timer wheel.
+//! The engine's own time-outs ([`Alarm`]). They are rare, so a heap is fast enough. TCP's timers are in the TCP
+//! stack's timer wheel.
 
 use super::names::EndpointId;
 use std::cmp::Reverse;
@@ -15,7 +15,8 @@ pub(super) enum Alarm {
     Rtr,
     /// A Send of the peer, or the FIN behind it, may have waited too long for a receive.
     Receive,
-    /// No data of the peer has followed the initiator's first FPDU (see [`peers`](super::peers)).
+    /// This side, as initiator, has sent its first FPDU, and no data has come from the peer since (see
+    /// [`peers`](super::peers)).
     Nudge,
     /// The connection did not close in time after a Terminate or a disconnect.
     Teardown,

@@ -129,8 +129,8 @@ impl<D: Data> Core<D> {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
-    /// Takes stream data that arrives before RDMA mode. Returns the data that follows the last start-up frame, for
-    /// the RDMAP stream of the queue pair.
+    /// Takes stream data that arrives before RDMA mode. If the last start-up frame begins RDMA mode and data follows
+    /// it, returns this data and the queue pair, whose RDMAP stream takes the data; `None` otherwise.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();
@@ -466,8 +466,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(())
     }
 
-    /// Gives a turn to an endpoint without a connection: opens the connection of its second try, or removes the
-    /// endpoint if it is over.
+    /// Gives a turn to an endpoint that has no TCP connection: opens the connection if the endpoint is a second try
+    /// ([`fall_back`](Core::fall_back)), and otherwise removes the endpoint, because it is over.
     #[cold]
     pub(super) fn service_unconnected(&mut self, index: EndpointIndex) {
         match self.core.endpoints.get(index).map(|e| &e.phase) {

@@ -56,7 +56,7 @@ impl Links {
 
 #[derive(Clone, Copy, Debug)]
 struct Member<T> {
-    /// The owner's name for the member.
+    /// The value by which the room's user names the member.
     who: T,
     until: Time,
     /// Index of the member's source in [`Crowd::families`].
@@ -98,7 +98,7 @@ pub(super) struct Crowd<T> {
 pub(super) struct Seat(u32);
 
 impl<T: Copy> Crowd<T> {
-    /// Makes a room for `limit` members, but for at least one.
+    /// Makes a room for at most `limit` members; for one member if `limit` is 0.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),

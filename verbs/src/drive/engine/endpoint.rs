@@ -58,7 +58,7 @@ impl Endpoint {
         self.events.push(self.peer.ip(), event);
     }
 
-    /// Queues start-up octets for the next turn. There are none queued before.
+    /// Queues start-up octets for the next turn. The caller must not call this while octets are queued.
     pub(super) fn queue_startup(&mut self, octets: Vec<u8>) {
         self.has_outbox = !octets.is_empty();
         self.outbox = octets;

@@ -1,6 +1,7 @@
-//! Prefetches the state of queue pairs whose turn comes soon. With hundreds of queue pairs none of it is in the first
-//! caches, and each cache line would be waited for when it is touched first. The lines of several queue pairs come
-//! together, in stages, because the address of one line is in another.
+//! Prefetches the state of queue pairs whose turn comes soon. With hundreds of queue pairs, this state is not in the
+//! caches next to the core, and the engine would wait for each cache line at its first access. Therefore the engine
+//! requests the lines of several queue pairs at the same time. It does so in stages, because the address of one line is
+//! in another.
 
 use std::ptr;
 
@@ -14,15 +15,15 @@ use super::{Clock, Core, Engine};
 use crate::drive::transport::{Data, Transport};
 use crate::shared::prefetch::prefetch;
 
-/// Turns whose state is prefetched together: what they touch fits into a first-level cache of 32 KiB.
+/// Number of turns whose state is prefetched together. The state of so many fits into a first-level cache of 32 KiB.
 pub(super) const TURNS: usize = 16;
 /// Bytes of an endpoint that RDMA mode touches.
 const ENDPOINT: usize = 64;
 /// Bytes of a [`QpCore`] that a lone message touches.
 const QUEUE_PAIR: usize = 3 * 64;
-/// Bytes of its stream that a message touches, in either direction.
+/// Bytes of a queue pair's stream that a message touches, in either direction.
 const STREAM: usize = 4 * 64;
-/// Bytes of its shared part that the engine reads.
+/// Bytes of a queue pair's shared part that the engine reads.
 const SHARED: usize = 64;
 
 impl<D: Data> Core<D> {
@@ -34,7 +35,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Prefetches queue pairs whose doorbells have rung, up to the point that [`Core::doorbell`] touches.
+    /// Prefetches what [`Core::doorbell`] touches of the queue pairs whose doorbells have rung, and of their endpoints.
     pub(super) fn foresee_doorbells(&self, rung: &[u32]) {
         for qp in rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?)) {
             prefetch(ptr::from_ref(&**qp), QUEUE_PAIR);
@@ -63,7 +64,7 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Takes the doorbells that have rung, several at a time, so that their queue pairs come together.
+    /// Takes the doorbells that have rung, several at a time, so that their queue pairs can be prefetched together.
     pub(super) fn take_doorbells(&mut self) {
         let crowd = self.transport.has_crowd();
         loop {

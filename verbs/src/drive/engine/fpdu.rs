@@ -99,10 +99,10 @@ impl Composer<'_> {
     /// Appends the FPDU to `draft`, with its payload lent instead of copied, and returns its one's-complement sum.
     /// The payload is that of work request `number`, from `cursor` on.
     ///
-    /// Returns `None`, and changes nothing, if the payload cannot be lent: it is not contiguous, not registered, or
-    /// in the last `lone_end` octets of its message. The caller sets `lone_end` if no other message follows: the end
-    /// of the message is then copied, because the peer may delay the acknowledgement of the last octets, and a
-    /// request that has lent them would have to wait for it.
+    /// Returns `None`, and changes nothing, if the payload cannot be lent: it is inline, not contiguous, or not
+    /// registered, or it begins in the last `lone_end` octets of its message. `lone_end` must be 0 if another request
+    /// follows. Otherwise the end of the message should be copied, because the peer may delay the acknowledgement of
+    /// the last octets, and a request that has lent them completes only with this acknowledgement.
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,

@@ -43,12 +43,12 @@ struct QpSink<'a> {
     first: bool,
 }
 
-/// Whether a queue pair may take receives of a shared queue while other queue pairs may wait for receives.
+/// Whether a queue pair may take receives of a shared queue for which Sends of other queue pairs already wait.
 #[derive(PartialEq, Eq)]
 enum Turn {
     /// It may take receives now.
     Now,
-    /// Waiting queue pairs take receives first.
+    /// It must leave the receives to the queue pairs whose Sends wait.
     Later,
 }
 
@@ -159,8 +159,8 @@ impl Sink for QpSink<'_> {
     }
 
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Target, RecvFault> {
-        // The stream presents a segment again when it had to wait for its invalidation. The payload was placed the
-        // first time, and its memory may be what was invalidated.
+        // The stream presents a segment a second time if the segment had to wait for its invalidation. The payload was
+        // placed the first time. It must not be placed again, because the invalidation may have revoked its memory.
         if self.rx.grace.is_some() {
             return Ok(Target::Placed);
         }

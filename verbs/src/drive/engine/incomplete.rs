@@ -2,7 +2,8 @@
 //!
 //! A stream that finds no room in the [`Budget`](urnic_iwarp::Budget) stops before its next incomplete FPDU. TCP
 //! keeps the octets that follow and shuts the window, and the connection waits here for its turn. When memory has
-//! become free, or the engine has taken memory from the source that has most of it, TCP offers the octets again.
+//! become free, TCP offers the octets again. If memory stays short, the engine displaces incomplete FPDUs of the source
+//! that has most of the memory: it ends their connections.
 
 use super::names::{EndpointId, EndpointIndex, QpIndex};
 use super::qp::{Begun, QpCore};

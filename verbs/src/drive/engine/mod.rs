@@ -110,7 +110,7 @@ pub struct MpaConfig {
     pub ird: u16,
     /// Maximum number of outbound Reads per queue pair.
     pub ord: u16,
-    /// Time that a peer may take to send its MPA Request.
+    /// Time that a peer may take to send its MPA Request, and its RTR after our Reply.
     pub startup_timeout: Duration,
     /// Maximum octets of incomplete FPDUs that are kept for all peers together; at least 128 KiB.
     pub incomplete_max: usize,
@@ -384,7 +384,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Handles what is rarely due: connections that must end, streams that have stopped, endpoints that wait for
-    /// buffers, and deeds for later.
+    /// buffers, and functions that must be called at a certain time ([`EngineOps::after`]).
     #[cold]
     fn tend(&mut self, now: Time) {
         let transport = &self.transport;
@@ -575,7 +575,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
-        // In this phase, nothing has been sent to the peer.
+        // An endpoint that still expects the Request has sent nothing to the peer.
         let expecting = endpoint.filter(|endpoint| self.core.expecting(*endpoint));
         if let Some(endpoint) = expecting {
             self.core.give_up_connecting(endpoint);

@@ -249,9 +249,10 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Handles the outcome of the next work request, which concerns only local memory and was carried out in order:
-    /// earlier requests had read their data, and later requests had not begun (verbs draft §8.2.2). If the request
-    /// took back memory, it is done when all passes of other engines that may use this memory have ended.
+    /// Handles the outcome of the next work request, which concerns only local memory and has just been carried out.
+    /// The order of the queue is kept: earlier requests have read their data, and later requests have not begun (verbs
+    /// draft §8.2.2). If the request took back memory, it is done when all passes of other engines that may use this
+    /// memory have ended.
     fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
         match outcome {
             Ok(grace) if grace.is_over() => {
@@ -294,7 +295,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.service_connected(index, conn, now, None)
     }
 
-    /// Gives the endpoint its turn while buffers are scarce, unless its host already holds its share of them.
+    /// Gives the endpoint its turn while buffers are scarce, unless the peer's host already holds its share of them.
     #[cold]
     fn service_scarce(&mut self, index: EndpointIndex, conn: ConnId, now: Time) -> bool {
         let share = self.share(index, now);
@@ -377,7 +378,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
                 return true;
             }
-            // Until then, the only answer to a fault is a FIN (MPA-92).
+            // Before the first valid FPDU, the only answer to a fault is a FIN (MPA-92).
             if qp.tx.terminate.take().is_some() || qp.finishes() {
                 self.core.farewell(index, Farewell::Fin);
             }

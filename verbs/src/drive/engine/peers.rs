@@ -15,9 +15,9 @@ use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
 /// Linux siw, as responder, sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
 /// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK is not enough. This
-/// happened in 25 to 75 % of all tries with an emulated guest. At that time nothing distinguishes siw from other
-/// peers. Therefore an initiator sends one zero-length Write if no data has answered its first FPDU for this long.
-/// Other peers ignore that message.
+/// happened in 25 to 75 % of all tries with an emulated guest. The engine cannot recognise a siw that has sent only its
+/// Reply. Therefore an initiator sends a zero-length Write to any peer if no data has answered the initiator's first
+/// FPDU for this long. Other peers ignore that message.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 
 /// Maximum number of zero-length Writes to one peer. The wait doubles before each further Write; all waits together

@@ -2,8 +2,8 @@
 //!
 //! A single request must leave before the poster returns. If a poster posts many requests, they should share segments
 //! and bursts. The engine cannot know whether more requests will follow, so it goes by the poster's recent behaviour.
-//! Several posts in a row, each time followed by a poll within [`LONGEST`], make the next posts wait for the poll.
-//! After a single post or a late poll, posts leave at once again.
+//! A batch is several posts and then a poll, all within [`LONGEST`]. After [`BATCHES`] batches in a row, posts wait for
+//! the next poll. After a poll that comes late or finds only one request, posts leave at once again.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::drive::transport::Transport;
 #[cfg(test)]
 mod tests;
 
-/// Longest time from a post to its poll. A poster that polls later does something else in between.
+/// Longest time from the first post of a batch to the poll. A poster that polls later does something else in between.
 const LONGEST: Duration = Duration::from_micros(1);
-/// Number of batches in a row after which posts wait. A batch is several posts and a poll within [`LONGEST`].
+/// Number of batches in a row after which posts wait.
 const BATCHES: u8 = 4;
 /// Maximum number of queue pairs with waiting posts: a burst of the link.
 const MOST: u32 = 32;

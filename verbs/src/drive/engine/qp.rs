@@ -17,7 +17,7 @@ use std::sync::Arc;
 use urnic_iwarp::{Outgoing, ReadRequest, Stream, Terminate};
 use urnic_tcp::Time;
 
-/// The engine's part of a queue pair. What a request needs that is sent by itself is in the first two cache lines.
+/// The engine's part of a queue pair. The first two cache lines have all that the sending of a single request needs.
 #[repr(C, align(64))]
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
@@ -111,8 +111,8 @@ pub(super) struct Message {
     pub(super) origin: Origin,
 }
 
-/// Messages that have ended, for those that begin. The last one that ended is still in the processor's cache. Room for a
-/// message in each queue pair would not be.
+/// Memory of messages that have ended, for messages that begin. The memory of the message that ended last is still in
+/// the processor's cache. If each queue pair had its own memory for a message, this memory would not be in the cache.
 #[derive(Default)]
 #[allow(clippy::vec_box)] // they go to queue pairs and come back without being copied
 pub(super) struct Spares(Vec<Box<Message>>);
@@ -121,8 +121,9 @@ impl Spares {
     /// Maximum number of messages kept.
     const MOST: usize = 64;
 
-    /// Returns a message that has no octets left. The caller sets its origin in place: a copy of an origin that was
-    /// just built would wait until all earlier stores have left the core, as copies wider than the stores do.
+    /// Returns a message that has no octets left. The caller must set its origin in place. If the caller built an
+    /// origin first and then copied it, the copy's loads would be wider than the stores just before, and would wait
+    /// until all earlier stores have left the core.
     #[inline]
     pub(super) fn message(&mut self) -> Box<Message> {
         self.0.pop().unwrap_or_else(Self::fresh)

@@ -24,8 +24,8 @@ pub(super) struct Rooms {
     carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
-    /// Endpoints that end once the burst has been handled. They need not wait for a turn among the queue pairs,
-    /// because each has cost its peer at least one frame.
+    /// Endpoints that end once the burst of frames has been handled, without waiting for a turn among the queue pairs.
+    /// They cannot crowd out the queue pairs, because each of them has cost its peer at least one frame.
     parting: Vec<EndpointIndex>,
 }
 

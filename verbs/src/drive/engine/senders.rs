@@ -141,8 +141,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Puts records aside until enough buffers are free: only records of hosts that have more than `held` buffers,
-    /// hosts with most buffers first. Within a host, the connection comes first on which nothing was acknowledged for
-    /// longest.
+    /// hosts with most buffers first. Among the connections of a host, begins with the one whose peer has been silent
+    /// for the longest time, that is, has acknowledged nothing.
     #[cold]
     fn put_aside(&mut self, held: usize, now: Time) {
         let mut holders = HashMap::<Source, Holder>::new();

@@ -207,7 +207,8 @@ impl<D: Data> Core<D> {
     fn never_came_up(&mut self, index: EndpointIndex, qp: QpIndex, second: bool, reason: CloseReason) {
         let qpn = self.release_qp(qp);
         let reason = match reason {
-            // The peer has refused the second try. The reason why the first try failed, a reset, is more useful.
+            // The peer has refused the second try. It is more useful to report why the first try failed: the peer has
+            // closed that connection, which counts as a reset.
             CloseReason::Refused if second => ConnectFailure::Reset,
             CloseReason::Refused => ConnectFailure::Refused,
             CloseReason::TimedOut => ConnectFailure::TimedOut,
@@ -361,8 +362,9 @@ impl<D: Data> Core<D> {
     }
 }
 
-/// Returns the event for a failure. `None` if the application requested the failure, or if a completion reports it.
-/// That is the completion of the culprit, or of the receive in hand, whose status is `open_receive`.
+/// Returns the event for a failure; `None` if the application requested the end of the connection, or if a completion
+/// reports the failure. Such a completion is that of the culprit, or that of the receive in hand, whose status is
+/// `open_receive`.
 fn fault(
     (qpn, peer): (Qpn, Option<SocketAddr>),
     why: &Why,

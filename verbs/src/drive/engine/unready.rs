@@ -1,4 +1,4 @@
-//! Sends of peers that have found no posted receive, and wait until the application posts one. This does what the
+//! Handles a peer's Sends that find no posted receive: they wait until the application posts one. This does what the
 //! receiver-not-ready retry of other transports does, but without any packets (DDP-50).
 //!
 //! The stream copies waiting Sends to memory of its own and serves the other messages. When that memory is full, the
@@ -22,7 +22,8 @@ use urnic_tcp::Time;
 
 /// Time that a Send may wait, for each retry of [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Longest time between receives for which the peer's FIN waits behind the peer's Sends.
+/// How long the peer's FIN waits behind the peer's Sends: counted from its arrival, or from the last receive that a
+/// Send took, if this is later.
 const FIN_WAITS: Duration = Duration::from_secs(1);
 /// Length of a list of waiting endpoints at which those that no longer exist are removed.
 const CLEAR_AT: usize = 64;
@@ -116,7 +117,7 @@ impl Unready {
 }
 
 impl<D: Data> QpCore<D> {
-    /// Notes that no Send waits. A stream that has stopped must still continue.
+    /// Notes that no Send waits. Leaves `stopped` unchanged, because a stream that has stopped must still be resumed.
     pub(super) fn awaits_nothing(&mut self) {
         self.awaits.since = None;
         self.shared.awaited.clear();
@@ -124,7 +125,8 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<D: Data> Core<D> {
-    /// Makes the queue pair `qp`, where Sends of the peer wait, ask for receives, unless it already asks.
+    /// Begins the wait of queue pair `qp` for receives, because Sends of the peer wait there: from now on, a thread
+    /// that posts a receive rings. Does nothing if the queue pair already waits.
     #[cold]
     pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(endpoint) = self.endpoints.id(index) else { return };

@@ -29,8 +29,8 @@ const EAGER_OCTETS: usize = 32 << 10;
 /// Size, in octets, from which payload is lent rather than copied. For smaller pieces, two more mbufs cost more than
 /// a copy.
 const LENDS_FROM: usize = 4096;
-/// Maximum length of the hairpin, the queue of frames to this host itself, and of the queue of strays. Frames that do
-/// not fit are dropped, as on any link.
+/// Maximum length of two queues of frames: the hairpin, for frames to this host itself, and the strays, for frames that
+/// another queue of the port must send. Frames that do not fit are dropped, as on any link.
 const HAIRPIN: usize = 1024;
 
 /// A received frame.
@@ -76,9 +76,9 @@ pub(crate) struct MbufPayload {
     unit: u16,
 }
 
-/// The one's-complement sum of a payload, or [`KnownSum::NONE`]. One word instead of an `Option`, because a payload is
-/// copied right after it was made: reading two fields at once, which were stored one by one, would wait until all
-/// earlier stores have left the core.
+/// The one's-complement sum of a payload, or [`KnownSum::NONE`]. It is one word, because a payload is copied right
+/// after it was made. An `Option` has two fields, which are stored one by one. A copy that loads both at once would
+/// wait until all earlier stores have left the core.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct KnownSum(u32);
 

@@ -1,5 +1,5 @@
-//! A simulated port, whose frames are vectors. Tests carry the frames in virtual time at the other end, the
-//! [`SimWire`].
+//! A simulated port, whose frames are vectors. At the port's other end, the [`SimWire`], a test takes the sent frames
+//! and delivers frames, in virtual time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -173,8 +173,8 @@ struct Queues {
 pub enum Steer {
     /// A random port.
     Random(Rng),
-    /// The port whose engine has the connection, as a NIC chooses that computes the device's hash. Frames that are
-    /// not TCP segments go to a random port.
+    /// The port whose engine has the frame's connection. A NIC would choose the same port if its hash were that of the
+    /// [`Steering`]. Frames that are not TCP segments go to a random port.
     ByOwner(Steering, Rng),
 }
 

@@ -37,7 +37,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Number of engines' threads that run in this process.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Event that ends all naps when the process is about to end.
+/// Event that ends all naps of [`Driver::nap_armed`] when the process is about to end. Other naps are short.
 static GOODBYE: OnceLock<EventFd> = OnceLock::new();
 
 /// Wakes the engines' threads that wait for events of their transports, because the process is about to end.
@@ -72,7 +72,7 @@ pub(super) struct Driver {
     /// Number of wake-ups. The thread sleeps on this word (futex).
     wakes: AtomicU32,
     sleeping: AtomicU8,
-    /// Event by which callers end a nap that the port's event may also end.
+    /// Event by which callers end a nap of [`nap_armed`](Self::nap_armed).
     bell: EventFd,
     /// Whether the thread must take over although another thread polled a moment ago, because a caller is about to
     /// sleep.
@@ -186,8 +186,8 @@ impl Driver {
         }
     }
 
-    /// Sleeps until `time` has passed, or until the number of wake-ups is no longer `seen`. Only the engine's thread
-    /// calls this.
+    /// Sleeps until `time` or [`LONGEST_NAP`] has passed, or until the number of wake-ups is no longer `seen`. Only the
+    /// engine's thread calls this.
     fn nap(&self, seen: u32, why: u8, time: Duration, doorbells: &Doorbells) {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: time.min(LONGEST_NAP).subsec_nanos().into() };
         self.sleeping.store(why, Ordering::SeqCst);

@@ -227,8 +227,8 @@ fn break_silence() {
     }
 }
 
-/// Returns whether the program must still receive no events and completions. Called by a poller to which this applied
-/// before.
+/// Returns whether the program must still receive no events and completions. Called by a poller that has just found
+/// this to be so.
 #[cold]
 pub(crate) fn still_quiet() -> bool {
     if WISH.load(Ordering::SeqCst) == wish::DONE {

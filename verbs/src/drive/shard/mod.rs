@@ -69,7 +69,7 @@ pub(crate) struct Shard {
     /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
     /// give way to them.
     want: Line<AtomicU32>,
-    /// The lock's count of holders at the end of the last [`visit`](Shard::visit).
+    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
     visited: Line<AtomicU32>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,

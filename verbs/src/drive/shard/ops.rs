@@ -89,8 +89,8 @@ pub(crate) trait EngineOps: Send {
     /// Returns true if something was received, sent or completed, or if there is more to do now.
     fn pass(&mut self) -> bool;
     /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the queue
-    /// pair's connection has data under way or another connection waits. The posted work is then sent together with
-    /// other work, when the queue pair's doorbell is answered.
+    /// pair's connection has data under way, another connection waits, or more posts are likely to follow soon. The
+    /// posted work is then sent together with other work, when the queue pair's doorbell is answered.
     fn kick(&mut self, qpn: u32) -> bool;
     /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not want one. For
     /// callers that may sleep.

@@ -15,7 +15,8 @@ use crate::shared::eventfd::EventFd;
 use crate::shared::figures::EngineFigures;
 use crate::shared::grace::Fellow;
 
-/// Number of polls of a completion queue after which the poller also visits an engine that may not be the queue's.
+/// After this many polls of a completion queue, the poller also visits one of the device's engines
+/// ([`Shards::look_after`]).
 const LOOKS_AFTER_EVERY: u32 = 64;
 
 /// An engine that has no shard yet, and the list of its doorbells.
@@ -146,8 +147,9 @@ impl Shards {
     }
 
     /// If the engines have no threads, visits one of the engines once in [`LOOKS_AFTER_EVERY`] calls, each engine in
-    /// turn. A program may poll no completion queue of some engine, but this engine may still have a frame for
-    /// another engine, an answer for a neighbour, or a deed that is due. `turn` is the number of polls of the caller.
+    /// turn. Even an engine whose completion queues the program does not poll may have something to do: pass a frame to
+    /// another engine, answer a neighbour's ARP or NDP request, or call a function that is due ([`EngineOps::after`]).
+    /// `turn` is the number of polls of the caller.
     #[inline(never)]
     pub(crate) fn look_after(&self, turn: u32) {
         let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
@@ -161,9 +163,9 @@ impl Shards {
         self.iter().for_each(|shard| shard.hand_over());
     }
 
-    /// Waits until `take` returns a value, which `fd` signals, and returns this value; `None` when `timeout` has
-    /// passed. A `timeout` of `None` means no limit. If the engines have no threads, the caller drives the engines
-    /// while it waits.
+    /// Calls `take` until it returns a value, and returns this value; `None` when `timeout` has passed. Between the
+    /// calls, waits for `fd`, which signals that `take` may now return a value. A `timeout` of `None` means no limit.
+    /// If the engines have no threads, the caller drives the engines while it waits.
     pub(crate) fn wait<R>(
         &self,
         fd: &EventFd,

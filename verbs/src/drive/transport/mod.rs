@@ -275,11 +275,12 @@ pub use urnic_tcp::{
 ///
 /// A pass of the engine calls, in this order: [`check`](Self::check) if it is due, the sending functions for
 /// connections that have data to send, [`flush`](Self::flush) if there were such connections,
-/// [`advance`](Self::advance), [`flush`](Self::flush), [`receive`](Self::receive). None of these functions may block.
+/// [`advance`](Self::advance), [`flush`](Self::flush), [`receive`](Self::receive). If no pass was run for a while, it
+/// also calls [`receive`](Self::receive) before [`advance`](Self::advance). None of these functions may block.
 pub trait Transport: Send {
     /// Stream data that has arrived. Its octets must not move in memory while the value exists.
     type Data: Data + Send + 'static;
-    /// A record under construction.
+    /// A record under construction. A record is the piece of a stream that one call of [`send`](Self::send) queues.
     type Draft: Draft + Send;
 
     // ---- connections ----
@@ -408,7 +409,8 @@ pub trait Transport: Send {
     /// Returns when the engine must call [`advance`](Self::advance) even if nothing happens; `None`: it need not.
     fn next_deadline(&self) -> Option<Time>;
 
-    /// Sends data that waits for more data to share a frame with, because no thread may drive the engine for a while.
+    /// Sends what the transport has kept back so that later data may carry it, such as delayed ACKs. Called when the
+    /// engine's thread is about to sleep, so that nothing waits for the end of the sleep.
     fn flush_late(&mut self, now: Time) {
         let _ = now;
     }
@@ -516,7 +518,8 @@ pub trait Transport: Send {
         0
     }
 
-    /// Returns how many of these records, counted from the newest, occupy send buffers of the transport.
+    /// Returns how many of a connection's unacknowledged [`records`](Self::records) occupy send buffers of the
+    /// transport. Counts from the newest record back to the first that has been put aside.
     fn buffers(&self, _conn: ConnId) -> usize {
         0
     }
