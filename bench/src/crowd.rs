@@ -41,7 +41,7 @@ const ENTRIES: u32 = 16;
 const CONNECTING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Registrations in each round of a storm.
-const BLOWS: u64 = 500;
+const REGISTRATIONS: u64 = 500;
 /// Writes in one turn, before the other crowd has its turn.
 const TURN: usize = 500;
 
@@ -386,7 +386,7 @@ pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
                     blows.store(blow, Ordering::Release);
                     let start = Instant::now();
                     let before = registered.load(Ordering::Relaxed);
-                    let calm = || blow && registered.load(Ordering::Relaxed) < before + BLOWS;
+                    let calm = || blow && registered.load(Ordering::Relaxed) < before + REGISTRATIONS;
                     let mut writes = 0;
                     // Goes on until the storm has made its registrations, because the storm's thread may not have got
                     // its core yet.

@@ -248,7 +248,7 @@ impl TxQueue {
     }
 
     /// Drops the frames that contain lent memory at addresses within `range`. Returns how many it dropped.
-    pub fn drop_showing(&mut self, range: &Range<usize>) -> usize {
+    pub fn drop_containing_lent(&mut self, range: &Range<usize>) -> usize {
         let before = self.len;
         self.len = 0;
         for i in 0..before {

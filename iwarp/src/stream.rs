@@ -164,7 +164,7 @@ pub struct Stream<C> {
     rx_markers: Markers,
     tx_markers: Markers,
     /// The inbound half has ended, by a fault, by a Terminate or by [`Stream::stop_listening`].
-    deaf: bool,
+    inbound_ended: bool,
     assembly: Assembly<C>,
 }
 
@@ -186,7 +186,7 @@ impl<C: Chunk> Stream<C> {
             rdmap,
             rx_markers: markers(negotiated.rx_markers),
             tx_markers: markers(negotiated.tx_markers),
-            deaf: false,
+            inbound_ended: false,
         }
     }
 
@@ -200,7 +200,7 @@ impl<C: Chunk> Stream<C> {
     ///
     /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
-        if self.deaf {
+        if self.inbound_ended {
             return Ok(None);
         }
         match self.take(chunk, sink) {
@@ -215,7 +215,7 @@ impl<C: Chunk> Stream<C> {
 
     /// Handles a Terminate of the peer.
     #[cold]
-    fn hear_no_more(&mut self) -> Option<Rest<C>> {
+    fn handle_terminate(&mut self) -> Option<Rest<C>> {
         self.stop_listening();
         None
     }
@@ -237,7 +237,7 @@ impl<C: Chunk> Stream<C> {
     /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A fault
     /// has the same effect as a fault that [`Self::receive`] returns.
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
-        if self.deaf {
+        if self.inbound_ended {
             return Ok(());
         }
         self.rdmap.inbound.take_up(sink).map_err(|fault| {
@@ -272,7 +272,7 @@ impl<C: Chunk> Stream<C> {
             let fpdu = self.assembly.gathered(&bytes[..end], Markers::NONE);
             match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
                 Handled::Done => self.assembly.clear(),
-                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::Terminated => return Ok(self.handle_terminate()),
                 Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: 0, wants })),
             }
             at = end;
@@ -280,7 +280,7 @@ impl<C: Chunk> Stream<C> {
         while let Some((fpdu, ulpdu_len)) = assembly::whole(&bytes[at..]) {
             match self.rdmap.whole(fpdu, ulpdu_len, sink, self.assembly.budget())? {
                 Handled::Done => at += fpdu.len(),
-                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::Terminated => return Ok(self.handle_terminate()),
                 Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
             }
         }
@@ -296,7 +296,7 @@ impl<C: Chunk> Stream<C> {
             let plain = fpdu.ulpdu_len().map_or(0, assembly::fpdu_size);
             match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
                 Handled::Done => self.assembly.clear(),
-                Handled::Terminated => return Ok(self.hear_no_more()),
+                Handled::Terminated => return Ok(self.handle_terminate()),
                 Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
             }
             self.rx_markers = self.rx_markers.after(plain);
@@ -339,7 +339,7 @@ impl<C: Chunk> Stream<C> {
         if !self.may_send() {
             return Err(BeginError::NotYet);
         }
-        if self.deaf && !matches!(op, Op::Terminate(_)) {
+        if self.inbound_ended && !matches!(op, Op::Terminate(_)) {
             return Err(BeginError::Ended);
         }
         self.rdmap.outbound.begin(op, len, into)
@@ -389,7 +389,7 @@ impl<C: Chunk> Stream<C> {
     /// Ends the inbound half. Octets that arrive from now on are ignored; an incomplete FPDU and waiting messages are
     /// dropped.
     pub fn stop_listening(&mut self) {
-        self.deaf = true;
+        self.inbound_ended = true;
         self.assembly.clear();
         self.rdmap.inbound.forget_held();
     }
@@ -397,7 +397,7 @@ impl<C: Chunk> Stream<C> {
     /// Returns whether the inbound half has ended: by a fault, by the peer's Terminate or by
     /// [`Self::stop_listening`].
     pub fn ended(&self) -> bool {
-        self.deaf
+        self.inbound_ended
     }
 }
 

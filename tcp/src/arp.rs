@@ -180,20 +180,20 @@ impl Arp {
             self.probes -= 1;
             self.claim_step = now + PROBE_INTERVAL;
             // RFC 5227 §2.1.1: a probe has no sender address, so that no cache learns from it.
-            self.say_from(Ipv4Addr::UNSPECIFIED);
+            self.queue_about_us(Ipv4Addr::UNSPECIFIED);
         } else if self.announcements > 0 {
             // RFC 5227 §2.3.
             self.claim = Claim::Held;
             self.announcements -= 1;
             self.claim_step = now + ANNOUNCE_INTERVAL;
-            self.say_from(self.ip);
+            self.queue_about_us(self.ip);
         } else {
             self.claim_step = Time::MAX;
         }
     }
 
     /// Queues a request for our own address, unless another stack speaks for it.
-    fn say_from(&mut self, sender: Ipv4Addr) {
+    fn queue_about_us(&mut self, sender: Ipv4Addr) {
         if !self.silent {
             self.about_us = Some(self.from(sender));
         }
@@ -213,7 +213,7 @@ impl Arp {
             (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0);
         } else if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) {
             self.defended = Some(now);
-            self.say_from(self.ip);
+            self.queue_about_us(self.ip);
         }
     }
 

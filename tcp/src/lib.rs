@@ -40,7 +40,7 @@
 //! A frame may reach any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and
 //! enters its owner through [`Stack::take_over`]. The stacks have the same configuration and seed, and
 //! [`SharedPorts`]. A reservation that one stack makes with [`Stack::bind`] is entered in the others with
-//! [`Stack::bind_too`]. An active open chooses a local port for which the opening stack is the owner.
+//! [`Stack::enter_binding`]. An active open chooses a local port for which the opening stack is the owner.
 //!
 //! # Where things are
 //! | module | does |

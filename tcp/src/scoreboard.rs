@@ -122,7 +122,7 @@ impl Delivered {
 
 /// The values with which RACK compares transmissions (RFC 8985 §6.2 step 5).
 #[derive(Clone, Copy, Debug)]
-pub struct Yardstick {
+pub struct RackReference {
     /// The latest transmission that is known to have arrived.
     pub latest: Sent,
     /// Time after which a segment counts as lost if it was sent before `latest`: the round-trip time of `latest` plus
@@ -139,7 +139,7 @@ pub struct Found {
     pub lost: u32,
     /// Number of newly lost runs that were retransmissions.
     pub again: u32,
-    /// Time by which all segments sent before [`Yardstick::latest`] will count as lost unless they arrive; `None` if
+    /// Time by which all segments sent before [`RackReference::latest`] will count as lost unless they arrive; `None` if
     /// there are no such segments.
     pub due: Option<Time>,
 }
@@ -355,7 +355,7 @@ impl Scoreboard {
 
     /// Marks as lost the octets that have not arrived and were sent long enough before `y.latest` (RFC 8985 §6.2 step
     /// 5).
-    pub fn detect_lost(&mut self, y: &Yardstick) -> Found {
+    pub fn detect_lost(&mut self, y: &RackReference) -> Found {
         let mut found = Found::default();
         let mut start = self.una;
         for run in &mut self.runs {

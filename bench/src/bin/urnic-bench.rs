@@ -3,7 +3,7 @@
 use std::{fs, io, net::SocketAddrV4, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use urnic_bench::compare::{self, html, kernel, kernel::Game};
+use urnic_bench::compare::{self, html, kernel, kernel::PingPong};
 
 /// Measures urnic, the raw link, and programs on the kernel's sockets.
 #[derive(Parser)]
@@ -51,12 +51,12 @@ struct GameArgs {
 }
 
 impl GameArgs {
-    fn start(&self) -> Result<Game, String> {
+    fn start(&self) -> Result<PingPong, String> {
         if let Some(core) = self.core {
             urnic_dataplane::pin_current_thread(core).map_err(|e| e.to_string())?;
         }
         let size = self.size as usize;
-        Ok(Game { protocol: self.protocol, wait: self.wait, server: self.server, size })
+        Ok(PingPong { protocol: self.protocol, wait: self.wait, server: self.server, size })
     }
 }
 

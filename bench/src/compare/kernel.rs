@@ -40,7 +40,7 @@ pub enum Wait {
 
 /// The parameters of one end of a ping-pong.
 #[derive(Clone, Copy, Debug)]
-pub struct Game {
+pub struct PingPong {
     /// The transport protocol.
     pub protocol: Protocol,
     /// How this end waits.
@@ -132,7 +132,7 @@ impl Socket {
 ///
 /// # Errors
 /// A socket failed, or no message arrived for ten seconds.
-pub fn serve(game: &Game) -> io::Result<()> {
+pub fn serve(game: &PingPong) -> io::Result<()> {
     let mut message = vec![0; game.size];
     let mut socket = match game.protocol {
         Protocol::Tcp => Socket::Tcp(TcpListener::bind(game.server)?.accept()?.0),
@@ -156,7 +156,7 @@ pub fn serve(game: &Game) -> io::Result<()> {
 ///
 /// # Errors
 /// A socket failed, the server did not appear, or a message was lost.
-pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
+pub fn play(game: &PingPong, time: Duration) -> io::Result<Rounds> {
     let mut socket = connect(game)?;
     let (mut ping, mut pong) = (vec![0; game.size], vec![0; game.size]);
     let mut histogram = histogram();
@@ -191,7 +191,7 @@ pub fn play(game: &Game, time: Duration) -> io::Result<Rounds> {
 }
 
 /// Connects as soon as the server listens.
-fn connect(game: &Game) -> io::Result<Socket> {
+fn connect(game: &PingPong) -> io::Result<Socket> {
     let start = Instant::now();
     let absent = |e: &io::Error| {
         matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::TimedOut)
@@ -213,7 +213,7 @@ fn connect(game: &Game) -> io::Result<Socket> {
 }
 
 /// Returns a socket whose first datagram has been answered.
-fn greet(game: &Game) -> io::Result<UdpSocket> {
+fn greet(game: &PingPong) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(game.server)?;
     socket.set_read_timeout(Some(RESEND))?;

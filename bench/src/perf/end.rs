@@ -182,7 +182,7 @@ impl End {
             letters_sent: 0,
             streamed: 0,
         };
-        end.post_letter_receives()?;
+        end.post_control_receives()?;
         Ok(end)
     }
 
@@ -190,7 +190,7 @@ impl End {
     pub(super) fn renew_control(&mut self) -> Result<(), PerfError> {
         self.control = create_control(&self.pd, &self.completions.cq)?;
         while !self.completions.poll("left-over completions")?.is_empty() {}
-        self.post_letter_receives()
+        self.post_control_receives()
     }
 
     /// Makes a queue pair for the next lane, with its receives posted.
@@ -369,7 +369,7 @@ impl End {
 
     // --- control messages -----------------------------------------------------------------------------------
 
-    fn post_letter_receives(&self) -> Result<(), PerfError> {
+    fn post_control_receives(&self) -> Result<(), PerfError> {
         (0..CONTROLS).try_for_each(|slot| self.post_letter_receive(slot))
     }
 

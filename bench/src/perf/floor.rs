@@ -219,7 +219,7 @@ impl Raw {
     /// Waits without polling until the other end is gone, for at most a second. The other end disconnects when this end
     /// is silent, and memif's driver crashes a process that polls while its peer disconnects.
     #[cold]
-    fn outlast(&mut self) {
+    fn await_peers_end(&mut self) {
         const MOMENT: Duration = Duration::from_secs(1);
         let began = Instant::now();
         while self.port.link_up() && began.elapsed() < MOMENT {
@@ -315,11 +315,11 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
     let mut extent = Extent::new(options.amount, bar);
     let mut outcome = match options.mode {
         Mode::Lat => ping(raw, options.size, &mut extent)?,
-        _ => pour(raw, options.size, &mut extent)?,
+        _ => send_frames(raw, options.size, &mut extent)?,
     };
     let (counted, wall) = ask(raw, options.control_size())?;
     if matches!(raw.port.spec(), PortSpec::Memif { .. }) {
-        raw.outlast();
+        raw.await_peers_end();
     }
     if options.mode == Mode::Bw {
         // The result is the receiver's count, and the receiver's time from the first frame to the last.
@@ -354,7 +354,7 @@ fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
 }
 
 /// Sends frames one way.
-fn pour(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
+fn send_frames(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, PerfError> {
     let total = extent.total().unwrap_or(u64::MAX);
     let watch = Stopwatch::start();
     let (mut done, mut stuck) = (0, None);

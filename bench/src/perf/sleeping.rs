@@ -176,7 +176,7 @@ fn measure(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
 
 /// Times Reads, and Writes that are read back, after silences of random length.
 pub(super) fn operate(made: &Made, target: Target) -> Result<(Latency, Latency), PerfError> {
-    let mut moods = Moods(0x5eed);
+    let mut moods = Silences(0x5eed);
     let mut reads = histogram();
     for _ in 0..OPERATIONS {
         moods.silence();
@@ -246,9 +246,9 @@ fn await_read(made: &Made) -> Result<(), PerfError> {
 }
 
 /// Silences of random length.
-struct Moods(u64);
+struct Silences(u64);
 
-impl Moods {
+impl Silences {
     fn silence(&mut self) {
         // A linear congruential generator, whose upper bits are random enough.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

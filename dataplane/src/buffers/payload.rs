@@ -79,7 +79,7 @@ impl TxBuf {
     /// # Safety
     /// The bytes must be memory that the port can send ([`Capabilities::external_tx`](crate::Capabilities)). They
     /// must stay readable until no payload and no frame made from this buffer is left, or until
-    /// [`TxPayload::make_own`] has been called on each payload and the frames are gone. A frame carries the bytes as
+    /// [`TxPayload::copy_lent`] has been called on each payload and the frames are gone. A frame carries the bytes as
     /// they are when the port reads them.
     #[inline]
     pub unsafe fn lend(&mut self, pool: &mut Pool, data: NonNull<u8>, len: usize) -> bool {
@@ -382,7 +382,7 @@ impl TxPayload {
     /// Copies the lent bytes, so that the lender may take its memory back: this payload no longer refers to it.
     /// Frames made earlier still do. Returns `false` and changes nothing if the pool is empty or its mbufs are too
     /// small.
-    pub fn make_own(&mut self, pool: &mut Pool) -> bool {
+    pub fn copy_lent(&mut self, pool: &mut Pool) -> bool {
         if !self.is_chain() {
             return true;
         }

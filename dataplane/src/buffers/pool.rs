@@ -80,7 +80,7 @@ struct Lent(UnsafeCell<sys::rte_mbuf_ext_shared_info>);
 unsafe impl Sync for Lent {}
 
 static LENT: Lent = Lent(UnsafeCell::new(sys::rte_mbuf_ext_shared_info {
-    free_cb: Some(nobody_waits),
+    free_cb: Some(ignore_free),
     fcb_opaque: ptr::null_mut(),
     refcnt: 1,
 }));
@@ -92,7 +92,7 @@ pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
 }
 
 /// Does nothing when the meaningless count of [`Lent`] becomes 0.
-unsafe extern "C" fn nobody_waits(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
+unsafe extern "C" fn ignore_free(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
 /// A mempool whose owner was dropped while frames in its mbufs were still alive.
 struct Retired {

@@ -289,15 +289,15 @@ fn lent(eal: &Arc<Eal>, port: &mut Port) {
             queue.push(port.frame(&HEADERS, &[part], false).expect("a frame")).expect("room");
         }
         let start = at.as_ptr() as usize;
-        assert_eq!(queue.drop_showing(&(start + 500..start + 900)), 0);
+        assert_eq!(queue.drop_containing_lent(&(start + 500..start + 900)), 0);
         let chained = port.caps().multi_segment_tx && !owned;
-        assert_eq!(queue.drop_showing(&(start + 499..start + 900)), usize::from(chained));
+        assert_eq!(queue.drop_containing_lent(&(start + 499..start + 900)), usize::from(chained));
         let mut left = VecDeque::from([[&HEADERS[..], &[7; 9]].concat(), [&HEADERS[..], &[7; 9]].concat()]);
         if !chained {
             left.insert(1, [&HEADERS[..], &whole].concat());
         }
         until_back(port, &mut queue, &mut left);
-        assert!(payload.make_own(port.tx_pool()));
+        assert!(payload.copy_lent(port.tx_pool()));
     }
     // The driver may keep a reference to its last frames; the leak check at the end covers them.
 }

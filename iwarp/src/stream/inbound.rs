@@ -319,7 +319,7 @@ impl Inbound {
         octets: &impl Octets,
         arrival: Arrival,
     ) -> Result<Taken, Fault> {
-        in_turn(s, h, self.send_msn)?;
+        check_msn(s, h, self.send_msn)?;
         let message = match self.message {
             Some(message) if message.opcode != control.opcode => return Err(s.opcode(control.opcode)),
             Some(message) => message,
@@ -397,7 +397,7 @@ impl Inbound {
         sink: &mut S,
         arrival: Arrival,
     ) -> Result<Taken, Fault> {
-        in_turn(s, h, self.send_msn)?;
+        check_msn(s, h, self.send_msn)?;
         if self.message.is_some() {
             return Err(s.opcode(control.opcode));
         }
@@ -566,7 +566,7 @@ impl Inbound {
 
     /// Checks that a Read or Atomic Request is the next one and that there is room for it (RDMAP-70, RDMAPX-15).
     fn request(&self, s: &Segment<'_>, h: Untagged) -> Result<(), Fault> {
-        in_turn(s, h, self.request_msn)?;
+        check_msn(s, h, self.request_msn)?;
         if self.pending.len() >= self.ird.into() {
             return Err(s.untagged(0x02, Cause::ReadLimit { ird: self.ird }));
         }
@@ -586,7 +586,7 @@ impl Inbound {
         let Some(request) = outbound.requests.front().copied().filter(|r| r.atomic) else {
             return Err(s.fault(Terminate::new(0, 2, 0x06), Cause::UnexpectedAtomicResponse));
         };
-        in_turn(s, h, self.atomic_msn)?;
+        check_msn(s, h, self.atomic_msn)?;
         let mismatch = Cause::AtomicResponseMismatch;
         let result = AtomicResult::parse(s.only::<ATOMIC_RESPONSE_LEN>(control, h, mismatch)?);
         if result.id != request.msn {
@@ -604,7 +604,7 @@ impl Inbound {
 }
 
 /// Checks that the message is the next one of its queue (DDP-24, DDP-49).
-fn in_turn(s: &Segment<'_>, h: Untagged, expected: u32) -> Result<(), Fault> {
+fn check_msn(s: &Segment<'_>, h: Untagged, expected: u32) -> Result<(), Fault> {
     if h.msn != expected {
         return Err(s.untagged(0x03, Cause::Msn { qn: h.qn, expected, got: h.msn }));
     }

@@ -120,7 +120,7 @@ impl<B: Buffers> Connection<B> {
         c.queue.acknowledge(s.ack);
         c.delivered += u64::from(s.ack - una);
         c.round.app_limited |= !c.cwnd_limited;
-        let turned = rtt.is_some() && self.turn_round(cx.now);
+        let turned = rtt.is_some() && self.end_round(cx.now);
         if let (Some(rtt), Some(delay)) = (rtt, cx.net.cfg.tcp.queue_delay)
             && !broken(Rule::QueueStaysShort)
         {
@@ -145,7 +145,7 @@ impl<B: Buffers> Connection<B> {
 
     /// Ends the measured round trip and begins the next one.
     #[inline(never)]
-    fn turn_round(&mut self, now: Time) -> bool {
+    fn end_round(&mut self, now: Time) -> bool {
         let c = &mut self.cold;
         let rate = c.round.turn(now, c.delivered);
         c.rate = rate.or(c.rate);

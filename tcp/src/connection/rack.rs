@@ -2,7 +2,7 @@
 
 use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
-use crate::scoreboard::{DUP_THRESH, Delivered, Found, Sent, Yardstick};
+use crate::scoreboard::{DUP_THRESH, Delivered, Found, RackReference, Sent};
 use crate::seq::Seq;
 use crate::time::Time;
 use core::time::Duration;
@@ -118,7 +118,7 @@ impl<B: Buffers> Connection<B> {
         let now = cx.now;
         let patience = self.rack_patience();
         let c = &mut self.cold;
-        let yardstick = Yardstick { latest: c.rack.latest, patience, now };
+        let yardstick = RackReference { latest: c.rack.latest, patience, now };
         let Found { lost, again, due } = c.scoreboard.detect_lost(&yardstick);
         cx.net.counters.lost_retransmissions += u64::from(again);
         match due {

@@ -93,7 +93,7 @@ impl Inet6 {
     /// Begins to ask whether another host has our addresses (RFC 4862 §5.4). Until the result is known, they are not
     /// used.
     pub fn claim_addresses(&mut self, now: Time) {
-        self.asks_first = true;
+        self.probes_addresses = true;
         self.conflict = None;
         for i in 0..self.own.len() {
             self.ask_whether_free(i, now);
@@ -205,7 +205,7 @@ impl Inet6 {
         });
         self.joined(now);
         self.review_at = now;
-        if self.asks_first {
+        if self.probes_addresses {
             self.ask_whether_free(self.own.len() - 1, now);
         }
     }

@@ -63,7 +63,7 @@ pub(crate) struct Inet6 {
     link_mtu: u16,
     pub hop_limit: u8,
     /// Addresses are used only after the network was asked whether another host has them.
-    asks_first: bool,
+    probes_addresses: bool,
     /// Router solicitations still to be sent, and the time of the next one.
     solicitations: u8,
     solicit_at: Time,
@@ -109,7 +109,7 @@ impl Inet6 {
             mtu: cfg.mtu,
             link_mtu: cfg.mtu,
             hop_limit: 64,
-            asks_first: false,
+            probes_addresses: false,
             solicitations: 0,
             solicit_at: Time::MAX,
             reports: 0,

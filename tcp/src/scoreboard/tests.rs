@@ -24,12 +24,12 @@ fn with(blocks: &[(u32, u32)]) -> Scoreboard {
     s
 }
 
-fn yardstick(sent: u64, end: u32, patience: u64, now: u64) -> Yardstick {
+fn yardstick(sent: u64, end: u32, patience: u64, now: u64) -> RackReference {
     let latest = Sent { at: at(sent), end: Seq(end), again: false };
-    Yardstick { latest, patience: Duration::from_millis(patience), now: at(now) }
+    RackReference { latest, patience: Duration::from_millis(patience), now: at(now) }
 }
 
-fn found(s: &mut Scoreboard, y: &Yardstick) -> (u32, Option<Time>) {
+fn found(s: &mut Scoreboard, y: &RackReference) -> (u32, Option<Time>) {
     let found = s.detect_lost(y);
     (found.lost, found.due)
 }
@@ -297,7 +297,7 @@ proptest! {
                 }
                 Step::Detect { sent, end, patience } => {
                     // The arrived segment was sent at some time and lies anywhere, but not in the future.
-                    let y = Yardstick {
+                    let y = RackReference {
                         latest: Sent { at: at(sent.min(i as u64)), end: Seq(m.una + end), again: end % 2 == 1 },
                         patience: Duration::from_millis(patience),
                         now,

@@ -43,7 +43,7 @@ impl<B: Buffers> Stack<B> {
     ///
     /// # Errors
     /// [`BindError::OutOfStep`]: this stack has seen other calls before and would assign another id.
-    pub fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+    pub fn enter_binding(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
         if BindId::from(self.bindings.next_id()) != bound.id {
             return Err(BindError::OutOfStep);
         }

@@ -23,11 +23,11 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.refuse(&incoming);
         };
         let s = incoming.segment;
-        let mut embryo = self.conceive(listener, &incoming, mac);
+        let mut embryo = self.half_open_from(listener, &incoming, mac);
         embryo.iss = above.map_or(embryo.iss, |above| embryo.iss.max(above));
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
             flag::SYN => self.begin_embryo(embryo),
-            flag::ACK if self.takes_cookies() => match self.eat_cookie(embryo, s) {
+            flag::ACK if self.takes_cookies() => match self.accept_cookie(embryo, s) {
                 Some(e) => self.complete(&e, incoming),
                 // A frame that another stack hands over arrives later than one that comes straight from the link. So
                 // data, or the ACK of a second SYN-ACK, may overtake the ACK that holds the cookie. This is no reason
@@ -60,7 +60,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     }
 
     /// Returns the half-open connection for a SYN to `listener`, or for the SYN that must have preceded an ACK.
-    fn conceive(&self, listener: BindId, incoming: &Incoming<'_, B::Frame>, mac: [u8; 6]) -> Embryo {
+    fn half_open_from(&self, listener: BindId, incoming: &Incoming<'_, B::Frame>, mac: [u8; 6]) -> Embryo {
         let (key, s) = (incoming.key, incoming.segment);
         Embryo {
             key,
@@ -122,7 +122,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 
     /// Takes the ACK of a SYN-ACK that held a cookie. Returns `e` as it was when that SYN-ACK was sent; `None` if the
     /// ACK holds no valid cookie.
-    fn eat_cookie(&mut self, mut e: Embryo, s: &Segment) -> Option<Embryo> {
+    fn accept_cookie(&mut self, mut e: Embryo, s: &Segment) -> Option<Embryo> {
         (e.cookie, e.iss, e.irs) = (true, s.ack - 1, s.seq - 1);
         let Some(mss) = self.stack.cookies(&e).check(self.now, e.iss) else {
             self.stack.net.counters.syn_cookies_failed += 1;
@@ -170,8 +170,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             && self.takes_cookies()
             && let Some(mac) = incoming.source_mac()
         {
-            let rival = self.conceive(e.listener, &incoming, mac);
-            if let Some(rival) = self.eat_cookie(rival, s) {
+            let rival = self.half_open_from(e.listener, &incoming, mac);
+            if let Some(rival) = self.accept_cookie(rival, s) {
                 self.stack.drop_embryo(index);
                 return self.complete(&rival, incoming);
             }
@@ -212,7 +212,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     /// gets a cookie, and the answer that comes back first opens the connection.
     fn answer_rival(&mut self, listener: BindId, incoming: &Incoming<'_, B::Frame>) {
         let Some(mac) = incoming.source_mac() else { return };
-        let rival = self.conceive(listener, incoming, mac);
+        let rival = self.half_open_from(listener, incoming, mac);
         if self.stack.net.may_reply(self.now) {
             self.send_cookie(rival);
         }

@@ -47,12 +47,12 @@ impl Rnic {
     /// (`cma_any_addr`): the unspecified address, or a loopback address that the device does not have.
     pub fn is_any(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
-        ip.is_unspecified() || ip.is_loopback() && self.leads_elsewhere((ip, 0).into()).is_some()
+        ip.is_unspecified() || ip.is_loopback() && self.source_beyond_loopback((ip, 0).into()).is_some()
     }
 
     /// If `to` is a loopback address but our source address for packets to it is not, returns that source address,
     /// to which such packets go. Otherwise returns `None`.
-    pub fn leads_elsewhere(&self, to: SocketAddr) -> Option<IpAddr> {
+    pub fn source_beyond_loopback(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
     }

@@ -201,7 +201,7 @@ impl EventChannel {
             neighbours.warn(way.to.ip());
         }
         let (qpn, events) = (qp.qpn(), self.queue.clone());
-        self.device.go_to_home_of(&qp.shared, &way)?;
+        self.device.move_to_opening_engine(&qp.shared, &way)?;
         self.device.control_qp(&qp.shared, |engine| engine.connect(qpn, way, param, events))?;
         Ok(Connection::of(qp))
     }
@@ -261,7 +261,7 @@ impl Bound {
         let mut reserved = None;
         let outcome = device.shards.control_each(|_, engine| match reserved {
             None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
-            Some(bound) => engine.bind_too(bound, v6only),
+            Some(bound) => engine.enter_binding(bound, v6only),
         });
         // If an engine has refused the address, dropping `bound` ends the reservation at the other engines.
         let bound =

@@ -162,12 +162,12 @@ impl Cq {
         for engine in self.shared.take_asked() {
             drive(self.device.shards.of(engine), stays);
         }
-        if self.shared.passes_by() {
+        if self.shared.skips_others() {
             return pass;
         }
         let Some(engine) = self.shared.next_to_drive() else { return pass };
         let Some(other) = self.device.shards.of(engine).visit(stays) else {
-            self.shared.pass_by(PASSED_BY);
+            self.shared.skip_others(PASSED_BY);
             return pass;
         };
         match (pass, other) {

@@ -254,7 +254,7 @@ impl Device {
     }
 
     /// Opens a device as [`over`](Self::over) does, with one engine on each of `transports`. An address that one
-    /// transport reserves is [entered](Transport::bind_too) at the others. A connection that one engine has
+    /// transport reserves is [entered](Transport::enter_binding) at the others. A connection that one engine has
     /// accepted may move to another ([`part_with`](Transport::part_with)), or the queue pair moves to the
     /// connection's engine.
     ///

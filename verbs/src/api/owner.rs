@@ -130,7 +130,7 @@ impl DeviceShared {
     ///
     /// # Errors
     /// As for [`move_qp`](Self::move_qp).
-    pub(crate) fn go_to_home_of(&self, qp: &QpShared, way: &Way) -> Result<()> {
+    pub(crate) fn move_to_opening_engine(&self, qp: &QpShared, way: &Way) -> Result<()> {
         let Some(from) = way.from.filter(|_| self.shards.count() > 1) else { return Ok(()) };
         let home = self.shards.first().arrange(|engine| Ok(engine.home_of(from, way.to)))?;
         home.map_or(Ok(()), |home| self.move_qp(qp, home))

@@ -285,7 +285,7 @@ impl CqShared {
     }
 
     /// Returns whether this poll skips the engines other than the home engine. Two polls at once may count as one.
-    pub(crate) fn passes_by(&self) -> bool {
+    pub(crate) fn skips_others(&self) -> bool {
         let left = self.polls.passing.load(Ordering::Relaxed);
         if left > 0 {
             self.polls.passing.store(left - 1, Ordering::Relaxed);
@@ -294,7 +294,7 @@ impl CqShared {
     }
 
     /// Makes the next `polls` polls skip the engines other than the home engine.
-    pub(crate) fn pass_by(&self, polls: u8) {
+    pub(crate) fn skip_others(&self, polls: u8) {
         self.polls.passing.store(polls, Ordering::Relaxed);
     }
 

@@ -36,21 +36,21 @@ pub(crate) fn is_quiet() -> bool {
 
 /// Returns whether callers must leave the engines alone, for either reason.
 #[inline]
-pub(crate) fn stands_back() -> bool {
+pub(crate) fn must_leave_engines_alone() -> bool {
     STATE.load(Ordering::Relaxed) != 0
 }
 
 /// Marks this process as a forked child, for good.
-pub(crate) fn is_child() {
+pub(crate) fn mark_as_child() {
     STATE.fetch_or(FORKED, Ordering::Relaxed);
 }
 
 /// From now on, holds back everything that the program would be told. Async-signal-safe.
-pub(crate) fn hush() {
+pub(crate) fn hold_back() {
     STATE.fetch_or(QUIET, Ordering::SeqCst);
 }
 
-/// Calls `tell`, which tells the program something: at once, or, if the process is ending, only when [`speak`] is
+/// Calls `tell`, which tells the program something: at once, or, if the process is ending, only when [`deliver_held`] is
 /// called.
 #[inline]
 pub(crate) fn deliver(tell: impl FnOnce() + Send + 'static) {
@@ -69,7 +69,7 @@ fn hold(tell: Box<dyn FnOnce() + Send>) {
 }
 
 /// Tells the program everything that was held back, because the program continues after all.
-pub(crate) fn speak() {
+pub(crate) fn deliver_held() {
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     for tell in held.drain(..) {
         tell();

@@ -527,7 +527,7 @@ impl Transport for Memory {
         self.of(conn, |half| half.queued.len())
     }
 
-    fn is_missed(&self) -> bool {
+    fn peers_notice_end(&self) -> bool {
         true
     }
 

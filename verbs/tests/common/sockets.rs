@@ -179,8 +179,8 @@ impl Transport for Sockets {
         Ok(Bound { address: SocketAddr::new(address.ip(), port), ..bound })
     }
 
-    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
-        self.inner.bind_too(bound, v6only)
+    fn enter_binding(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        self.inner.enter_binding(bound, v6only)
     }
 
     fn can_part(&self) -> bool {
@@ -310,8 +310,8 @@ impl Transport for Sockets {
         self.inner.take_back(now, conn, range);
     }
 
-    fn is_missed(&self) -> bool {
-        self.inner.is_missed()
+    fn peers_notice_end(&self) -> bool {
+        self.inner.peers_notice_end()
     }
 
     fn facts(&self) -> Facts {

@@ -253,8 +253,8 @@ impl Transport for Unruly {
         self.memory.records(conn)
     }
 
-    fn is_missed(&self) -> bool {
-        self.memory.is_missed()
+    fn peers_notice_end(&self) -> bool {
+        self.memory.peers_notice_end()
     }
 
     fn facts(&self) -> Facts {

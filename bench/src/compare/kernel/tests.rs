@@ -17,7 +17,7 @@ fn both_protocols_play_and_end() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         for wait in [Wait::Spin, Wait::Block] {
             let server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free_port(protocol));
-            let game = Game { protocol, wait, server, size: 8 };
+            let game = PingPong { protocol, wait, server, size: 8 };
             let other = thread::spawn(move || serve(&game));
             let rounds = play(&game, Duration::from_millis(50)).expect("a game");
             other.join().expect("no panic").expect("the server ends in good order");

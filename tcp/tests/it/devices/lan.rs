@@ -47,7 +47,7 @@ impl Device {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
         let bound = self.hosts[0].stack.bind(any, false).expect("a free port");
         for host in &mut self.hosts[1..] {
-            host.stack.bind_too(bound, false).expect("the same order everywhere");
+            host.stack.enter_binding(bound, false).expect("the same order everywhere");
         }
         bound.id
     }

@@ -399,8 +399,8 @@ fn a_listener_is_everywhere_or_nowhere() {
     lan.devices[0].hosts[0].stack.bind(SocketAddr::new(ip(1).into(), 99), false).expect_err("taken");
     let other = lan.devices[0].hosts[0].stack.bind(SocketAddr::new(ip(1).into(), 98), false).expect("free");
     let stack = &mut lan.devices[0].hosts[1].stack;
-    assert!(stack.bind_too(other, false).is_err());
-    assert!(stack.bind_too(bound, false).is_ok() && stack.bind_too(other, false).is_ok());
+    assert!(stack.enter_binding(other, false).is_err());
+    assert!(stack.enter_binding(bound, false).is_ok() && stack.enter_binding(other, false).is_ok());
 }
 
 /// A connection gets a port for which its own stack is the owner, until no such port is free. Each port serves one

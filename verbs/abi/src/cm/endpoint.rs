@@ -139,7 +139,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 
 /// First part of [`rdma_get_request`], before the wait: acknowledges the last event of a synchronous listener.
 #[inline(never)]
-unsafe extern "C" fn listen_on(listen: *mut rdma_cm_id) -> c_int {
+unsafe extern "C" fn acknowledge_last_event(listen: *mut rdma_cm_id) -> c_int {
     zero(|| {
         // SAFETY: null or an identifier that only this thread uses.
         unsafe {
@@ -195,7 +195,7 @@ unsafe extern "C" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdm
     // SAFETY: nothing is held here, and callees unwind only by cancellation (see the crate's documentation).
     unsafe {
         let mut event: *mut rdma_cm_event = std::ptr::null_mut();
-        if listen_on(listen) != 0 || rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
+        if acknowledge_last_event(listen) != 0 || rdma_get_cm_event((*listen).channel, &raw mut event) != 0 {
             return -1;
         }
         requested(listen, event, id)

@@ -135,7 +135,7 @@ impl Hub {
 
     /// Assigns the events of a queue pair to this identifier alone from now on.
     pub fn tie(&mut self, qpn: u32, id: *mut Id) {
-        qp::tell_of_ends(Ends { close: super::connect::close_qp, destroy: destroy_qp });
+        qp::set_end_hooks(Ends { close: super::connect::close_qp, destroy: destroy_qp });
         self.untie(qpn);
         if let Some(this) = self.ids.get_mut(&(id as usize)) {
             this.qpns.push(qpn);

@@ -152,7 +152,7 @@ fn resolve(id: *mut rdma_cm_id, src: *const libc::sockaddr, dst: *const libc::so
         // SAFETY: the program's address.
         bind(id, unsafe { address(src) }?)?;
     }
-    let to = rnic.leads_elsewhere(to).map_or(to, |own| SocketAddr::new(own, to.port()));
+    let to = rnic.source_beyond_loopback(to).map_or(to, |own| SocketAddr::new(own, to.port()));
     let routed = rnic.source_for(to)?;
     let bound = this.state().address;
     let own = bound.map(|bound| bound.ip()).filter(|own| !rnic.is_any(*own)).unwrap_or(routed);

@@ -190,7 +190,7 @@ pub unsafe extern "C" fn post_send(
         batch.post();
         outcome
     });
-    blame(answer, next, bad);
+    report_refused(answer, next, bad);
     answer
 }
 
@@ -235,7 +235,7 @@ pub unsafe fn receives<'a>(
         batch.post();
         outcome
     });
-    blame(answer, next, bad);
+    report_refused(answer, next, bad);
     answer
 }
 

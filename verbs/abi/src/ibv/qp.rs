@@ -44,7 +44,7 @@ pub struct Ends {
 static ENDS: OnceLock<Ends> = OnceLock::new();
 
 /// Registers the functions to call for all queue pairs that end from now on. Only the first call has an effect.
-pub fn tell_of_ends(ends: Ends) {
+pub fn set_end_hooks(ends: Ends) {
     let _ = ENDS.set(ends);
 }
 

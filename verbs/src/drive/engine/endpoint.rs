@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     /// Notes how the connection ends. A FIN does not replace a reset that was noted before.
-    pub(super) fn bid(&mut self, farewell: Farewell) {
+    pub(super) fn set_farewell(&mut self, farewell: Farewell) {
         if self.farewell != Some(Farewell::Reset) {
             self.farewell = Some(farewell);
         }

@@ -361,7 +361,7 @@ impl<D: Data> Core<D> {
             self.await_receive(endpoint, qp);
         }
         if later {
-            self.may_go_on(endpoint); // to be tried again in the next pass
+            self.note_may_continue(endpoint); // to be tried again in the next pass
         }
         match outcome {
             Err(fault) => {
@@ -420,7 +420,7 @@ impl<D: Data> Events<D> for Core<D> {
         let Some(index) = self.endpoint_of(tag) else { return };
         let Some(endpoint) = self.endpoints.get(index) else { return };
         let starved = endpoint.starved;
-        if endpoint.lender.is_some() && self.came_back(index, octets) || starved {
+        if endpoint.lender.is_some() && self.note_acked(index, octets) || starved {
             self.schedule(index);
         }
     }

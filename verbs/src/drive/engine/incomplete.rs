@@ -91,7 +91,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Notes that a queue pair leaves this engine, so that it no longer counts as a holder of frames.
-    pub(super) fn holds_no_more(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped) {
+    pub(super) fn remove_holder(qp: &mut QpCore<D>, at: QpIndex, stopped: &mut Stopped) {
         if std::mem::take(&mut qp.is_holder) {
             stopped.holders.retain(|other| *other != at);
         }

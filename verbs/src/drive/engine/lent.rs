@@ -93,7 +93,7 @@ impl Lent {
 impl<D: Data> Core<D> {
     /// Notes that the peer of a lender has acknowledged octets. Returns whether a request may be complete now.
     #[inline(never)]
-    pub(super) fn came_back(&mut self, index: EndpointIndex, octets: u64) -> bool {
+    pub(super) fn note_acked(&mut self, index: EndpointIndex, octets: u64) -> bool {
         let Some(&Phase::Open { qp }) = self.endpoints.get(index).map(|e| &e.phase) else { return false };
         self.qps.get_mut(qp).is_some_and(|qp| qp.tx.lent.acked(octets))
     }
@@ -108,7 +108,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Removes an endpoint from the list of lenders.
-    pub(super) fn lends_no_more(&mut self, index: EndpointIndex) {
+    pub(super) fn remove_lender(&mut self, index: EndpointIndex) {
         let Some(place) = self.endpoints.get_mut(index).and_then(|e| e.lender.take()) else { return };
         self.lenders.swap_remove(place as usize);
         if let Some(&moved) = self.lenders.get(place as usize)
@@ -130,7 +130,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         };
         // The endpoint of a failed queue pair is in the ready list, so this turn comes soon after the failure.
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
-            self.core.lends_no_more(index);
+            self.core.remove_lender(index);
             // Frames that the link has queued may still be sent from the memory, because it is registered.
             self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
         }
@@ -146,7 +146,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             lent.settle(self.transport.unacked(conn));
             self.core.lends(index);
         } else {
-            self.core.lends_no_more(index);
+            self.core.remove_lender(index);
         }
     }
 

@@ -246,7 +246,7 @@ impl<D: Data> Core<D> {
             _ if qp.is_over() => qp.flush(None, crate::shared::wc::WcStatus::Flushed),
             Some(endpoint) => {
                 if qp.awaits.is_waiting() {
-                    self.may_go_on(endpoint);
+                    self.note_may_continue(endpoint);
                 }
                 self.schedule(endpoint);
             }
@@ -377,7 +377,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     fn receive(&mut self, now: Time) -> bool {
         let received = self.transport.receive(now, &mut self.core);
-        if received && self.core.rooms.someone_parts() {
+        if received && self.core.rooms.has_ending() {
             self.part(now);
         }
         received
@@ -407,7 +407,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// Ends the connections that the last burst or a timeout has marked for their end.
     #[cold]
     fn part(&mut self, now: Time) {
-        while let Some(index) = self.core.rooms.next_parting() {
+        while let Some(index) = self.core.rooms.next_ending() {
             if self.service(index, now) {
                 self.core.schedule(index);
             }
@@ -418,7 +418,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// wait for may have arrived meanwhile; if the timers fired first, the engine would probe and retransmit
     /// needlessly.
     #[cold]
-    fn hear_what_came(&mut self, now: Time) {
+    fn receive_before_timers(&mut self, now: Time) {
         for _ in 0..BURSTS_AFTER_PAUSE {
             if !self.receive(now) {
                 break;
@@ -487,7 +487,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         if looks || served {
             let before = std::mem::replace(&mut self.advanced, now);
             if now >= before + PAUSE {
-                self.hear_what_came(now);
+                self.receive_before_timers(now);
             }
             self.transport.advance(now, &mut self.core);
         }
@@ -623,8 +623,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.transport.unbind(id);
     }
 
-    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), Error> {
-        self.transport.bind_too(bound, v6only).map_err(bind_error)
+    fn enter_binding(&mut self, bound: Bound, v6only: bool) -> Result<(), Error> {
+        self.transport.enter_binding(bound, v6only).map_err(bind_error)
     }
 
     fn listen(
@@ -718,14 +718,14 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     }
 
     fn drained(&self) -> bool {
-        if self.transport.is_deserted() {
+        if self.transport.only_peer_has_ended() {
             return true; // no peer exists that could acknowledge anything
         }
         // A connection is done when it no longer exists, or when the peer has acknowledged our FIN and so all data.
         // For [`FIN_WITHIN`], this also waits for the peers' FINs, so that they are acknowledged while this process
         // exists.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
-        if !waited && !self.transport.is_missed() && self.core.endpoints.iter().next().is_some() {
+        if !waited && !self.transport.peers_notice_end() && self.core.endpoints.iter().next().is_some() {
             return false;
         }
         let has_ended = |conn| self.transport.has_ended(conn);

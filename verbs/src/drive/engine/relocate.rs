@@ -47,7 +47,7 @@ impl<D: Data + Send + 'static> Core<D> {
     pub(super) fn release_idle_qp(&mut self, qpn: Qpn, to: EngineNumber) -> Result<Parcel, Error> {
         let index = self.idle_qp(qpn)?;
         let mut core = self.qps.remove(index).ok_or(Error::UnknownQp(qpn.0))?;
-        Self::holds_no_more(&mut core, index, &mut self.stopped);
+        Self::remove_holder(&mut core, index, &mut self.stopped);
         self.by_qpn[qpn.0 as usize] = Whereabouts::Away(to);
         Ok(core)
     }

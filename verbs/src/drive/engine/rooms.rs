@@ -46,18 +46,18 @@ impl Rooms {
 
     /// Returns when the next seat expires or an endpoint ends; `None`: never.
     pub(super) fn next(&self) -> Option<Time> {
-        if self.someone_parts() {
+        if self.has_ending() {
             return Some(Time::ZERO);
         }
         [&self.starting, &self.closing, &self.carried].into_iter().filter_map(Crowd::next).min()
     }
 
-    pub(super) fn someone_parts(&self) -> bool {
+    pub(super) fn has_ending(&self) -> bool {
         !self.parting.is_empty()
     }
 
     /// Takes one of the endpoints that end now; `None` if no endpoint ends.
-    pub(super) fn next_parting(&mut self) -> Option<EndpointIndex> {
+    pub(super) fn next_ending(&mut self) -> Option<EndpointIndex> {
         self.parting.pop()
     }
 
@@ -129,7 +129,7 @@ impl<D: Data> Core<D> {
     /// Ends an endpoint that is over, as [`farewell`](Self::farewell) does, once the burst has been handled.
     pub(super) fn part(&mut self, index: EndpointIndex, farewell: Farewell) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
-            endpoint.bid(farewell);
+            endpoint.set_farewell(farewell);
             self.rooms.parting.push(index);
             self.tend_at = Time::ZERO;
         }

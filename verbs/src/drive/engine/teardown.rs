@@ -42,7 +42,7 @@ impl<D: Data> Core<D> {
     /// [`TEARDOWN_WITHIN`], it is reset, unless it [waits for its peer](Self::waits_for_peer).
     pub(super) fn farewell(&mut self, index: EndpointIndex, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
-        endpoint.bid(farewell);
+        endpoint.set_farewell(farewell);
         let seated = endpoint.seat.is_some();
         self.schedule(index);
         if !seated {
@@ -92,7 +92,7 @@ impl<D: Data> Core<D> {
         core.tx.terminate = terminate.map(Box::new);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
-            self.may_go_on(index);
+            self.note_may_continue(index);
         }
         self.announce(index, reason);
         if silent {
@@ -199,7 +199,7 @@ impl<D: Data> Core<D> {
             None => return,
         }
         self.leave_seat(index);
-        self.lends_no_more(index);
+        self.remove_lender(index);
         self.endpoints.remove(index);
     }
 
@@ -291,13 +291,13 @@ impl<D: Data> Core<D> {
     /// data that it holds.
     pub(super) fn remove_qp(&mut self, qp: QpIndex) {
         let Some(mut core) = self.qps.remove(qp) else { return };
-        Self::holds_no_more(&mut core, qp, &mut self.stopped);
+        Self::remove_holder(&mut core, qp, &mut self.stopped);
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
         // This fails only while the process ends, and then has no effect, because no other queue pair has this scope.
         let _ = self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
-            self.may_go_on(index);
+            self.note_may_continue(index);
         }
         if let Some(endpoint) = self.endpoints.get(index) {
             let farewell =

@@ -186,7 +186,7 @@ impl<D: Data> Core<D> {
     /// Notes that a receive may be available in the queue pair's own queue, or that the stream may continue without
     /// one.
     #[cold]
-    pub(super) fn may_go_on(&mut self, index: EndpointIndex) {
+    pub(super) fn note_may_continue(&mut self, index: EndpointIndex) {
         self.unready.posted.extend(self.endpoints.id(index));
     }
 
@@ -220,7 +220,7 @@ impl<D: Data> Core<D> {
         if core.awaits.is_waiting()
             && let Some(index) = core.endpoint
         {
-            self.may_go_on(index);
+            self.note_may_continue(index);
         }
     }
 

@@ -479,9 +479,9 @@ impl Port for DpdkPort {
         unsafe { draft.0.lend(self.port.tx_pool(), at, len) }
     }
 
-    fn make_own(&mut self, payload: &mut MbufPayload, range: &Range<usize>) -> bool {
+    fn copy_lent(&mut self, payload: &mut MbufPayload, range: &Range<usize>) -> bool {
         match &mut payload.octets {
-            Octets::Mbufs(payload) => !payload.shows(range) || payload.make_own(self.port.tx_pool()),
+            Octets::Mbufs(payload) => !payload.shows(range) || payload.copy_lent(self.port.tx_pool()),
             Octets::Aside(_) => true,
         }
     }
@@ -504,7 +504,7 @@ impl Port for DpdkPort {
     }
 
     fn forget(&mut self, range: &Range<usize>) {
-        self.unsent += self.queue.drop_showing(range) as u64;
+        self.unsent += self.queue.drop_containing_lent(range) as u64;
     }
 
     fn check_link(&mut self) -> bool {

@@ -103,7 +103,7 @@ pub trait Port: Send {
     ///
     /// # Safety
     /// The octets must stay readable as long as anything refers to them. The payload that the draft becomes refers to
-    /// them until it is dropped or [`Port::make_own`] has copied them. Queued frames of the payload refer to them
+    /// them until it is dropped or [`Port::copy_lent`] has copied them. Queued frames of the payload refer to them
     /// until they are sent or [`Port::forget`] has dropped them.
     unsafe fn lend(&mut self, _draft: &mut Self::Draft, _at: *const u8, _len: usize, _ours: bool) -> bool {
         false
@@ -111,7 +111,7 @@ pub trait Port: Send {
 
     /// Copies the parts of `payload` that are lent memory within `range` (addresses). Returns false if they cannot be
     /// copied.
-    fn make_own(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
+    fn copy_lent(&mut self, _payload: &mut Self::Payload, _range: &Range<usize>) -> bool {
         true
     }
 

@@ -407,7 +407,7 @@ impl Port for SimPort {
         true
     }
 
-    fn make_own(&mut self, payload: &mut SimPayload, range: &Range<usize>) -> bool {
+    fn copy_lent(&mut self, payload: &mut SimPayload, range: &Range<usize>) -> bool {
         let within = |piece: &Piece| {
             matches!(*piece, Piece::Lent(at, len)
             if (at as usize) < range.end && range.start < at as usize + len)

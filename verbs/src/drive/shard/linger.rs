@@ -131,7 +131,7 @@ fn goodbye(may_start_thread: bool) {
     // If another thread has made the request before, this thread only waits.
     if WISH.compare_exchange(wish::NONE, wish::WANTED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         EXITING.store(this_thread(), Ordering::SeqCst);
-        quiet::hush();
+        quiet::hold_back();
         driver::wake_all();
         // A new thread is needed because logging uses thread-local variables, which the exiting thread may have lost
         // by now.
@@ -223,7 +223,7 @@ fn break_silence() {
     if epoch().elapsed() >= over + HUSH
         && WISH.compare_exchange(wish::DONE, wish::PAST, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     {
-        quiet::speak();
+        quiet::deliver_held();
     }
 }
 
@@ -280,7 +280,7 @@ fn see_out(shards: &[&Shard]) -> Result<()> {
 }
 
 extern "C" fn in_child() {
-    quiet::is_child();
+    quiet::mark_as_child();
 }
 
 /// Logs the counters of the devices.

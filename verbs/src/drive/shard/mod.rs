@@ -132,7 +132,10 @@ impl Shard {
 
     #[inline]
     fn attempt(&self, stays: bool) -> Polled {
-        if self.driver.is_dedicated() || self.want.load(Ordering::Relaxed) > 0 || quiet::stands_back() {
+        if self.driver.is_dedicated()
+            || self.want.load(Ordering::Relaxed) > 0
+            || quiet::must_leave_engines_alone()
+        {
             return Polled::Skipped;
         }
         let Some(mut engine) = self.try_lock() else { return Polled::Skipped };
@@ -224,7 +227,7 @@ impl Shard {
     /// the engine or the engine has other data to send. The caller must then ring the doorbell.
     #[inline]
     pub(crate) fn kick(&self, qpn: u32) -> bool {
-        if self.driver.is_dedicated() || self.is_wanted() || quiet::stands_back() {
+        if self.driver.is_dedicated() || self.is_wanted() || quiet::must_leave_engines_alone() {
             return false;
         }
         let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));

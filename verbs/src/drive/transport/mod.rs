@@ -298,7 +298,7 @@ pub trait Transport: Send {
     ///
     /// # Errors
     /// [`BindError::OutOfStep`] if the orders differ, or if the transport supports only one engine.
-    fn bind_too(&mut self, _bound: Bound, _v6only: bool) -> Result<(), BindError> {
+    fn enter_binding(&mut self, _bound: Bound, _v6only: bool) -> Result<(), BindError> {
         Err(BindError::OutOfStep)
     }
 
@@ -561,12 +561,12 @@ pub trait Transport: Send {
     // ---- the end ----
 
     /// Returns whether the only possible peer has ended.
-    fn is_deserted(&self) -> bool {
+    fn only_peer_has_ended(&self) -> bool {
         false
     }
 
     /// Returns whether the peers notice the end of this process by themselves.
-    fn is_missed(&self) -> bool {
+    fn peers_notice_end(&self) -> bool {
         false
     }
 

@@ -413,7 +413,7 @@ impl Transport for OverKernel {
         Ok(Bound { id, address })
     }
 
-    fn bind_too(&mut self, bound: Bound, _v6only: bool) -> Result<(), BindError> {
+    fn enter_binding(&mut self, bound: Bound, _v6only: bool) -> Result<(), BindError> {
         let door = self.doors.find(bound.id).ok_or(BindError::OutOfStep)?;
         let id = self.places.insert(Place::at(door));
         if BindId::from(id) != bound.id {
@@ -685,7 +685,7 @@ impl Transport for OverKernel {
         }
     }
 
-    fn is_missed(&self) -> bool {
+    fn peers_notice_end(&self) -> bool {
         true
     }
 

@@ -140,8 +140,8 @@ impl<P: Port> Transport for OverPort<P> {
         self.stack.bind(address, v6only)
     }
 
-    fn bind_too(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
-        self.stack.bind_too(bound, v6only)
+    fn enter_binding(&mut self, bound: Bound, v6only: bool) -> Result<(), BindError> {
+        self.stack.enter_binding(bound, v6only)
     }
 
     fn home_of(&self, from: BindId, to: SocketAddr) -> Option<usize> {
@@ -389,7 +389,7 @@ impl<P: Port> Transport for OverPort<P> {
     fn take_back(&mut self, now: Time, conn: ConnId, range: &Range<usize>) {
         let mut copied = true;
         let port = &mut self.port;
-        self.stack.each_payload(conn, |payload| copied &= port.make_own(payload, range));
+        self.stack.each_payload(conn, |payload| copied &= port.copy_lent(payload, range));
         if !copied {
             self.abort(now, conn);
         }
@@ -399,11 +399,11 @@ impl<P: Port> Transport for OverPort<P> {
         self.port.forget(range);
     }
 
-    fn is_deserted(&self) -> bool {
+    fn only_peer_has_ended(&self) -> bool {
         self.link.is_lost() && self.port.carrier_is_peer()
     }
 
-    fn is_missed(&self) -> bool {
+    fn peers_notice_end(&self) -> bool {
         self.port.carrier_is_peer()
     }
 

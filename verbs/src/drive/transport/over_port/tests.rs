@@ -125,7 +125,7 @@ impl Device {
         let bound = self.engines[0].0.bind(any, false).unwrap();
         for (i, (engine, _)) in self.engines.iter_mut().enumerate() {
             if i > 0 {
-                engine.bind_too(bound, false).unwrap();
+                engine.enter_binding(bound, false).unwrap();
             }
             engine.listen(bound.id, 64).unwrap();
         }
