@@ -30,17 +30,19 @@ const SERVER: u8 = 1;
 const CLIENT: u8 = 2;
 /// Number of connections whose local ports the engine chooses; it can choose from 28,232 ports.
 const CHOSEN: usize = 25_000;
-/// Number of listeners; each further local port connects to all of them.
+/// Number of listeners. Connections after the first [`CHOSEN`] have local ports that this program chooses; each of
+/// these ports connects to all listeners.
 const LISTENERS: usize = 8;
-/// The first of the further local ports.
+/// The first local port that this program chooses.
 const FURTHER: u16 = 1024;
-/// Polls of its own engine after which a Write polls all engines for its completion.
+/// [`Crowd::write`] drives only the engines of its own two completion queues at first, and all engines from this poll
+/// on.
 const OWN_POLLS: u32 = 8;
 const ENTRIES: u32 = 16;
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Registrations in each round of a storm.
+/// Number of registrations for which each round of [`storm`] waits.
 const REGISTRATIONS: u64 = 500;
 /// Writes in one turn, before the other crowd has its turn.
 const TURN: usize = 500;
@@ -222,7 +224,8 @@ impl Crowd {
             if polls < OWN_POLLS {
                 there.poll(&mut found);
             } else {
-                // The queue pair has moved to the engine that its local port belongs to.
+                // The queue pair may be at another engine than its completion queue: connecting has moved it to the
+                // engine that its local port belongs to.
                 self.server.cqs.iter().chain(&self.client.cqs).filter(|other| !other.is(cq)).for_each(|cq| {
                     cq.poll(&mut []);
                 });

@@ -32,8 +32,8 @@ const DT_JMPREL: i64 = 23;
 const R_X86_64_JUMP_SLOT: u64 = 7;
 const R_X86_64_GLOB_DAT: u64 = 6;
 
-/// Binds an object's calls of functions that other objects define to the functions that `substitute` returns for
-/// their names.
+/// Replaces the functions that an object calls and does not define itself. `substitute` gets the name of each such
+/// function and returns the function to call in its place; `None` leaves the calls as they are.
 ///
 /// # Safety
 /// The object is loaded and stays loaded; `substitute` returns functions of the same signature, which stay valid for

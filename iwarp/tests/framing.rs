@@ -1,4 +1,5 @@
-//! FPDUs in any split, memory with slow peers, and the FPDUs that we send (RFC 5044 §4, §6).
+//! Received FPDUs that are split at any place, the memory that they hold if the peer is slow, and the FPDUs that we
+//! send (RFC 5044 §4, §6).
 
 mod support;
 
@@ -25,8 +26,7 @@ fn written(len: usize, mulpdu: usize) -> Vec<u8> {
     sender.out
 }
 
-/// MPA-38, MPA-5, MPA-41: the usual values of EMSS, and both limits.
-/// DDP-1.
+/// MPA-38, MPA-5, MPA-41, DDP-1: the usual values of EMSS, and both limits.
 #[test]
 fn mulpdu_of_an_emss() {
     for (emss, without, with) in [
@@ -111,7 +111,8 @@ fn the_mulpdu_may_change_in_mid_message() {
     assert_eq!(receiver.memory.region(STAG).data()[..5000], message);
 }
 
-/// The longest possible message: lengths and offsets do not overflow (DDP-28). TO wraps only if the user asks for it.
+/// The longest possible message: lengths and offsets do not overflow (DDP-28). The TO of a Write wraps only if the
+/// sum of the first TO and the length, which the user chooses, exceeds 64 bits.
 #[test]
 fn the_longest_message() {
     let mut a = Node::initiator();

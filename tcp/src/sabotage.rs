@@ -1,7 +1,9 @@
-//! Rules that tests can break only from inside, to prove that they notice the break. For example, an attacker's
-//! segment is refused only because of its sequence numbers, so code outside of the stack cannot let the unchanged
-//! segment pass. A rule on which several stacks of a device agree does not show in the frames of any single stack.
-//! Tests break all other rules from outside (`tests/it/broken.rs`).
+//! Rules that tests can break only inside the stack. Tests break each rule once, to prove that they notice it. They
+//! break all other rules from outside, by changing frames and data (`tests/it/broken.rs`).
+//!
+//! For example, the stack refuses an attacker's segment only because of its sequence numbers, and code outside of the
+//! stack cannot make it accept that segment unchanged. A rule on which several stacks of a device agree does not show
+//! in the frames of any single stack.
 //!
 //! Without the feature `sabotage`, [`broken`] always returns `false`, and the compiler removes the checks.
 
@@ -14,7 +16,7 @@ pub enum Rule {
     OwnersAgree,
     /// Only the owner refuses a segment that belongs to no connection.
     OwnerRefuses,
-    /// Only one stack of a device speaks for its addresses.
+    /// Only one stack of a device claims and defends its addresses, and answers requests for them.
     OneSpeaks,
     /// An ICMP error reaches the owner of the connection in question.
     ErrorsReachOwners,
@@ -24,7 +26,7 @@ pub enum Rule {
     PortsLeadHome,
     /// A delayed ACK leaves after at most [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay).
     AcksComeDue,
-    /// The octets in flight are bounded so that they wait for
+    /// The octets in flight are bounded, so that they wait on the path for about
     /// [`TcpConfig::queue_delay`](crate::TcpConfig::queue_delay).
     QueueStaysShort,
 }

@@ -1,4 +1,4 @@
-//! Both ends of the RNIC over a perfect simulated network: the first test that everything fits together.
+//! Two RNICs that are connected over a perfect simulated network: the first test that everything fits together.
 
 mod common;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// Connects two ends with `retries` retries at each.
+/// Connects two ends. A Send to the server waits for a receive for up to `retries` retries; a Send to the client does
+/// not wait.
 fn patient(retries: u8) -> (Simulation, End, End) {
     let mut simulation = Simulation::new(&options()).unwrap();
     let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
@@ -38,8 +39,8 @@ fn received(wc: &Wc, wr_id: u64, len: u32) {
     assert_eq!((wc.wr_id, wc.status, wc.byte_len), (wr_id, WcStatus::Success, len), "{wc:?}");
 }
 
-/// By default a Send waits without a time limit, and the target serves later messages in both directions: it places
-/// Writes and answers Reads (DDP-50: a message that finds no buffer may be tried again).
+/// By default a Send waits without a time limit (DDP-50: a message that finds no buffer may be tried again). Meanwhile
+/// the target places the peer's later Writes, answers the peer's later Reads, and can post Reads of its own.
 #[test]
 fn a_send_waits_and_all_else_is_served() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
@@ -180,7 +181,7 @@ fn a_shared_queue_serves_the_oldest_first() {
         clients.push(client);
     }
     let order = [2, 0, 3, 1];
-    // A client posts its second Send while its first one already waits.
+    // Each client posts two Sends, so that the second one waits behind the first.
     let mut sources = Vec::new();
     for (waits, at) in order.into_iter().enumerate() {
         let memory = clients[at].pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -226,8 +227,8 @@ fn a_shared_queue_serves_the_oldest_first() {
     received(&servers[1].next(&mut simulation), 0, 0);
 }
 
-/// A disconnect discards the messages that wait. The peer's work behind them is still served, and both ends close
-/// without an error.
+/// A disconnect discards the messages that wait. What the peer has sent after them is still served, and both ends
+/// close without an error, unless the peer has unsent data.
 #[test]
 fn a_disconnect_discards_what_waits() {
     for full in [false, true] {
@@ -239,7 +240,8 @@ fn a_disconnect_discards_what_waits() {
         server.disconnect();
         let ends = [client.end(&mut simulation), server.end(&mut simulation)];
         let expected = [DisconnectReason::Peer, DisconnectReason::Local];
-        // Data of the peer that the transport has not taken is never received (ERR-46).
+        // If `full`, the server's FIN may find the client with unsent data. Nobody will receive this data, so the
+        // client sends a Terminate (ERR-46).
         let cut_off = [DisconnectReason::TerminateSent, DisconnectReason::TerminateReceived];
         assert!(ends == expected || full && ends == cut_off, "{ends:?}");
         assert!(server.completions().is_empty());
@@ -283,7 +285,7 @@ fn the_end_of_the_peer_discards_what_waits() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Flushed));
 }
 
-/// A queue pair that ends while its receive window is shut tells the peer.
+/// A queue pair that ends while its receive window is shut still tells its peer that it ends.
 #[test]
 fn a_full_room_keeps_no_end_from_the_peer() {
     for destroyed in [false, true] {
@@ -303,7 +305,8 @@ fn a_full_room_keeps_no_end_from_the_peer() {
     }
 }
 
-/// Checks a waiting Send with Invalidate, after which the peer continues, and waiting Immediate Data with its Write.
+/// Waiting Immediate Data completes its receive with the length of its Write. A waiting Send with Invalidate
+/// invalidates its STag, and the peer's next message is delivered too.
 #[test]
 fn what_waits_is_delivered_as_what_does_not() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);

@@ -45,7 +45,9 @@ impl Axis<'_> {
     }
 }
 
-/// Makes an axis whose ticks are 1, 2 and 5 times the powers of ten, within the range of values and just around it.
+/// Makes a logarithmic axis for positive values. Its ends and ticks are 1, 2 and 5 times the powers of ten: from the
+/// last one that is at most the smallest value to the first one that is at least the largest value. If there are more
+/// than 14 of them, only the powers of ten have ticks. Each label ends with `unit`.
 pub fn log_axis<'a>(title: &'a str, values: impl Iterator<Item = f64> + Clone, unit: &str) -> Axis<'a> {
     let positive = values.filter(|v| *v > 0.0);
     let low = positive.clone().reduce(f64::min).unwrap_or(1.0);

@@ -3,8 +3,8 @@
 //! Sending: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are
 //! (`rte_mbuf_core.h`, `RTE_MBUF_F_TX_TCP_CKSUM`). Before each burst, DPDK requires a call that lets the driver prepare
 //! and check the frames (`rte_eth_tx_prepare`, `rte_ethdev.h`): some drivers write their own sum of the pseudo-header,
-//! and all refuse frames that their NIC cannot handle. A refused frame is sent as one segment, with its checksum
-//! computed here. The header checksum of IPv4 is never left to the NIC.
+//! and all refuse frames that their NIC cannot handle. A refused frame is copied into a single mbuf, with its
+//! checksum computed here, and the copy is sent. The header checksum of IPv4 is never left to the NIC.
 //!
 //! Receiving: if the NIC reports the checksum of a whole TCP segment as right, it is trusted. If the NIC reports a
 //! wrong checksum or none, the stack verifies it.
@@ -27,9 +27,9 @@ const TCP: u8 = 6;
 /// Returns whether the driver uses `RTE_MBUF_F_RX_L4_CKSUM_NONE` for frames that need no check. Drivers, here by DPDK's
 /// names for them, differ in what they report:
 ///
-/// * `net_virtio`: a frame that crossed memory only, with an unfilled checksum, is `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not
-///   correct in the packet data, but the integrity of the data is verified". From a NIC with a cable, this report would
-///   make no sense, so it is not trusted.
+/// * `net_virtio` reports `RTE_MBUF_F_RX_L4_CKSUM_NONE`, "not correct in the packet data, but the integrity of the data
+///   is verified", for a frame with an unfilled checksum that has crossed memory only. No other driver's report of
+///   this kind is trusted, because an unfilled checksum makes no sense in a frame from a cable.
 /// * `net_e1000_em` reports bad checksums, never good ones.
 /// * `net_vmxnet3` in QEMU reports nothing, although it claims the capability.
 fn vouches_for_unfilled(driver: &CStr) -> bool {
@@ -75,8 +75,8 @@ impl Nic {
     /// the driver refuses is sent as a linear copy in an mbuf of `pool`.
     ///
     /// # Safety
-    /// `frames` are `n` live frames that are ours, and `ops` those of a started device whose queue `queue` only we
-    /// use. Frames that were taken are no longer ours.
+    /// `frames` points to `n` live frames that the caller owns. `ops` are the functions of a started device, and only
+    /// the caller uses its queue `queue`. The caller no longer owns the frames that were taken.
     #[inline(never)]
     pub(super) unsafe fn send(
         &mut self,
@@ -95,7 +95,8 @@ impl Nic {
         }
     }
 
-    /// As [`send`](Self::send); `instead` turns a frame that the driver refuses into another one, or returns `None`.
+    /// Does the work of [`send`](Self::send). `instead` takes a frame that the driver refuses, and returns the frame to
+    /// send in its place; `None`: the frame is lost.
     ///
     /// # Safety
     /// As for `send`.
@@ -162,7 +163,7 @@ unsafe fn left_to_nic(frames: *const *mut sys::rte_mbuf, n: u16) -> u64 {
     (0..usize::from(n)).filter(is_left).count() as u64
 }
 
-/// Copies a frame into one segment with a full checksum, which needs no work of a NIC. Returns `None` if the pool is
+/// Copies a frame into a single mbuf with a full checksum, which needs no work of a NIC. Returns `None` if the pool is
 /// empty or the frame does not fit.
 ///
 /// # Safety

@@ -1,4 +1,6 @@
 //! The stack: takes frames, finds their connections, runs timers, sends frames.
+//!
+//! A pass is one round of calls by the engine that drives the stack.
 
 mod audit;
 mod bind;
@@ -43,9 +45,10 @@ pub struct Stack<B: Buffers> {
     /// The entry for each pair of addresses and ports.
     table: Table,
     connections: Slab<Connection<B>>,
-    /// The connection of the last segment, unless the connection has ended.
+    /// Index of the connection that got the last segment. It is only a guess for the next segment: the connection may
+    /// have ended.
     last: u32,
-    /// ACKs of the present burst that have not been counted.
+    /// Consecutive ACKs of the present burst that wait to be handled as one.
     acks: Acks,
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have data to send.
@@ -113,7 +116,7 @@ pub enum ConnectError {
     /// The address is on another network and there is no gateway.
     #[error("no route to {0}")]
     Unreachable(IpAddr),
-    /// The host forbids it. Only connections over the kernel's sockets report this.
+    /// Our own kernel forbids the connection. Only connections over the kernel's sockets report this.
     #[error("the host forbids connections to {0}")]
     Forbidden(IpAddr),
     /// The local address is of the other family.
@@ -142,7 +145,7 @@ pub enum SendError {
     /// The connection has ended, or the user has closed it.
     #[error("the connection is closed")]
     Closed,
-    /// More data is queued than [`Stack::room`] allows, up to the limit of the queue.
+    /// The queue has no room for the record. [`Stack::room`] recommends queueing less than the queue can hold.
     #[error("the send queue is full")]
     Full,
 }
@@ -204,7 +207,8 @@ impl<B: Buffers> Stack<B> {
         Call { stack: self, now, handler: h, tx }.run_timers();
     }
 
-    /// Sends what has accumulated during a pass: ARP requests, ACKs for in-order data, and data that waited for room.
+    /// Sends what has accumulated during a pass: requests to neighbours, ACKs for in-order data, and data that waited
+    /// for room.
     pub fn flush(&mut self, now: Time, tx: &mut impl Transmit<B::Payload>) {
         self.flush_neighbours(tx);
         if self.late.front().is_some_and(|(_, due)| *due <= now) {

@@ -17,7 +17,7 @@ fn every_plan_is_one_that_a_server_accepts() {
                         assert_eq!(session.check(), Ok(()), "{options:?}");
                         // Messages in flight never share a slot when their bytes are checked.
                         assert!(!verify || session.window <= session.slots, "{session:?}");
-                        // A Send never arrives on a lane without a receive.
+                        // Neither the posted receives nor the unchecked messages of a queue pair exceed its slots.
                         assert!(
                             mode == Mode::Lat || !verify || session.credit <= session.slots,
                             "{session:?}"

@@ -1,4 +1,5 @@
-//! Finds the function behind a symbol.
+//! Forwards the symbols of libibverbs and librdmacm, which this library exports, to the functions behind them: those
+//! of the same names in `liburnic_verbs.so`.
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -101,12 +102,13 @@ const LIBRARY: &str = "liburnic_verbs.so";
 /// The folder of the build with DPDK, for installations in which the library beside this one is built without DPDK.
 const DPDK: &str = "dpdk";
 
-/// Loads the library beside this one. If the settings ask for a port that this build lacks, loads the build with DPDK
-/// from the subfolder [`DPDK`]. The library beside this one can say whether it lacks the port, because it knows the
-/// settings, loads on every machine, and starts nothing before it opens a device.
+/// Loads [`LIBRARY`] from the folder `beside`, which also contains this library. If the settings ask for a port that
+/// the loaded build lacks, loads the build with DPDK from the subfolder [`DPDK`] and returns that one. The first build
+/// can say whether it lacks the port, because it knows the settings, loads on every machine, and starts nothing before
+/// it opens a device.
 ///
-/// If the build with DPDK does not load, the other build stays in use. That build fails when the program opens a
-/// device, which programs can handle.
+/// If the build with DPDK does not load, returns the first build. Opening a device then fails, which programs can
+/// handle.
 fn choose(beside: &Path) -> Result<*mut c_void, String> {
     let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load the library: {why}"))?;
     // SAFETY: a library that stays loaded, and a NUL-terminated string.

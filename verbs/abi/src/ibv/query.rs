@@ -206,7 +206,7 @@ unsafe extern "C" fn ibv_query_gid(
 
 /// Returns the entries of the table, without vacant indices.
 fn gid_entries(context: &Context) -> Result<Vec<ibv_gid_entry>, Errno> {
-    // The type means an IP address; the kernel reports it for iWARP devices, too.
+    // GID type 0 is `IBV_GID_TYPE_IB`. The kernel reports this type for iWARP devices too.
     let entry = |(i, place): (usize, Option<IpAddr>)| {
         place.map(|address| ibv_gid_entry {
             gid: gid(address),
@@ -271,8 +271,8 @@ unsafe extern "C" fn _ibv_query_gid_table(
     if answer == 0 { written } else { -(answer as isize) }
 }
 
-/// Reports type 0, which means no version of RoCE. The headers do not declare this function, but `ibv_devinfo` calls
-/// it.
+/// Reports type 0, InfiniBand or RoCE v1, because the only other type is RoCE v2. The headers do not declare this
+/// function, but `ibv_devinfo` calls it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,

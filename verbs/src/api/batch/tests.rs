@@ -10,7 +10,8 @@ use crate::shared::error::PostError;
 use crate::shared::wc::{Wc, WcStatus};
 use crate::shared::wr::{RecvWr, SendFlags, SendOp, SendWr};
 
-const ENTRIES: u64 = 16; // of `init`
+/// Entries of each queue of a queue pair that `init` describes.
+const ENTRIES: u64 = 16;
 
 fn send(wr_id: u64) -> SendWr<'static> {
     SendWr { wr_id, op: SendOp::Write { addr: 0, rkey: 1 }, sges: &[], flags: SendFlags::SIGNALED }
@@ -64,7 +65,7 @@ fn batches_of_receives_likewise() {
     batch.post();
     qp.to_error();
     assert_eq!(flushed(&cq), (0..ENTRIES).collect::<Vec<_>>());
-    // In the error state, the requests of a batch are flushed, too.
+    // In the error state, the requests of a batch are flushed too.
     let mut late = qp.recv_batch().unwrap();
     (0..3).for_each(|n| late.push(&receive(n)).unwrap());
     late.post();

@@ -12,7 +12,7 @@ struct RecvEntry {
     wr_id: u64,
     length: u32,
     num_sge: u8,
-    /// The scatter-gather list, if it has only one element.
+    /// The scatter-gather list, if it has at most one element.
     only: [Sge; 1],
 }
 
@@ -33,8 +33,8 @@ pub(crate) struct RecvView<'a> {
 #[repr(C)]
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
-    /// `max_sge` elements for each slot, for lists of several elements; empty if there are none. They belong to the
-    /// owner of the slot.
+    /// Scatter-gather lists of several elements: `max_sge` elements for each slot, which belong to the owner of the
+    /// slot. Empty if `max_sge` is 0 or 1.
     sges: Box<[UnsafeCell<Sge>]>,
     max_sge: u8,
     /// Number of the next receive. On a line of its own, because posters write it while the engine reads the others.
@@ -78,7 +78,7 @@ impl RecvQueue {
         Some(RecvView { wr_id: entry.wr_id, sges, length: entry.length })
     }
 
-    /// Engine: gives back the slot of receive `number`, which belongs to this engine alone.
+    /// Engine: frees the slot of receive `number`. The receive must belong to the calling engine alone.
     #[inline]
     pub(crate) fn release(&self, number: WrNumber) {
         self.ring.release(number.0);

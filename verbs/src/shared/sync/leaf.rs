@@ -46,7 +46,8 @@ impl<T> LeafLock<T> {
             .then(|| LeafGuard { lock: self })
     }
 
-    /// Waits for the lock. Passes must not call this.
+    /// Waits for the lock. A thread that drives an engine must not call this in the engine's pass, because a pass never
+    /// waits for a lock of this kind: it calls [`try_lock`](Self::try_lock).
     ///
     /// # Errors
     /// [`Error::Interrupted`] if its holder cannot continue; [`Error::Forked`].

@@ -2,7 +2,7 @@ use super::*;
 
 const MIB: usize = 1 << 20;
 
-/// Returns the mapping of this process that has an address, as the kernel describes it.
+/// Returns the lines of `/proc/self/smaps` about the mapping that contains `address`.
 fn mapping(address: *const u8) -> String {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut found = String::new();

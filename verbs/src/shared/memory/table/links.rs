@@ -14,7 +14,7 @@ impl Links {
     }
 }
 
-/// Selects one kind of links in an entry.
+/// Function that returns an entry's links in one kind of ring. An entry may be in several rings, one of each kind.
 pub(super) type Of<T> = fn(&mut T) -> &mut Links;
 
 /// Puts `index`, which is alone, after `at`.
