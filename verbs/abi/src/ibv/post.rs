@@ -240,7 +240,7 @@ pub unsafe fn receives<'a>(
 }
 
 /// Reports to the program which request was refused.
-fn blame<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
+fn report_refused<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
     if answer != 0 && !bad.is_null() {
         // SAFETY: not null, so it is the program's place for the pointer to the refused request. It may be unaligned.
         unsafe { bad.write_unaligned(culprit) };
