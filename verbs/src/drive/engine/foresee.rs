@@ -37,10 +37,9 @@ impl<D: Data> Core<D> {
 
     /// Prefetches what [`Core::doorbell`] touches of the queue pairs whose doorbells have rung, and of their endpoints.
     pub(super) fn foresee_doorbells(&self, rung: &[u32]) {
-        for qp in rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?)) {
-            prefetch(ptr::from_ref(&**qp), QUEUE_PAIR);
-        }
-        for qp in rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?)) {
+        let qps = || rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?));
+        qps().for_each(|qp| prefetch(ptr::from_ref(&**qp), QUEUE_PAIR));
+        for qp in qps() {
             if let Some(place) = qp.endpoint.and_then(|index| self.endpoints.place(index)) {
                 prefetch(ptr::from_ref(place), ENDPOINT);
             }
