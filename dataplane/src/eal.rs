@@ -46,14 +46,12 @@ impl Default for EalConfig {
 pub enum EalError {
     /// Hugepages are required and there are not enough.
     #[error(
-        "hugepages are required: {needed_mb} MiB wanted, {free_mb} MiB free ({cause}); reserve some as root with \
+        "hugepages are required: {needed_mb} MiB wanted, but {cause}; reserve some as root with \
          `echo {pages} > /proc/sys/vm/nr_hugepages`, or set memory.hugepages to \"auto\""
     )]
     NoHugepages {
         /// Memory asked for, in MiB.
         needed_mb: u32,
-        /// Memory in free hugepages, in MiB.
-        free_mb: u64,
         /// The number of hugepages that the request needs.
         pages: u64,
         /// Why the kernel could not supply them.
@@ -358,10 +356,8 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
         wish => match hugepages::reservable(config.memory_mb) {
             Ok(()) => MemoryKind::Hugepages,
             Err(cause) if wish == Hugepages::Required => {
-                let status = hugepages::status();
                 return Err(EalError::NoHugepages {
                     needed_mb: config.memory_mb,
-                    free_mb: status.free * status.page_bytes / (1 << 20),
                     pages: hugepages::pages_for(config.memory_mb),
                     cause,
                 });
