@@ -15,8 +15,9 @@ LEAVE = 90
 ARRIVE = 60
 # Number of connections without an attack: two of the honest client, and one that is closing.
 PEACE = 3
-# Number of attempts at a measurement whose results are late, because other load on the machine may be the cause.
-ATTEMPTS = 3
+# Number of attempts at a measurement whose results are late, because other load on the machine may be the cause. A busy
+# virtual machine stops one of its processors for 100 ms about every ten seconds: with it one measurement in eight is late.
+ATTEMPTS = 6
 
 
 class Campaign:
@@ -108,7 +109,7 @@ class Campaign:
         until = time.monotonic() + CALM
         while self.field.server.tell("status")["guests"] and time.monotonic() < until:
             time.sleep(0.05)
-        return min(self.share() for _ in range(ATTEMPTS))
+        return min(self.share() for _ in range(3))
 
     def base(self, kind, count, anew):
         """Returns the honest client's results while the same attackers aim at a closed port."""
