@@ -33,6 +33,9 @@ const CERTAIN_NAP: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 
 const WATCHING_NAP: Duration = LONGEST_NAP;
 /// How long the thread continues to run passes after the last work before it naps.
 const SPIN: Duration = Duration::from_micros(50);
+/// Number of passes with work after which the thread of an adaptive engine offers its core to other threads. One of
+/// them may be a poller that only waits for this core.
+const PASSES_BETWEEN_YIELDS: u32 = 16;
 
 /// Number of engines' threads that run in this process.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -233,6 +236,11 @@ impl Driver {
         event.clear();
     }
 
+    #[cfg(test)]
+    pub(super) fn is_watching(&self) -> bool {
+        self.sleeping.load(Ordering::SeqCst) == sleep::WATCHING
+    }
+
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake();
@@ -282,7 +290,12 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
-        let Drive { worked, freed, deadline, event } = drive(shard, polls, &mut watch);
+        let Some(Drive { worked, freed, deadline, event }) = drive(shard, polls, &mut watch) else {
+            // The holder of the lock needs this core if it was in a pass when this thread woke up. So this nap must
+            // not end at once because of a doorbell, as other naps do.
+            driver.nap(seen, sleep::WATCHING, SHORTEST_NAP, &shard.doorbells);
+            continue;
+        };
         if freed {
             give_memory_back();
         }
@@ -314,16 +327,16 @@ struct Drive {
     event: Option<Arc<dyn Wakeup>>,
 }
 
-/// Runs passes until there was no work for a while, or another thread polls.
-fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
+/// Runs passes until there was no work for a while, or another thread polls. Returns `None` if another thread holds
+/// the lock.
+fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
     let mut done = Drive::default();
     let mut end = None;
+    let mut passes = 0_u32;
     loop {
         watch.count();
         step_aside(shard);
-        let Some(mut engine) = shard.try_lock() else {
-            return Drive { deadline: None, event: None, ..done };
-        };
+        let mut engine = shard.try_lock()?;
         let found = engine.pass();
         done.worked |= found;
         if found {
@@ -349,9 +362,10 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Drive {
         done.freed |= !found && engine.has_freed_much();
         drop(engine);
         if stops || !spins {
-            return done;
+            return Some(done);
         }
-        if !found {
+        passes += 1;
+        if !found || passes % PASSES_BETWEEN_YIELDS == 0 {
             thread::yield_now();
         }
     }

@@ -162,6 +162,20 @@ fn adaptive_watches_pollers_and_takes_over() {
     until("taking over", || passes(&knobs) > before);
 }
 
+/// The engine's thread may have woken up on the core of the thread that holds the lock, in the middle of a pass. If it
+/// did not sleep then, the pass would not continue for a time slice of the scheduler.
+#[test]
+fn a_thread_that_finds_the_lock_taken_sleeps_in_spite_of_doorbells() {
+    let (device, knobs) = fake::device(Progress::Adaptive);
+    let shard = device.shared.shards.first();
+    let pass = shard.lock();
+    let before = passes(&knobs);
+    shard.doorbells.ring_receives();
+    until("sleeping", || shard.driver.is_watching());
+    drop(pass);
+    until("taking over", || passes(&knobs) > before);
+}
+
 /// Pollers, control verbs and the engine's thread compete for the engine. Only one of them has the engine at a time,
 /// and all control verbs get it.
 #[test]
