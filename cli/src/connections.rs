@@ -59,7 +59,7 @@ fn ask(name: &str) -> Option<Running> {
     Some(told)
 }
 
-/// Reads the lines of an answer; skips lines of unknown kinds.
+/// Reads the lines of an answer; skips lines of unknown kinds. Returns `None` if a line is malformed.
 fn read(answer: &str, told: &mut Running) -> Option<()> {
     let pairs = |rest: &str| -> BTreeMap<String, Value> {
         let pairs = rest.split(' ').filter_map(|pair| pair.split_once('='));

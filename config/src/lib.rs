@@ -91,7 +91,7 @@ pub struct IpConfig {
     /// Our addresses with their prefix lengths, the main one first, at most one IPv4 address. A device on a port needs
     /// an address, or [`autoconf`](Self::autoconf).
     pub addresses: Vec<Cidr>,
-    /// Whether to take addresses and routers that routers on the link advertise (RFC 4862).
+    /// Whether to take addresses and default routers from IPv6 router advertisements on the link (RFC 4862).
     pub autoconf: bool,
     /// The VLAN that all frames are tagged with; `None`: untagged frames.
     pub vlan: Option<u16>,
@@ -131,8 +131,8 @@ pub enum Progress {
     Inline,
     /// A dedicated thread that never sleeps.
     Dedicated,
-    /// Application threads while they poll. While none polls, an engine thread that sleeps briefly between polls takes
-    /// over.
+    /// Application threads while they poll. While none polls, an engine thread takes over. It sleeps between its polls:
+    /// until something arrives if the transport signals arrivals, otherwise briefly.
     #[default]
     Adaptive,
 }

@@ -1,5 +1,5 @@
-//! Wakes a thread that sleeps until frames arrive. This needs a driver with interrupts, such as those of memory links:
-//! a descriptor for each queue, which becomes readable when a frame arrives.
+//! Wakes a thread that sleeps until frames arrive. This needs a driver with receive interrupts, such as the driver of
+//! memory links. Such a driver has a descriptor for each queue, which becomes readable when a frame arrives.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -53,7 +53,7 @@ impl RxEvent {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // Each source is reported once, and there are at most MOST.
         for _ in 0..MOST {
-            // SAFETY: room for one event; it does not wait.
+            // SAFETY: `event` has room for one event. The call does not wait.
             if unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) } <= 0 {
                 return;
             }

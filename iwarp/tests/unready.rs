@@ -7,8 +7,9 @@ use support::*;
 use urnic_iwarp::*;
 
 const BASE: u64 = 0x1000;
-/// Octets of a stream that may wait, and octets before each segment.
+/// At most `ROOM + FRAME` octets wait on one stream, so that any single segment fits.
 const ROOM: usize = 64 * 1024;
+/// Octets that the stream stores before each waiting segment.
 const FRAME: usize = 6;
 
 fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
@@ -68,7 +69,7 @@ fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
         ],
     );
     assert!(node.stream.sends_wait());
-    // Writes and Requests after the Send have been served.
+    // Writes after the Send have been placed, and the Request has been accepted.
     assert_eq!(node.events(), [Delivery::ReadRequested]);
     let data = node.memory.region(STAG).data();
     assert_eq!((&data[..8], &data[16..20]), (&[7; 8][..], &[9; 4][..]));
@@ -112,8 +113,8 @@ fn what_waits_invalidates_when_it_is_delivered() {
     assert!(!node.memory.region(STAG).valid);
 }
 
-/// When no more octets may wait, the stream stops exactly before the FPDU that does not fit, however the FPDUs are
-/// split into chunks.
+/// When no more octets may wait, the stream handles nothing of the FPDU that does not fit, however the FPDUs are split
+/// into chunks. It may have kept that FPDU's first octets.
 #[test]
 fn a_stream_stops_where_no_more_may_wait() {
     for split in [usize::MAX, 1000, 7] {
@@ -172,7 +173,8 @@ fn what_waits_is_counted_and_given_back() {
     };
     assert_eq!((offer(&mut nodes[0]), offer(&mut nodes[1])), (None, None));
     assert!(budget.aside() > 2 * 65535 && budget.aside() <= 2 * (ROOM + FRAME));
-    // The budget has no room for the third message. Its stream stops and reports that it needs a receive.
+    // Half of the budget is for waiting messages, so it has no room for the third message. The third stream stops and
+    // reports that it needs a receive.
     assert_eq!(offer(&mut nodes[2]), Some((0, Wants::Receive)));
     assert!(nodes[2].stream.sends_wait());
     let fault = nodes[2].stream.receive_missing().unwrap();
@@ -218,7 +220,7 @@ fn what_waits_is_checked_when_it_is_taken_up() {
     }
 }
 
-/// A user that takes no more messages still gets its Reads answered, and the peer's Reads are served.
+/// A user that takes no more messages still gets its Reads answered, and the peer's Writes are placed.
 #[test]
 fn discarded_messages_are_in_nobodys_way() {
     for waits in [true, false] {

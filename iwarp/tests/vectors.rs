@@ -149,7 +149,7 @@ fn every_message_is_received_from_the_golden_octets() {
     assert_eq!(node.stream.reads_outstanding(), 0);
 }
 
-/// Golden Terminates are decoded to what was sent, and have words (RDMAP-16, RDMAP-49).
+/// Golden Terminates are decoded to the fields that were sent, and displayed as text (RDMAP-16, RDMAP-49).
 #[test]
 fn golden_terminates_are_understood() {
     for (name, octets, words) in [
@@ -191,7 +191,8 @@ fn extensions_are_the_golden_octets() {
         assert!(node.memory.receives.is_empty(), "{name} takes a receive request");
     }
 
-    // The vectors choose ids freely; our id is the MSN of the request. All other octets are the same.
+    // The vectors choose the request identifiers of Atomics freely; ours is the MSN of the request. All other octets
+    // before the CRC are the same.
     let named = |name: &str, id: u32| {
         let mut ulpdu = vector(name)[2..].to_vec();
         ulpdu.truncate(ulpdu.len() - 4);
@@ -217,7 +218,7 @@ fn extensions_are_the_golden_octets() {
     word.data_mut()[0] = 37;
     node.receive(&vector("ATOMIC-FADD")).unwrap();
     node.respond(1454);
-    assert_eq!(node.take_out(), vector("ATOMIC-RESP"), "with the peer's name for the request");
+    assert_eq!(node.take_out(), vector("ATOMIC-RESP"), "echoes the peer's request identifier");
     assert_eq!(node.memory.region(0x1234_5678).data()[0], 42);
     node.memory.region_mut(0x1234_5678).data_mut()[0] = 5;
     node.receive(&vector("ATOMIC-CSWAP")).unwrap();

@@ -3,7 +3,7 @@
 //! frames.
 //!
 //! Two things must hold nevertheless. No octet changes outside of the memory that is granted at that moment; for this,
-//! all other memory is compared with a shadow copy after every step. And every posted request completes once and in
+//! all other memory is compared with a shadow copy after every turn. And every posted request completes once and in
 //! order.
 
 mod common;
@@ -28,11 +28,11 @@ const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Acc
 enum Use {
     /// Peers may read and write the memory.
     Open,
-    /// Peers may write the part that a window of type 1 or 2 grants.
+    /// Peers may read and write the part that a window of type 1 or 2 grants.
     Windowed(MwKind),
     /// Peers may read the memory.
     ReadOnly,
-    /// Only receives and Reads of this node write the memory.
+    /// Only receives and Reads of this node write the memory, until a `RegMr` grants peers the same access as `Open`.
     Own,
 }
 
@@ -393,7 +393,7 @@ impl World {
             10..13 => (SendOp::Send, self.sges(side, domain, &sources, 16)),
             13 => (SendOp::SendInv(rkey), Vec::new()),
             _ => {
-                // Now and then, the slot belongs to the other domain, and the peer must refuse it.
+                // Now and then, the slot belongs to the other domain, and this node's device must refuse the request.
                 let of = if self.rng.u8(..50) > 0 { domain } else { 1 - domain };
                 let slot = of * SLOTS / 2 + self.rng.usize(..SLOTS / 2);
                 let Some(op) = self.nodes[side].manage(slot, &mut self.rng) else { return };

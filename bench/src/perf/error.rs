@@ -18,10 +18,10 @@ pub enum PerfError {
         /// The device's error.
         source: urnic::Error,
     },
-    /// The thread cannot run on a core.
+    /// A measuring thread could not be pinned to its core.
     #[error(transparent)]
     Pin(#[from] urnic_dataplane::PinError),
-    /// DPDK, which a floor needs, did not start.
+    /// DPDK did not start. A floor, which is a measurement of the raw port, needs DPDK.
     #[cfg(feature = "dpdk")]
     #[error(transparent)]
     Eal(#[from] urnic_dataplane::EalError),
@@ -66,7 +66,7 @@ pub enum PerfError {
     /// The other end went away.
     #[error("the other end went away: {0}")]
     Gone(String),
-    /// The other end gave up.
+    /// The other end failed, and reported this reason.
     #[error("the other end gave up: {0}")]
     Peer(String),
     /// A thread gave up because another thread of the same end had failed.
@@ -124,7 +124,7 @@ impl PerfError {
     }
 }
 
-/// Adds the attempted action to an error of the device.
+/// Adds the attempted action to an error of the device or of the operating system.
 pub(super) trait Doing<T> {
     fn doing(self, doing: &'static str) -> Result<T, PerfError>;
 }

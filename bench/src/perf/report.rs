@@ -96,7 +96,8 @@ pub struct PerfReport {
     /// without `--cdf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
-    /// The load beside the measured messages, such as `write:8`. Absent if there was none.
+    /// The load beside the measured messages: operation and number of queue pairs, such as `write:8`. Absent if there
+    /// was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// Rate of the load beside the measured messages, Gbit/s of payload. Absent if there was none.

@@ -71,12 +71,12 @@ impl Nic {
         believed
     }
 
-    /// Makes the driver prepare and send frames. Returns how many frames the driver took from the front. A frame that
-    /// the driver refuses is sent as a linear copy in an mbuf of `pool`.
+    /// Makes the driver prepare and send frames. A frame that the driver refuses is sent as a linear copy in an mbuf of
+    /// `pool`, or is lost if it cannot be copied. Returns how many frames from the front were sent or lost.
     ///
     /// # Safety
     /// `frames` points to `n` live frames that the caller owns. `ops` are the functions of a started device, and only
-    /// the caller uses its queue `queue`. The caller no longer owns the frames that were taken.
+    /// the caller uses its queue `queue`. The caller no longer owns the frames that were sent or lost.
     #[inline(never)]
     pub(super) unsafe fn send(
         &mut self,
@@ -130,6 +130,7 @@ impl Nic {
                     Some(own) => {
                         self.counts.tx_refused += 1;
                         *refused = own;
+                        // If the queue has no room for the copy, the caller owns it in the place of the refused frame.
                         if burst(queue, refused, 1) == 0 {
                             taken -= 1;
                             break;

@@ -35,7 +35,7 @@ fn oracle_sum(data: &[u8]) -> u16 {
     sum as u16
 }
 
-/// RFC 3720 B.4 and the usual check string (register value e3069283), with each kernel.
+/// RFC 3720 B.4 and the usual check string (CRC e3069283), with each kernel.
 #[test]
 fn known_answers() {
     let up: Vec<u8> = (0..32).collect();
@@ -69,7 +69,7 @@ fn guarded<R>(buffer: &mut [u8], at: usize, src: &[u8], f: impl FnOnce(*mut u8, 
     result
 }
 
-/// Checks all functions of a kernel on `src`. The copies go to offset `at` of `buffer`.
+/// Checks all copying functions of a kernel on `src`. The copies go to offset `at` of `buffer`.
 fn check(kernel: &Table, state: u32, src: &[u8], expected: (u32, u16), buffer: &mut [u8], at: usize) {
     let name = kernel.kernel;
     // SAFETY: `guarded` hands out ranges of slices; they do not overlap.
@@ -92,8 +92,8 @@ fn check_reading(kernel: &Table, state: u32, src: &[u8], expected: (u32, u16)) {
 #[repr(align(64))]
 struct Aligned([u8; 1024]);
 
-/// Every length up to 256, from every alignment to every alignment within a cache line, compared with the crc32c
-/// crate.
+/// Every length up to 256, read from every alignment and copied to every alignment within a cache line. The CRCs are
+/// compared with the crc32c crate, the sums with the definition of RFC 1071.
 #[test]
 fn every_short_length_and_alignment() {
     let mut rng = rng();
@@ -107,7 +107,7 @@ fn every_short_length_and_alignment() {
             let expected = (oracle_crc(state, src), oracle_sum(src));
             for kernel in kernels() {
                 check_reading(kernel, state, src, expected);
-                // Each pass tests a different quarter of the targets, to save time.
+                // Only a quarter of the targets, to save time. Which quarter depends on `from` and `len`.
                 for to in (0..64).filter(|to| (to + from + len) % 4 == 0) {
                     check(kernel, state, src, expected, &mut buffer.0, 64 + to);
                 }
@@ -135,8 +135,8 @@ fn random_long_data() {
     }
 }
 
-/// Data of one repeated byte: large enough that every sum that can overflow does, and longer than the parts into which
-/// kernels cut it.
+/// Bytes 0xff, so many that every sum that can overflow does. The data is longer than the parts into which kernels cut
+/// it. One byte near the end differs from the others.
 #[test]
 fn huge_data() {
     let mut source = vec![0xff; (1 << 26) + 1000];
@@ -186,7 +186,7 @@ fn forced_kernels_are_used() {
     for kernel in Kernel::ALL {
         assert_eq!(force_kernel(kernel), kernel.available());
         if kernel.available() {
-            // No other test forces a kernel, so this one stays forced.
+            // The kernel stays forced, because no other test forces a kernel.
             assert_eq!(super::kernel(), kernel);
             assert_eq!(finish(crc32c(INIT, b"123456789")), 0xe306_9283);
         }
@@ -194,7 +194,8 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
-/// Tells the other thread to end, even if an assertion here fails, because the test would hang otherwise.
+/// Tells the other thread to end when this is dropped. It is dropped even if an assertion of the test fails, so that
+/// the test does not hang.
 struct AtEnd<'a>(&'a AtomicUsize);
 
 impl Drop for AtEnd<'_> {
@@ -243,8 +244,8 @@ fn placements_ascend() {
     };
     let mut rng = rng();
     for kernel in kernels() {
-        // In each round, the writer places `len` bytes of the value `round` at `at`, and the reader waits for one of
-        // them.
+        // In each round, the writer places `len` bytes of the value `round as u8 | 1`, which is not zero, at `at`. The
+        // reader waits for one of them, then for the last.
         let rounds: Vec<(usize, usize, usize)> = (0..300)
             .map(|_| {
                 let len = if rng.bool() { rng.usize(1..=64) } else { rng.usize(1..=1500) };
@@ -320,7 +321,8 @@ fn placements_ascend_in_place() {
     }
 }
 
-/// The last store of a placement is aligned, no longer than the placement, and as long as these conditions allow.
+/// The last store of a placement is aligned and no longer than the placement. It has the maximum width that meets both
+/// conditions, up to 8 bytes.
 #[test]
 fn the_last_store() {
     for end in 64..128usize {

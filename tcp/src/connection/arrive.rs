@@ -10,7 +10,7 @@ use core::time::Duration;
 
 /// Idle time after which TS.Recent is no longer valid (RFC 7323 §5.5), in units of 2^30 ns.
 const TS_RECENT_LIFETIME: u32 = ((24 * 24 * 3600 * 1_000_000_000u64) >> 30) as u32;
-/// Most challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
+/// Maximum number of challenge ACKs per connection in `CHALLENGE_INTERVAL` (RFC 5961 §7).
 const CHALLENGES: u8 = 10;
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,7 @@ impl<B: Buffers> Connection<B> {
         if !s.has(flag::ACK) {
             return Fate::Keep;
         }
-        // RFC 5961 §5: the ACK is older than the largest window, or acknowledges data never sent.
+        // RFC 5961 §5: the ACK is further behind `snd_una` than the largest window, or acknowledges data never sent.
         if s.ack.lt(self.snd_una - self.max_snd_wnd) || s.ack.gt(self.snd_nxt) {
             if self.state == State::SynReceived {
                 self.reset_for(cx, s);
@@ -150,9 +150,10 @@ impl<B: Buffers> Connection<B> {
         false
     }
 
-    /// Returns whether the segment lies in the receive window (RFC 9293 §3.4 table 6). A segment that begins directly
-    /// at the end of the window counts as well: a peer that has filled the window has no other sequence number for an
-    /// ACK or, at a zero window, for RST and FIN (§3.10.7.4, first). Its data is not taken.
+    /// Returns whether the segment lies in the receive window (RFC 9293 §3.4 table 6). An empty segment may also begin
+    /// directly at the end of the window, because a peer that has filled the window has no other sequence number for
+    /// an ACK. At a zero window, any segment may begin there, because its ACK, RST or FIN counts (§3.10.7.4, first).
+    /// Data beyond the window is not taken.
     #[inline]
     fn in_window(&self, s: &Segment) -> bool {
         let end = self.rcv_nxt + self.rcv_wnd;
@@ -205,7 +206,9 @@ impl<B: Buffers> Connection<B> {
             return Fate::Keep;
         }
         if self.only_reads() {
-            return Fate::Keep; // as in TIME-WAIT (RFC 1337): a peer that is gone answers our late ACK with a RST
+            // As in TIME-WAIT (RFC 1337), the RST is ignored. A peer that is gone answers our late ACK with a RST, and
+            // the user would lose its unread data.
+            return Fate::Keep;
         }
         cx.net.counters.resets_in += 1;
         Fate::Closed(match self.state {
@@ -231,8 +234,8 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// Changes the state after the ACK of our FIN (RFC 9293 §3.10.7.4, fifth). Returns `None` if our FIN is not
-    /// acknowledged.
+    /// Changes the state if our FIN is acknowledged (RFC 9293 §3.10.7.4, fifth). Returns the fate of a connection that
+    /// ends or enters TIME-WAIT; `None`: the connection stays, and the rest of the segment must be processed.
     #[inline]
     fn after_our_fin<T>(&mut self, cx: &mut Cx<'_, T>) -> Option<Fate> {
         if !self.flags.has(Flags::FIN) || self.snd_una != self.snd_nxt {

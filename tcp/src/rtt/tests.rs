@@ -82,7 +82,7 @@ fn doubling_ends_at_the_maximum() {
         e.back_off();
         assert_eq!((e.rto(), e.backoff()), (ms(rto), backoff)); // RFC 6298 (5.5)
     }
-    // If the maximum is no power of two times the first RTO, the last doubling would exceed it.
+    // If doubling the first RTO never gives exactly the maximum, the last doubling stops at the maximum.
     let mut e = RttEstimator::new(&RttConfig { max: ms(3000), ..config(1) });
     for backoff in [1, 2, 2] {
         e.back_off();
@@ -123,11 +123,12 @@ fn the_least_round_trip_is_forgotten_after_one_to_two_periods() {
     assert_eq!((e.min_rtt(), e.srtt_nanos()), (Duration::ZERO, None));
     e.sample(ms(10));
     assert_eq!((e.min_rtt(), e.srtt_nanos()), (ms(10), Some(10_000_000)));
+    // The minimum of the last period counts until the present one ends.
     for n in 2..3 * u32::from(PERIOD) {
         e.sample(ms(20));
         assert_eq!(e.min_rtt(), ms(if n < 2 * u32::from(PERIOD) { 10 } else { 20 }), "{n}");
     }
-    // The minimum of the last period counts until the present one ends.
+    // A smaller round trip counts at once, and a longer one does not replace it.
     e.sample(ms(5));
     e.sample(ms(30));
     assert_eq!(e.min_rtt(), ms(5));

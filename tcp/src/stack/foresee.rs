@@ -11,7 +11,8 @@ const CROWD: usize = 256;
 const IPV6: usize = 40;
 /// Number of frames of a burst, from its start, for which memory is prefetched.
 const MOST: usize = 64;
-/// Octets of an IPv4 frame without data, with the timestamps option. Longer frames probably carry data.
+/// Octets of an IPv4 frame without data, with the timestamps option. Longer frames probably carry data. All IPv6 frames
+/// are longer, so their bare ACKs count as data too; this costs only needless prefetches.
 const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
@@ -96,8 +97,8 @@ fn fetch<B: Buffers, T>(what: &T) {
     B::prefetch(core::ptr::from_ref(what).cast(), size_of::<T>());
 }
 
-/// Returns the key that the connection of a usual IPv4 frame has, read from the headers without validating them;
-/// `None` for other frames.
+/// Returns the key of the connection to which a TCP frame over IPv4 without IP options seems to belong. Does not
+/// validate the headers. `None` for other frames.
 fn expected_v4(frame: &[u8]) -> Option<Key> {
     let h: &[u8; ETHERNET + IPV4 + 4] = frame.first_chunk()?;
     let usual = [h[12], h[13], h[14], h[23]] == [0x08, 0x00, 0x45, PROTO_TCP];

@@ -9,6 +9,7 @@ use urnic_tcp::Congestion;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goodput.snap");
 const LOSSES: [&str; 4] = ["0", "0.1%", "1%", "3%"];
+/// Round-trip times, in ms.
 const ROUND_TRIPS: [u64; 3] = [1, 10, 50];
 const ALGORITHMS: [(&str, Congestion); 2] = [("reno", Congestion::Reno), ("cubic", Congestion::Cubic)];
 /// Octets of one transfer, and its longest duration.
@@ -17,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(40);
 /// Number of transfers for each mean.
 const SEEDS: u64 = 3;
 
-/// Returns Mbit/s of payload through 100 Mbit/s with a queue of 100 frames.
+/// Returns Mbit/s of payload through 100 Mbit/s with a queue of 100 frames and a round-trip time of `rtt` ms.
 fn goodput(loss: &str, rtt: u64, congestion: Congestion, sack: bool) -> f64 {
     let total: f64 = (0..SEEDS)
         .map(|seed| {

@@ -14,7 +14,8 @@ const FORGOTTEN: u32 = u32::MAX - 1;
 pub(crate) struct Bell(AtomicBool);
 
 impl Bell {
-    /// Returns whether the bell has rung and was not answered. Only a hint, which tells nothing about posted work.
+    /// Returns whether the bell has rung and was not answered. Only a hint, because the load is not ordered with posts
+    /// or with the engine's look at the queues.
     #[inline]
     pub(crate) fn is_ringing(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -147,8 +147,8 @@ fn there_is_no_second_connection() {
     assert_eq!(listener.accept().map_err(|e| e.kind()).err(), Some(ErrorKind::WouldBlock));
 }
 
-/// A Reply to a Request of revision 1 may have the maximum of private data; a Reply to an enhanced Request may have
-/// less. An answer that does not fit becomes a rejection (MPA-65), which both ends report.
+/// A Reply to a Request of revision 1 has room for 512 octets of private data, a Reply to an enhanced Request only for
+/// 508. An answer that does not fit becomes a rejection (MPA-65), which both ends report.
 #[test]
 fn an_answer_that_does_not_fit_rejects() {
     let words: Vec<u8> = pattern(512);
@@ -200,7 +200,8 @@ fn a_conversion_can_be_given_up() {
                     assert_eq!(qp.state(), QpState::Error);
                     qp.to_idle().unwrap();
                 }
-                // What the device tells the peer depends on whether the peer accepts (MPAE-31).
+                // The device waits for the Reply, because it must answer an acceptance with a Terminate (MPAE-31).
+                // This peer sends no Reply, so the end of the connection is not checked.
                 (1, Role::Initiator) => {
                     qp.to_error();
                     drop((peer, qp, events, cq, pd, device));

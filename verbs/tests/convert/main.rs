@@ -64,8 +64,8 @@ fn both_ends_may_be_one_device() {
     works(&node, &other);
 }
 
-/// The peer of a converted socket may listen or connect as usual. So a connection can come through a proxy, or a
-/// program's own listener can accept it.
+/// The peer of a converted socket may be an ordinary device that listens or connects, because it does not notice the
+/// conversion. The program may have connected the socket itself, or have accepted it from its own listener.
 #[test]
 fn the_peer_may_be_any() {
     for role in [Role::Initiator, Role::Responder] {
@@ -173,7 +173,8 @@ fn an_initiator_speaks_the_standard() {
     let op = SendOp::Write { addr: 0, rkey: 0 };
     let sges = [Sge::of(&words, 0, 10_000)];
     node.qp.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
-    // If the peer's Send was late, the initiator has sent zero-length Writes meanwhile.
+    // If the peer's Send was late, zero-length Writes come first: the initiator repeats them until data of the peer
+    // arrives, because a Linux siw as responder may need them.
     let mut length = heard(&mut peer, 2);
     while length == WRITE[..2] {
         assert!(heard(&mut peer, WRITE.len() - 2).starts_with(&WRITE[2..4]));
@@ -208,8 +209,8 @@ fn a_responder_speaks_the_standard() {
     assert_eq!(heard(&mut peer, SEND.len()), SEND);
 }
 
-/// Checks a start-up frame of which the program has already read the first `read` octets, and the device reads the
-/// rest, which arrives in `pieces`.
+/// Checks a start-up frame that is read in two parts. The program has already read the first `read` octets. The device
+/// reads the rest. It arrives in pieces of the sizes `pieces`, and what remains arrives at once.
 fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let node = Node::new();
     let (ours, mut peer) = wire();
@@ -219,7 +220,7 @@ fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let mut socket = ours;
     assert_eq!(heard(&mut socket, 8), b"by RDMA\n");
     let buffered = heard(&mut socket, read.len());
-    // A part of the octets that the program has not read has already arrived.
+    // The first piece of the rest arrives before the conversion.
     let mut pieces = pieces.iter().copied();
     let mut piece = |rest: &mut &[u8], peer: &mut TcpStream| {
         let n = pieces.next().unwrap_or(usize::MAX).min(rest.len());

@@ -91,8 +91,8 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
     Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
 }
 
-/// Resolves a name as `getaddrinfo` does, and returns its error number if the name cannot be resolved. Other failures
-/// return -1 and set errno.
+/// Resolves a name as `getaddrinfo` does. If the name cannot be resolved, returns the error number of `getaddrinfo`,
+/// and sets errno to a corresponding error. Other failures return -1 and set errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -229,7 +229,7 @@ unsafe extern "C" fn start_to_resolve_addrinfo(
     })
 }
 
-/// Resolves a name before it returns, as librdmacm does; the event comes afterwards. A cancellation point if the
+/// Resolves a name and raises the event before the call returns, as librdmacm does. A cancellation point if the
 /// identifier is synchronous.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_resolve_addrinfo(
@@ -247,7 +247,7 @@ unsafe extern "C" fn rdma_resolve_addrinfo(
     }
 }
 
-/// Hands the entry over to the program.
+/// Hands the entry that `rdma_resolve_addrinfo` has found over to the program. Fails with ENOENT if there is none.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     zero(|| {

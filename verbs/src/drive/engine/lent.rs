@@ -44,7 +44,8 @@ impl Lent {
         }
     }
 
-    /// Returns whether request `number`, the oldest that is not complete, must wait until TCP returns its memory.
+    /// Returns whether request `number`, the oldest that is not complete, must wait until TCP returns its memory. If
+    /// TCP has returned the memory, forgets the request.
     #[inline]
     pub(super) fn holds(&mut self, number: WrNumber) -> bool {
         match self.requests.front() {
@@ -131,7 +132,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         // The endpoint of a failed queue pair is in the ready list, so this turn comes soon after the failure.
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.remove_lender(index);
-            // Frames that the link has queued may still be sent from the memory, because it is registered.
+            // No `forget` is needed: the memory stays registered, so queued frames may still be sent from it.
             self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
         }
     }
@@ -152,7 +153,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// Takes back all memory within `range` (addresses): afterwards, the transport no longer refers to it.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
-        // Also drops queued retransmissions of data that the peer has acknowledged since.
+        // Drops the queued frames that refer to the memory. Some may be retransmissions of data that the peer has
+        // acknowledged meanwhile. `take_back` does not find these, because no connection refers to their data.
         self.transport.forget(range);
         for i in 0..self.core.lenders.len() {
             let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));

@@ -15,7 +15,7 @@ use crate::shared::sync::atomic::{AtomicU32, Ordering};
 /// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked entry
 /// stays valid until the consumer releases it.
 ///
-/// Several consumers may share a ring if they agree by other means on one owner for each entry.
+/// There is one exception: several consumers may share a ring if they agree by other means on one owner for each entry.
 pub(crate) struct Ring<T: Entry> {
     slots: Box<[Slot<T>]>,
 }
@@ -130,7 +130,8 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Returns whether entry `index` was published, even if it has been released since. `index` must be within one
-    /// capacity of the ring's present entries.
+    /// capacity of the ring's present entries, because the numbers wrap: the distance of two numbers tells their order
+    /// only if they are close.
     #[inline]
     pub(crate) fn was_published(&self, index: u32) -> bool {
         let sequence = self.slots[self.slot_of(index)].sequence.load(Ordering::Acquire);
