@@ -315,7 +315,8 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
     for times in [&mut of_few, &mut of_many, &mut of_each] {
         times.sort_unstable();
     }
-    let attributes = all.server.device.attributes().map_err(device("asking the device"))?;
+    let attributes =
+        all.server.device.attributes().map_err(device("reading the attributes of the device"))?;
     let at_engines = || attributes.per_engine.iter().map(|engine| engine.queue_pairs);
     let report = Many {
         qps: all.active.len(),

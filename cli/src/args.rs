@@ -18,7 +18,7 @@ use urnic_config::PortSpec;
     after_help = "Exit codes: 0 done and verified, 1 failed, 2 bad usage or configuration.\n\
                   Settings come from defaults, a TOML file (--config or URNIC_CONFIG), the environment (URNIC_*) and \
                   options; each overrides the ones before.\n\
-                  URNIC_LOG=debug (or info, trace) shows what happens on standard error."
+                  URNIC_LOG=debug (or info, trace) writes a log to standard error."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -44,7 +44,7 @@ pub enum Command {
 
 #[derive(Args, Debug)]
 pub struct PapersArgs {
-    /// The folder, in which the command makes the folders man1, bash, zsh and fish
+    /// The folder in which the command makes the folders man1, bash, zsh and fish
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
 }
@@ -65,13 +65,14 @@ pub struct EngineArgs {
     /// Number of engines of the device, 1 to 64, or auto: one for each core of --cores
     #[arg(long, value_name = "N")]
     pub engines: Option<String>,
-    /// Which threads drive the engine: inline, dedicated or adaptive
+    /// Which threads drive the engine: inline, only the program's; dedicated, one that never sleeps; adaptive, the
+    /// program's while they poll, otherwise one that naps
     #[arg(long, value_name = "WHO")]
     pub progress: Option<String>,
     /// Faults to inject at the port, such as loss=0.01,seed=7
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<String>,
-    /// Record the frames that the port sends and receives, for Wireshark; a pair records the frames of its client
+    /// Record the frames that the port sends and receives, for Wireshark; `urnic perf pair` records those of its client
     #[arg(long, value_name = "FILE")]
     pub capture: Option<String>,
 }
@@ -82,7 +83,7 @@ pub struct EngineArgs {
 pub struct NodeArgs {
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Our address with its prefix length, such as 10.0.0.1/24 or fd00::1/64; may be repeated
+    /// Address of the device with its prefix length, such as 10.0.0.1/24 or fd00::1/64; may be repeated
     #[arg(long, value_name = "ADDR/LEN")]
     pub ip: Vec<String>,
     /// Use the addresses and routers that IPv6 routers of the network advertise
@@ -108,7 +109,8 @@ pub struct NodeArgs {
 pub struct InfoArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Show only the connections and counters of the programs that run on urnic in this network namespace
+    /// Show only the connections and counters of your programs (as root: of all) that run on urnic in this network
+    /// namespace
     #[arg(long)]
     pub connections: bool,
     /// Print one JSON object
@@ -118,13 +120,14 @@ pub struct InfoArgs {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The settings reach the program, and what it starts, by the environment (URNIC_*, LD_PRELOAD, \
-                        LD_LIBRARY_PATH); `urnic info` shows it. docs/run.md tells what programs can do."
+    after_help = "The settings reach the program and its child processes by environment variables (URNIC_*, \
+                        LD_PRELOAD, LD_LIBRARY_PATH), which `urnic info` shows. docs/run.md lists the programs and \
+                        calls that work."
 )]
 pub struct RunArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// How our libraries get into the program
+    /// How urnic's libraries get into the program
     #[arg(long, value_name = "HOW", default_value = "both")]
     pub libraries: Way,
     /// Turn the program's TCP sockets into rsockets, by librspreload.so of librdmacm
@@ -143,7 +146,7 @@ pub struct PerfArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum PerfCommand {
-    /// Measure between two nodes on this machine, which this command starts
+    /// Start two nodes on this machine, and measure between them
     Pair(PairArgs),
     /// Serve one client, then exit
     Server(ServerArgs),
@@ -151,7 +154,7 @@ pub enum PerfCommand {
     Client(ClientArgs),
     /// Measure the raw link, without RDMA: the limit for everything above it
     Floor(FloorArgs),
-    /// Print results, read as JSON lines from standard input, as one table
+    /// Read results from standard input, one JSON object on each line, and print one table
     Table,
 }
 
@@ -225,7 +228,7 @@ pub struct MeasureArgs {
     /// Threads of each end, 1 to 64, each with its own queue pairs and messages; a server uses its client's number
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub threads: usize,
-    /// How both ends wait for completions: by polling, or asleep on a completion channel [default: event with a
+    /// How both ends wait for completions: poll, or event (asleep on a completion channel) [default: event with a
     /// dedicated engine, else poll]
     #[arg(long, value_name = "HOW", value_parser = words::<Wait>(&["poll", "event"]), hide_possible_values = true)]
     pub wait: Option<Wait>,
@@ -237,7 +240,7 @@ pub struct MeasureArgs {
 /// The length of a measurement.
 #[derive(Args, Debug)]
 pub struct AmountArgs {
-    /// Messages to measure [default: about a second's worth]
+    /// Messages (of a floor: frames) to measure [default: about a second's worth]
     #[arg(long, value_name = "N", conflicts_with = "seconds")]
     pub iters: Option<u64>,
     /// Seconds to measure

@@ -57,8 +57,8 @@ pub fn find() -> Result<PathBuf, Failure> {
 pub fn loadable(program: &Path) -> Result<(), Failure> {
     // With this variable, the dynamic linker lists the libraries that it would load, and does not run the program.
     let listed = process::Command::new(program).env("LD_TRACE_LOADED_OBJECTS", "1").output();
-    let listed =
-        listed.map_err(|e| Failure::Failed(format!("cannot look into {}: {e}", program.display())))?;
+    let listed = listed
+        .map_err(|e| Failure::Failed(format!("cannot list the libraries of {}: {e}", program.display())))?;
     match missing(&String::from_utf8_lossy(&listed.stdout)).as_slice() {
         [] => Ok(()),
         [first, rest @ ..] => Err(Failure::Failed(lacks(first, rest.len()))),

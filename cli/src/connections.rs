@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub fn run(json: bool) -> Result<(), Failure> {
     let sockets = std::fs::read_to_string("/proc/net/unix")
-        .map_err(|e| Failure::Failed(format!("/proc/net/unix: {e}")))?;
+        .map_err(|e| Failure::Failed(format!("cannot read /proc/net/unix: {e}")))?;
     let mut names: Vec<&str> = sockets
         .lines()
         .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))

@@ -26,7 +26,8 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     let (program, arguments) = args.program.split_first().expect("the command line has a program");
     if privileged(program) {
         eprintln!(
-            "urnic: {} runs with the rights of another user, so the dynamic linker loads no libraries of urnic into it",
+            "urnic: {} is set-user-ID or set-group-ID, so the dynamic linker loads no libraries of urnic into it: use \
+             a copy without these bits",
             program.to_string_lossy()
         );
     }
@@ -63,7 +64,7 @@ impl Libraries {
             let folder = some.unwrap_or(beside);
             Failure::Failed(format!(
                 "there is no {} in {}: build the libraries by `cargo build --release -p urnic-abi -p urnic-shim`, or \
-                 install them there, in ../lib/urnic or ../lib",
+                 install them in that folder, or in ../lib/urnic or ../lib relative to it",
                 missing(folder).unwrap_or_default(),
                 folder.display(),
             ))

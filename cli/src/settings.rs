@@ -104,7 +104,7 @@ impl Settings {
         let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             return Err(Failure::Usage(format!(
-                "port.port: there is no folder {} for the socket of the link",
+                "port.port: there is no folder {} for the socket of the link; create it, or choose another path",
                 folder.display()
             )));
         }

@@ -335,7 +335,7 @@ fn needs_root_an_address_belongs_to_one_process_of_an_interface() {
         }
     }
     // The same Ethernet address leads to the same link-local address.
-    let made = &["has the address fe80::", "is made of the Ethernet address: set another mac"];
+    let made = &["has the address fe80::", "is made of the Ethernet address: set another port.mac"];
     fails(info("af_packet:vb", "--ip fd09::7/64 --mac interface"), made);
     opens(info("af_packet:vb", "--ip fd09::7/64 --ip fe80::7/64 --mac interface"));
     opens(info("af_packet:vb", "--ip fd09::7/64"));

@@ -156,8 +156,8 @@ pub(crate) static KEYS: [Key; 37] = [
         section: "ip",
         name: "gateway",
         env: "URNIC_GATEWAY",
-        write: "write a router's address in the device's network, such as \"10.0.0.254\"; or one for IPv4 and one for IPv6, \
-                listed as addresses are",
+        write: "write a router's address in the device's network, such as \"10.0.0.254\", or one for IPv4 and one for \
+                IPv6, [\"10.0.0.254\", \"fd00::fe\"] in a file and 10.0.0.254,fd00::fe elsewhere",
         set: |c, v| put(&mut c.ip.gateways, v.ips().and_then(gateways)),
     },
     Key {
@@ -178,7 +178,7 @@ pub(crate) static KEYS: [Key; 37] = [
         section: "engine",
         name: "engines",
         env: "URNIC_ENGINES",
-        write: "write a number of engines from 1 to 64, or \"auto\" for one on each of cores",
+        write: "write a number of engines from 1 to 64, or \"auto\" for one on each core of engine.cores",
         set: |c, v| {
             put(
                 &mut c.engine.engines,

@@ -109,7 +109,7 @@ fn read(path: &Path) -> Result<String, ConfigError> {
     let readable = "name a readable file with --config or URNIC_CONFIG";
     let meta = fs::metadata(path).map_err(|e| wrong(format!("cannot be read: {e}"), readable))?;
     if !meta.is_file() {
-        return Err(wrong("is not a file".to_string(), readable));
+        return Err(wrong("is not a regular file".to_string(), readable));
     }
     if meta.len() > FILE_MAX {
         return Err(wrong(format!("has {} bytes", meta.len()), "a configuration has at most 1 MiB"));

@@ -100,7 +100,7 @@ impl FromStr for Route {
         let (own, width) = bits(network);
         let prefix: u8 = prefix.parse().ok().filter(|p| *p <= width).ok_or_else(wrong)?;
         if own & host_bits(prefix) != 0 {
-            return Err(format!("{text:?} has bits behind its prefix length"));
+            return Err(format!("{text:?} has host bits set behind its prefix"));
         }
         let via: IpAddr = via.trim().parse().map_err(|_| wrong())?;
         if via.is_ipv4() != network.is_ipv4() {

@@ -216,7 +216,7 @@ impl<'a> Options<'a> {
         let Some((key, _)) = self.given.first() else { return Ok(()) };
         let kind = self.kind;
         Err(match self.known.is_empty() {
-            true => format!("a {kind} port has no options, so not {key:?} either"),
+            true => format!("a {kind} port has no options, but {key:?} is given"),
             false => {
                 format!("a {kind} port has no option {key:?}; its options are {}", self.known.join(", "))
             }

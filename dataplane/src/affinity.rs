@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 
 /// The calling thread could not be pinned to the core.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("cannot run on core {core}: this process may use cores {allowed:?}")]
+#[error("cannot run on core {core}: this process may use only the cores {allowed:?}; choose one of these")]
 pub struct PinError {
     /// The core asked for.
     pub core: usize,

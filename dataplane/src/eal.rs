@@ -73,9 +73,8 @@ pub enum EalError {
     Descriptors,
     /// The program contains its own copy of DPDK's functions.
     #[error(
-        "{by} brings DPDK's functions itself, because it is linked statically with DPDK, and they replace those of the \
-         shared libraries that urnic was built for; link it with the shared libraries, or use the kernel's sockets \
-         (--port kernel)"
+        "{by} is linked statically with DPDK, so it brings DPDK's functions itself, in place of the shared libraries \
+         that urnic was built for; link {by} with the shared libraries, or use the kernel's sockets (--port kernel)"
     )]
     Replaced {
         /// The program or library that contains them.

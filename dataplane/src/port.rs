@@ -76,7 +76,9 @@ impl Default for PortOptions {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PortError {
     /// Another process already listens on the socket.
-    #[error("{port}: the socket {path} is in use by another process; stop it or choose another path")]
+    #[error(
+        "{port}: the socket {path} is in use by another process; stop that process, or choose another path"
+    )]
     SocketInUse {
         /// The port.
         port: String,
@@ -104,7 +106,9 @@ pub enum PortError {
         path: PathBuf,
     },
     /// Both ends of an in-process link are already open.
-    #[error("{0}: both ends of this link are open already; a ring joins two devices of one process")]
+    #[error(
+        "{0}: both ends of this link are open already; a ring joins two devices of one process: choose another name"
+    )]
     RingInUse(String),
     /// The other end of an in-process link has another number of queues.
     #[error(
@@ -120,7 +124,8 @@ pub enum PortError {
     },
     /// The process lacks a privilege.
     #[error(
-        "{port}: not permitted; it needs {needs}: run as root, or give the program that right with setcap(8)"
+        "{port}: not permitted: the port needs {needs}; run as root, or give the program the missing capabilities with \
+         setcap(8)"
     )]
     NoPermission {
         /// The port.
@@ -187,7 +192,7 @@ pub enum PortError {
         holder: String,
     },
     /// The network interface or the NIC cannot be used.
-    #[error("{port}: the interface cannot be used: {reason}")]
+    #[error("{port}: the port cannot be opened: {reason}")]
     Interface {
         /// The port.
         port: String,
@@ -289,7 +294,7 @@ impl Port {
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
         let one = PortOptions { queues: 1, ..options.clone() };
         let no_queue =
-            || PortError::Interface { port: spec.to_string(), reason: "it has no queue".to_owned() };
+            || PortError::Interface { port: spec.to_string(), reason: "the device has no queue".to_owned() };
         Self::open_queues(eal, spec, &one)?.pop().ok_or_else(no_queue)
     }
 

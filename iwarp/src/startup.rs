@@ -206,7 +206,10 @@ pub enum StartupError {
     },
     /// An [`Offer`] with a revision other than 1 or 2, IRD or ORD above [`READS_MAX`], or peer-to-peer in revision 1 or
     /// without any RTR kind.
-    #[error("the connection parameters are not valid")]
+    #[error(
+        "the offer is not valid: the revision must be 1 or 2, IRD and ORD at most {READS_MAX}, and peer-to-peer needs \
+         revision 2 and a kind of RTR"
+    )]
     Offer,
     /// A call in the wrong state: no Request has arrived yet, or the Request has been answered already.
     #[error("the call does not fit the state of the MPA start-up")]

@@ -128,7 +128,7 @@ class Program:
             if self.process.poll() is not None and not condition():
                 self.fail(f"ended with {self.process.returncode} before it {what}")
             if time.monotonic() > until:
-                self.fail(f"not within {patience} s: it {what}")
+                self.fail(f"did not reach the point where it {what} within {patience} s")
             time.sleep(0.01)
 
     def ends(self, patience=PATIENCE, status=0):

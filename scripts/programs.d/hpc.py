@@ -39,7 +39,7 @@ exec bash -c "$*"
 def fabtests(field, _long):
     folder = field.given["fabtests"]
     if not folder:
-        raise Skipped("no --fabtests DIR, where it was installed")
+        raise Skipped("no --fabtests DIR, the prefix at which fabtests were installed")
     with open(field.path("ssh"), "w") as file:
         file.write(SSH)
     os.chmod(file.name, 0o755)

@@ -64,7 +64,7 @@ def migration(field, _long):
             monitor.ask(f'pmemsave 0 0x8000000 "{path}"')
         old, new = (open(path, "rb").read() for path in memory)
         if old != new or old.count(b"\0") > len(old) * 3 // 4:
-            raise Failed(f"the memory of {len(old)} octets is not the same, or empty")
+            raise Failed(f"the migrated memory ({len(old)} bytes) differs from the source's, or is empty")
         for program in (source, target):
             program.stop()
 

@@ -466,7 +466,9 @@ fn main() -> Result<(), String> {
     let [_, stack, direction, segments] = arguments.as_slice() else { return Err(USAGE.into()) };
     let segments: u32 = segments.parse().map_err(|_| USAGE)?;
     if segments > MOST || !(segments as usize).is_multiple_of(BURST) {
-        return Err(format!("{segments} segments: a multiple of {BURST}, at most {MOST}"));
+        return Err(format!(
+            "{segments} segments: the number must be a multiple of {BURST}, and at most {MOST}"
+        ));
     }
     match stack.as_str() {
         "urnic" => run(Urnic::<false>::new(), direction, segments),

@@ -351,7 +351,7 @@ pub enum ConfigError {
     #[error("{0} is not the address of a host")]
     Address(IpAddr),
     /// A gateway or router is not another host of our prefix.
-    #[error("gateway {0} is not another host of the local prefix")]
+    #[error("gateway {0} is our own address, or outside the prefixes of our addresses")]
     Gateway(IpAddr),
     /// The MTU is too small.
     #[error("MTU {0} is under 576, or under 1280 with IPv6")]

@@ -81,7 +81,10 @@ pub enum BindError {
     #[error("port {0} is for processes with the capability CAP_NET_BIND_SERVICE")]
     Forbidden(u16),
     /// The stacks of the device have received reservations in different orders.
-    #[error("the engines of the device disagree about reserved addresses")]
+    #[error(
+        "an engine of the device cannot enter the reservation: the transport has only one engine, or the engines \
+         reserve in different orders"
+    )]
     OutOfStep,
     /// Any free port was requested and none is free.
     #[error("no port is free")]
@@ -98,7 +101,7 @@ pub enum BindError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListenError {
     /// The address is not reserved, or it listens already.
-    #[error("no address is reserved under this id, or it listens already")]
+    #[error("no address is reserved under this id, or a listener has the address already")]
     NotReserved,
     /// Another socket listens on the port. This can happen although the port is reserved.
     #[error("port {0} is in use")]

@@ -58,7 +58,7 @@ impl End {
             if self.cq.poll(&mut found) == 0 {
                 self.cq.arm(false);
                 if self.cq.poll(&mut found) == 0 {
-                    self.channel.get_event(Some(PATIENCE)).ok_or("nothing happens")?;
+                    self.channel.get_event(Some(PATIENCE)).ok_or("no request completes")?;
                     continue;
                 }
             }
@@ -90,7 +90,7 @@ fn serve(device: &Device) -> Result<()> {
     let _listener = events.listen(PORT, 8)?;
     eprintln!("listening");
     let Some(CmEvent::ConnectRequest(request)) = events.wait(PATIENCE) else {
-        return Err("nobody comes".into());
+        return Err("no client connects".into());
     };
     // The place of our memory, in network byte order, as private data of the answer.
     let place = [&offered.addr().to_be_bytes()[..], &offered.rkey().to_be_bytes()].concat();
@@ -133,7 +133,7 @@ fn say(device: &Device, to: Ipv4Addr, words: &str) -> Result<()> {
     let mut found = vec![0; size as usize];
     back.read_at(0, &mut found)?;
     if found != words.as_bytes()[..size as usize] {
-        return Err("the server has something else".into());
+        return Err("the server holds other words than were written".into());
     }
     end.request(SendOp::Send, Sge::of(&length, 0, 4))?;
     println!("said");

@@ -108,7 +108,8 @@ fn serve(at: &str) -> Result<()> {
     let end = End::new()?;
     eprintln!("listening at {}", listener.local_addr()?);
     let mut client = Lines::new(listener.accept()?.0)?;
-    let wanted = client.hear("ROOM")?.first().ok_or("how much room?")?.parse::<usize>()?.clamp(1, ROOM);
+    let wanted =
+        client.hear("ROOM")?.first().ok_or("the client names no size")?.parse::<usize>()?.clamp(1, ROOM);
     let room = end.pd.alloc_mr(wanted, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     // This receive is for the message that says that all octets are written.
     end.qp.post_recv(&RecvWr { wr_id: 0, sges: &[] })?;
@@ -129,7 +130,7 @@ fn say(to: &str, words: &str) -> Result<()> {
     let mut server = Lines::new(TcpStream::connect(to)?)?;
     server.say(&format!("ROOM {}", words.len()))?;
     let place = server.hear("AT")?;
-    let [addr, rkey, size] = &place[..] else { return Err("where is the room?".into()) };
+    let [addr, rkey, size] = &place[..] else { return Err("the server names no room".into()) };
     let (addr, rkey, size) = (addr.parse()?, rkey.parse()?, size.parse::<usize>()?.min(words.len()));
     let connection = server.upgrade(Role::Initiator, &end)?;
     let local = end.pd.alloc_mr(size.max(1), Access::LOCAL_WRITE)?;

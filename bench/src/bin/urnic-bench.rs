@@ -38,8 +38,11 @@ enum What {
 
 #[derive(Args)]
 struct GameArgs {
+    /// Protocol of the sockets
     protocol: kernel::Protocol,
+    /// How both ends wait for a message
     wait: kernel::Wait,
+    /// Address and port of the server, such as 10.0.0.1:7000; the server listens there
     server: SocketAddrV4,
     /// Bytes of a message
     #[arg(long, value_name = "N", default_value_t = 8,

@@ -130,7 +130,10 @@ impl Namespace {
 
     /// Starts a program in the namespace.
     fn start(&self, command: Command) -> Words<Running> {
-        let enter = |file| setns(file, CloneFlags::CLONE_NEWNET).map_err(|e| format!("a namespace: {e}"));
+        let enter = |file| {
+            setns(file, CloneFlags::CLONE_NEWNET)
+                .map_err(|e| format!("cannot enter a network namespace: {e}"))
+        };
         enter(&self.file)?;
         let running = Running::start(command);
         enter(&self.home)?;

@@ -181,7 +181,7 @@ pub fn run(options: &Options) -> Results {
     let (first, second) =
         (cores.first().copied().unwrap_or(0), cores.get(1).or(cores.first()).copied().unwrap_or(0));
     if first == second {
-        leave_out("nothing, but", "this machine offers one core: both ends share it".to_owned());
+        leave_out("a core for each end", "this machine offers one core, which both ends share".to_owned());
     }
     let seconds = if options.quick { 0.3 } else { 0.5 };
     let mut bench = Bench { options, lab, cores: [first, second], seconds, left_out };
@@ -322,7 +322,7 @@ impl Bench<'_> {
 
     /// Runs both ends of perftest on urnic, each on its own core.
     fn perftest(&self, program: &str, cable: bool, step: &Step) -> Words<Sample> {
-        let folder = tempfile::tempdir().map_err(|e| format!("a folder: {e}"))?;
+        let folder = tempfile::tempdir().map_err(|e| format!("cannot make a temporary folder: {e}"))?;
         let line = stock::perftest(program, step.quantity, step.size);
         let start = |side: Side, server: &str| {
             let port = match (cable, side) {

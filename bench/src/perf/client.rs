@@ -47,14 +47,16 @@ pub fn run_client(
     let last = Session { thread: session.threads - 1, ..session.clone() };
     if last.port(server.port()).is_none() {
         return Err(PerfError::Usage(
-            "--threads: each thread needs a TCP port, from the server's on, and 65535 is the last".to_owned(),
+            "--threads: the threads take one TCP port each, counting up from the server's, and 65535 is the last: \
+             choose fewer threads or a lower port"
+                .to_owned(),
         ));
     }
     if let Some(&core) = options.cores.first() {
         urnic_dataplane::pin_current_thread(core)?;
     }
     let device = Device::open(config).doing("opening the device")?;
-    let engines = device.attributes().doing("asking the device")?.engines;
+    let engines = device.attributes().doing("reading the attributes of the device")?.engines;
     let measure_on = |crew: &Crew, thread: u32| {
         let session = Session { thread, ..session.clone() };
         measure_thread(&device, config, server, options, session, crew, bar && thread == 0)
@@ -192,7 +194,7 @@ fn connect_control(
 fn refused(private_data: &[u8]) -> PerfError {
     match wire::decode(private_data) {
         Some(Answer::Refused(reason)) => PerfError::Refused(reason),
-        _ => PerfError::Refused("without saying why".to_owned()),
+        _ => PerfError::Refused("it does not say why".to_owned()),
     }
 }
 

@@ -154,7 +154,7 @@ impl End {
     ) -> Result<Self, PerfError> {
         let pd = device.alloc_pd();
         let depth = session.completions() as u32 + 4 * CONTROLS;
-        let engines = device.attributes().doing("asking the device")?.engines.max(1);
+        let engines = device.attributes().doing("reading the attributes of the device")?.engines.max(1);
         // Each thread has its own engine, if there are enough engines.
         let completions = Completions::new(device, depth, session.wait, session.thread % engines)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -254,7 +254,7 @@ impl End {
     }
 
     fn lane(&self, lane: u32) -> Result<&Lane, PerfError> {
-        self.lanes.get(lane as usize).ok_or(PerfError::Protocol("a lane that does not exist"))
+        self.lanes.get(lane as usize).ok_or(PerfError::Protocol("a queue pair that does not exist"))
     }
 
     /// Returns a slot of this end as a scatter-gather list, which is empty if messages are empty.

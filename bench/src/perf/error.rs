@@ -56,7 +56,7 @@ pub enum PerfError {
         detail: String,
     },
     /// Nothing happened for too long.
-    #[error("nothing arrived for {seconds} s while waiting for {what}")]
+    #[error("nothing happened for {seconds} s while waiting for {what}")]
     Stalled {
         /// The event that was awaited.
         what: &'static str,
@@ -77,7 +77,8 @@ pub enum PerfError {
     Protocol(&'static str),
     /// A byte differs from the byte that was sent.
     #[error(
-        "wrong data: queue pair {lane}, message {number}, byte {offset}: {found:#04x} instead of {expected:#04x}"
+        "wrong data: queue pair at index {lane} (from 0) of its thread, message {number}, byte {offset}: {found:#04x} \
+         instead of {expected:#04x}"
     )]
     Data {
         /// Index of the queue pair.

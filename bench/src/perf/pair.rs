@@ -222,10 +222,8 @@ fn in_one_process(config: &Config, options: &PerfOptions, bar: bool) -> Result<P
 }
 
 pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
-    let dir = tempfile::Builder::new()
-        .prefix("urnic-perf-")
-        .tempdir()
-        .doing("making a directory for the sockets")?;
+    let dir =
+        tempfile::Builder::new().prefix("urnic-perf-").tempdir().doing("making a folder for the sockets")?;
     let mut server = Process::start(End::Server, dir.path())?;
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {

@@ -31,7 +31,7 @@ pub fn run_server(config: &Config, port: u16, cores: &[usize]) -> Result<PerfRep
         urnic_dataplane::pin_current_thread(core)?;
     }
     let device = Device::open(config).doing("opening the device")?;
-    let engines = device.attributes().doing("asking the device")?.engines;
+    let engines = device.attributes().doing("reading the attributes of the device")?.engines;
     let door = Door::open(&device, port)?;
     let (request, session) = door.await_first()?;
     let report = PerfReport::unmeasured(config, &session, engines);

@@ -64,10 +64,8 @@ pub fn run_sleeping(config: &Config) -> Result<SleepReport, PerfError> {
         };
         process::leave(end, &dir, result);
     }
-    let dir = tempfile::Builder::new()
-        .prefix("urnic-sleep-")
-        .tempdir()
-        .doing("making a directory for the sockets")?;
+    let dir =
+        tempfile::Builder::new().prefix("urnic-sleep-").tempdir().doing("making a folder for the sockets")?;
     let mut server = Process::start(End::Server, dir.path())?;
     let mut client = Process::start(End::Client, dir.path())?;
     loop {

@@ -58,7 +58,7 @@ impl Ends {
     pub(super) fn handed_over(&self) -> Result<u64, PerfError> {
         let mut sum = 0;
         for end in [&self.server, &self.client] {
-            let attributes = end.attributes().map_err(device("asking the device"))?;
+            let attributes = end.attributes().map_err(device("reading the attributes of the device"))?;
             let of = |(name, count): &(&str, u64)| if *name == "frames_handed_over" { *count } else { 0 };
             sum += attributes.counters.iter().map(of).sum::<u64>();
         }
@@ -258,7 +258,7 @@ impl<'a> Station<'a> {
 
 /// Returns the number of connections of an engine.
 fn connections(end: &Device, engine: usize) -> Result<u32, PerfError> {
-    let attributes = end.attributes().map_err(device("asking the device"))?;
+    let attributes = end.attributes().map_err(device("reading the attributes of the device"))?;
     Ok(attributes.per_engine.get(engine).map_or(0, |engine| engine.connections))
 }
 

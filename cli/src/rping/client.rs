@@ -46,7 +46,10 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
         wire::ping(pings, args.size as usize, &mut sent);
         source.write_at(0, &sent)?;
         let began = Instant::now();
-        for (buffer, what) in [(&source, "go-ahead after its Read"), (&sink, "go-ahead after its Write")] {
+        for (buffer, what) in [
+            (&source, "the server's go-ahead after the Read"),
+            (&sink, "the server's go-ahead after the Write"),
+        ] {
             lane.send(info(buffer, args.size)).map_err(|why| why.failure("a Send to complete"))?;
             lane.receive(Some(PATIENCE)).map_err(|why| why.failure(what))?;
         }

@@ -174,7 +174,7 @@ impl Interrupted {
         Failure::Failed(match self {
             Self::Gone(how) => format!("the connection ended while waiting for {waiting_for}: {how}"),
             Self::Silent => {
-                format!("the peer is silent: no {waiting_for} for {} s", super::PATIENCE.as_secs())
+                format!("the peer is silent: waited {} s for {waiting_for}", super::PATIENCE.as_secs())
             }
             Self::Failed(what) => what,
         })

@@ -218,7 +218,7 @@ fn static_routes() {
         ("10.1.0.0/16", "is not a route"),
         ("10.1.0.0 via 10.0.0.2", "is not a route"),
         ("10.1.0.0/33 via 10.0.0.2", "is not a route"),
-        ("10.1.0.1/16 via 10.0.0.2", "has bits behind its prefix length"),
+        ("10.1.0.1/16 via 10.0.0.2", "has host bits set behind its prefix"),
         ("10.1.0.0/16 via x", "is not a route"),
         ("10.1.0.0/16 via 10.0.1.2", "10.0.1.2 is not in the network of 10.0.0.1/24"),
         ("10.1.0.0/16 via 10.0.0.1", "10.0.0.1 is the device's own address"),
@@ -350,7 +350,7 @@ fn files_that_cannot_be_read() {
     assert!(load(Path::new("/nonexistent/urnic.toml")).starts_with(
         "/nonexistent/urnic.toml: cannot be read: No such file or directory (os error 2); name a readable file"
     ));
-    assert!(load(Path::new("/")).contains("/: is not a file;"));
+    assert!(load(Path::new("/")).contains("/: is not a regular file;"));
     let binary = tempfile::NamedTempFile::new().unwrap();
     fs::write(binary.path(), b"[port]\nfault = \"\xff\"\n").unwrap();
     assert!(load(binary.path()).ends_with("is not UTF-8 text; save it as UTF-8"));

@@ -30,7 +30,7 @@ pub(crate) enum Users {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "no memory for a pool of {frames} frames of {room} bytes ({reason}); EAL has {free_mb} MiB free: raise \
-     memory.mb or lower the MTU"
+     memory.mb (if the program starts DPDK itself, its option -m or SPDK's -s), or lower the MTU"
 )]
 pub struct PoolError {
     frames: u32,

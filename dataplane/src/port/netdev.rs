@@ -68,18 +68,20 @@ impl Netdev {
         drop(taken);
         let mut netdev = Self { socket, name: name.to_owned(), taken: (spec.kind(), index), queues: wanted };
 
-        let request = netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("reading its type", e))?;
+        let request =
+            netdev.ask(libc::SIOCGIFHWADDR).map_err(|e| failed("reading the type of the interface", e))?;
         // SAFETY: the kernel has filled in an address.
         if unsafe { request.ifr_ifru.ifru_hwaddr.sa_family } != libc::ARPHRD_ETHER {
             return Err(PortError::Interface {
                 port: port(),
-                reason: "it is not an Ethernet interface".into(),
+                reason: "the interface is not an Ethernet interface".into(),
             });
         }
-        if netdev.flags().map_err(|e| failed("reading its state", e))? & libc::IFF_UP == 0 {
+        if netdev.flags().map_err(|e| failed("reading the state of the interface", e))? & libc::IFF_UP == 0 {
             return Err(PortError::InterfaceDown { port: port(), interface: name.to_owned() });
         }
-        let request = netdev.ask(libc::SIOCGIFMTU).map_err(|e| failed("reading its MTU", e))?;
+        let request =
+            netdev.ask(libc::SIOCGIFMTU).map_err(|e| failed("reading the MTU of the interface", e))?;
         // SAFETY: the kernel has filled in the MTU.
         let carries = unsafe { request.ifr_ifru.ifru_mtu };
         if carries < i32::from(mtu) {
@@ -92,7 +94,7 @@ impl Netdev {
             );
             return Err(PortError::Interface { port: port(), reason });
         }
-        netdev.become_promiscuous(index).map_err(|e| failed("making it promiscuous", e))?;
+        netdev.become_promiscuous(index).map_err(|e| failed("making the interface promiscuous", e))?;
         netdev.keep_frames_whole();
         if let PortSpec::AfXdp { queue, .. } = spec {
             netdev.queues = netdev.usable_queues(spec, *queue, wanted)?;
@@ -179,8 +181,8 @@ impl Netdev {
                      it on again"
                 ),
                 Err(e) => tracing::warn!(
-                    "{name}: {what} is on and frames that it merges are lost, which is slow; it cannot be turned off \
-                     ({e}): run `ethtool -K {name} {what} off` as root"
+                    "{name}: cannot turn {what} off ({e}): merged frames are lost, and retransmissions cost time; run \
+                     `ethtool -K {name} {what} off` as root"
                 ),
             }
         }
@@ -196,7 +198,7 @@ impl Netdev {
         let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;
         let Some(ours) = queues.checked_sub(queue.into()).filter(|ours| *ours > 0) else {
-            let reason = format!("it has {queues} queues, and none has the number {queue}");
+            let reason = format!("the interface has {queues} queues, and none has the number {queue}");
             return Err(PortError::Interface { port: spec.to_string(), reason });
         };
         // The driver counts only combined queues, and treats an interface without combined queues as if it had a single

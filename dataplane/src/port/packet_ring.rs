@@ -53,7 +53,9 @@ impl PacketRing {
         let ring = Self { socket, drops: AtomicU64::new(0) };
         const PACKET_IGNORE_OUTGOING: i32 = 23;
         if !ring.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) {
-            tracing::debug!("the kernel does not filter what others send on the interface");
+            tracing::debug!(
+                "the kernel cannot keep frames that other sockets send on the interface away from this port"
+            );
         }
         // The kernel counts each frame together with the data that it keeps about it.
         let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);

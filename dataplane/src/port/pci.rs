@@ -20,9 +20,9 @@ pub(super) fn check(spec: &PortSpec, address: &str) -> Result<(), PortError> {
     match driver.as_ref().and_then(|d| d.file_name()).and_then(|d| d.to_str()) {
         Some(driver) if FOR_USER_SPACE.contains(&driver) => Ok(()),
         Some(driver) => unusable(format!(
-            "the kernel's driver {driver} has it; bind it to vfio-pci or uio_pci_generic first, which takes its network \
-             interface away from the kernel"
+            "the kernel's driver {driver} has the device; bind the device to vfio-pci or uio_pci_generic first, which \
+             takes its network interface away from the kernel"
         )),
-        None => unusable("no driver has it; bind it to vfio-pci or uio_pci_generic first".into()),
+        None => unusable("no driver has the device; bind it to vfio-pci or uio_pci_generic first".into()),
     }
 }

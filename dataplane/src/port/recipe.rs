@@ -347,7 +347,9 @@ fn rx_events(id: u16, handles: u16, queues: u16) -> Vec<Arc<RxEvent>> {
         let polls = (handle..queues).step_by(handles.into());
         let fds: Option<Vec<_>> = polls.map(|queue| rx_event(id, queue)).collect();
         RxEvent::of_all(&fds?)
-            .inspect_err(|e| tracing::warn!("frames that arrive while no thread polls will wait: {e}"))
+            .inspect_err(|e| {
+                tracing::warn!("cannot make a receive event, so frames wait until a thread polls: {e}")
+            })
             .ok()
             .map(Arc::new)
     };

@@ -64,13 +64,18 @@ fn free(path: &Path, spec: &PortSpec) -> Result<(), PortError> {
             return if dir.is_dir() {
                 Ok(())
             } else {
-                Err(bad(format!("the directory {} does not exist", dir.display())))
+                Err(bad(format!(
+                    "the folder {} does not exist; create it, or choose another path",
+                    dir.display()
+                )))
             };
         }
         Err(e) => return Err(bad(e.to_string())),
     };
     if !meta.file_type().is_socket() {
-        return Err(bad("a file that is not a socket is in the way".into()));
+        return Err(bad(
+            "a file that is not a socket is in the way; remove it, or choose another path".into()
+        ));
     }
     match probe(path) {
         // No process listens: the socket of a process that was killed.

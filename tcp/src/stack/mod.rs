@@ -120,7 +120,7 @@ pub enum ConnectError {
     #[error("the host forbids connections to {0}")]
     Forbidden(IpAddr),
     /// The local address is of the other family.
-    #[error("the local address cannot reach {0}: it is of the other family")]
+    #[error("the local address cannot reach {0}: the two are of different families")]
     Family(IpAddr),
     /// The local port already has a connection to this address and port of the peer.
     #[error("port {0} has a connection to this peer already")]

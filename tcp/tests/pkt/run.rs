@@ -373,7 +373,7 @@ impl Runner<'_> {
                 (script::Packet::Echo { reply, len }, Packet::Echo { reply: r, data }) => {
                     let same = data.iter().enumerate().all(|(i, b)| *b == octet(false, i as u32));
                     let ok = reply == r && data.len() == *len && same;
-                    ok.then_some(()).ok_or_else(|| "the message is another".into())
+                    ok.then_some(()).ok_or_else(|| "another message was sent".into())
                 }
                 _ => Err("another kind of packet was sent".into()),
             };

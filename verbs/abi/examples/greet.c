@@ -124,7 +124,7 @@ static void say(const char *to, const char *words)
 	check(!rdma_post_read(id, NULL, back, size, back_mr, 0, addr, rkey), "rdma_post_read");
 	completed(rdma_get_send_comp(id, &wc), &wc, "the Read");
 	if (memcmp(local, back, size)) {
-		fprintf(stderr, "the server has something else\n");
+		fprintf(stderr, "the server holds other words than were written\n");
 		exit(1);
 	}
 	check(!rdma_post_send(id, NULL, &length, sizeof length, length_mr, 0), "rdma_post_send");

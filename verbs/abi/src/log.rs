@@ -121,8 +121,8 @@ pub fn disconnected(
 ) {
     let who = || peer.map_or(String::new(), |peer| format!(" with {peer}"));
     let line = || {
-        let said = terminate.map_or(String::new(), |terminate| format!(": {terminate}"));
-        format!("the connection of queue pair {qpn}{} has ended, {reason}{said}", who())
+        let said = terminate.map_or(String::new(), |terminate| format!("; {terminate}"));
+        format!("the connection of queue pair {qpn}{} has ended: {reason}{said}", who())
     };
     let told = FAILED.lock().unwrap_or_else(PoisonError::into_inner).remove(&qpn);
     match reason {

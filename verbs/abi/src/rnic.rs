@@ -76,7 +76,8 @@ fn load() -> Result<Config, String> {
     let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
     if config.port.spec.is_some() && !config.ip.is_configured() {
         return Err(
-            "no device: set URNIC_IP to the address of the port, or start the program by `urnic run`"
+            "no device: the port has no IP address; set URNIC_IP to ADDR/LEN, or start the program by \
+             `urnic run --ip ADDR/LEN`"
                 .to_owned(),
         );
     }

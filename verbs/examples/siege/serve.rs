@@ -163,7 +163,7 @@ impl House {
 
     /// Makes the queues and the memory of a connection, if there is a place for one more.
     fn furnish(&self, dialled: bool) -> Result<Guest> {
-        let place = self.books().places.pop().ok_or("the house is full")?;
+        let place = self.books().places.pop().ok_or("all places for connections are taken")?;
         let made = || -> Result<Guest> {
             // The engines take turns as home engines of the queues.
             let cq = self.device.create_cq_with(&CqInit {

@@ -301,7 +301,7 @@ impl Mr {
 fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64> {
     match iova {
         Some(_) if access.contains(Access::ZERO_BASED) => {
-            Err(Error::Invalid("a zero-based memory region cannot have another first address"))
+            Err(Error::Invalid("a zero-based memory region begins at address 0: give no other first address"))
         }
         Some(iova) => Ok(iova),
         None if access.contains(Access::ZERO_BASED) => Ok(0),

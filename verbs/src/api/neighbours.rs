@@ -45,8 +45,8 @@ impl Neighbours {
         if !seen.told.contains(&port) && !has_address(port.address) {
             seen.told.push(port);
             tracing::warn!(
-                "{} is the address of a port of process {} on this host; the kernel's sockets on the same host cannot \
-                 reach it: give this program a port too, or connect from another host",
+                "{} is the address of a DPDK port of process {} on this host; the kernel's sockets on the same host \
+                 cannot reach it: give this program a DPDK port too, or connect from another host",
                 port.address,
                 port.pid
             );

@@ -86,7 +86,9 @@ pub(crate) fn check_patience(patience: &Patience) -> Result<()> {
     if probes && patience.user_timeout.is_none_or(sane) {
         Ok(())
     } else {
-        Err(Error::Invalid("times for dead peers must be from 10 ms to 24 h, with at least one probe"))
+        Err(Error::Invalid(
+            "keepalive times and the user timeout must be from 10 ms to 24 h, and probes at least one",
+        ))
     }
 }
 
@@ -106,8 +108,8 @@ pub enum ConnectFailure {
     Refused,
     /// The peer, or the router to it, cannot be reached.
     #[error(
-        "host unreachable: the host or the gateway to it does not answer to ARP, a router reports it unreachable, or \
-         there is no link"
+        "host unreachable: the host or the gateway to it does not answer ARP or neighbour discovery, a router \
+         reports it unreachable, or there is no link"
     )]
     Unreachable,
     /// The peer did not answer in time.
@@ -124,7 +126,7 @@ pub enum ConnectFailure {
     Terms,
     /// This side gave up: the queue pair went into the error state or was destroyed meanwhile, or
     /// [`Connection::disconnect`](crate::Connection::disconnect) was called.
-    #[error("given up by this side")]
+    #[error("aborted by this side")]
     Aborted,
 }
 

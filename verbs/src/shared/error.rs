@@ -115,8 +115,8 @@ pub enum Error {
     /// The device is at work further up this thread's stack, and cannot finish before the call returns: the caller
     /// is a signal handler. Or the process is ending, and the thread that holds the device has been stopped.
     #[error(
-        "a signal handler has interrupted the device's work in this thread, which cannot go on before the handler \
-         returns: let the handler set a flag, and call the device outside of it"
+        "a signal handler calls the device while it interrupts the device's own work in this thread, and that work \
+         waits for the handler to return: let the handler set a flag, and call the device outside the handler"
     )]
     Interrupted,
     /// The device could not be opened.
@@ -184,7 +184,7 @@ pub enum PostError {
 
 /// A list of work requests was posted only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("work request {posted} was refused: {error}")]
+#[error("the work request at index {posted} of the list was refused: {error}")]
 pub struct PostListError {
     /// Number of requests that were posted, from the start of the list.
     pub posted: usize,

@@ -15,7 +15,7 @@ use super::quiet::deliver;
 #[non_exhaustive]
 pub enum FaultCause {
     /// The peer broke the protocol.
-    #[error("what the peer sent is wrong")]
+    #[error("the peer broke the protocol")]
     Peer,
     /// The peer sent a Terminate that does not concern any outstanding send request.
     #[error("the peer sent a Terminate")]
@@ -24,7 +24,7 @@ pub enum FaultCause {
     #[error("the memory that the peer is reading is gone")]
     ReadSource,
     /// The peer closed the connection while one of the sides had unfinished requests.
-    #[error("the peer closed the connection while work was left")]
+    #[error("the peer closed the connection while requests were unfinished")]
     WorkLeft,
     /// The peer left an FPDU unfinished while memory for unfinished FPDUs was short, and the peer's address had
     /// most of it.

@@ -145,7 +145,7 @@ fn bad_settings() {
     let spec = link.server_spec();
     let mut child = Child::start("opener", "", &format!("[port]\nport = \"{spec}\"\n"));
     let said = child.expect_start("refused");
-    assert!(said.contains("no IP address: set [ip] ip, or --ip"), "{said}");
+    assert!(said.contains("no IP address: set ip.ip, or --ip"), "{said}");
     child.finish();
     let spec = format!("{}/nowhere/link", link.dir.path().display());
     let mut child = Child::start("opener", "", &super::config(&format!("virtio_user:{spec}"), SERVER, ""));

@@ -50,7 +50,8 @@ fn rdmacm() -> Option<*mut c_void> {
         let mut opened = found.filter(|path| path.exists()).filter_map(|path| open(&path, libc::RTLD_LOCAL));
         opened.next().unwrap_or_else(|| {
             engine::complain(&format!(
-                "rsockets are functions of librdmacm.so.1, which is not found in {}",
+                "rsockets are functions of librdmacm.so.1, which is not found in {}; install librdmacm \
+                 (Debian: librdmacm1)",
                 FOLDERS.join(", ")
             ));
             0

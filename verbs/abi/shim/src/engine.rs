@@ -78,7 +78,11 @@ pub fn function(name: &CStr) -> *mut c_void {
     // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let function = unsafe { libc::dlsym(library(), name.as_ptr()) };
     if function.is_null() {
-        give_up(&format!("liburnic_verbs.so has no {}: it is of another version", name.to_string_lossy()));
+        give_up(&format!(
+            "liburnic_verbs.so has no {}: liburnic_verbs.so and liburnic.so are of different versions; install both \
+             from one build",
+            name.to_string_lossy()
+        ));
     }
     function
 }
@@ -110,7 +114,7 @@ const DPDK: &str = "dpdk";
 /// If the build with DPDK does not load, returns the first build. Opening a device then fails, which programs can
 /// handle.
 fn choose(beside: &Path) -> Result<*mut c_void, String> {
-    let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load the library: {why}"))?;
+    let library = load(&beside.join(LIBRARY)).map_err(|why| format!("cannot load {LIBRARY}: {why}"))?;
     // SAFETY: a library that stays loaded, and a NUL-terminated string.
     let needs_dpdk = unsafe { libc::dlsym(library, c"urnic_needs_dpdk".as_ptr()) };
     // SAFETY: the function of that name, which takes no arguments.
@@ -122,8 +126,8 @@ fn choose(beside: &Path) -> Result<*mut c_void, String> {
     }
     Ok(load(&other).unwrap_or_else(|why| {
         complain(&format!(
-            "the settings ask for a port, and the build with DPDK cannot be loaded: {why}. Install DPDK's libraries (Debian, \
-             Ubuntu: apt install librte-meta-all), or leave the port out to use the kernel's sockets"
+            "the settings ask for a port, and the build with DPDK cannot be loaded: {why}; install DPDK's libraries \
+             (Debian, Ubuntu: apt install librte-meta-all), or leave the port out to use the kernel's sockets"
         ));
         library
     }))
@@ -132,7 +136,7 @@ fn choose(beside: &Path) -> Result<*mut c_void, String> {
 /// Loads a library, or returns the dynamic linker's reason.
 fn load(path: &Path) -> Result<*mut c_void, String> {
     let name =
-        CString::new(path.as_os_str().as_bytes()).map_err(|_| "its path contains a zero".to_owned())?;
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "its path holds a NUL byte".to_owned())?;
     // SAFETY: a NUL-terminated string; the library's constructors are DPDK's, which only register drivers.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {

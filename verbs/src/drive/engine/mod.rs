@@ -285,7 +285,10 @@ fn bind_error(error: BindError) -> Error {
         BindError::NotOurs(ip) => Error::NotOurAddress(ip),
         BindError::InUse(port) => Error::PortInUse(port),
         BindError::Forbidden(port) => Error::PortForbidden(port),
-        BindError::OutOfStep => Error::Invalid("the engines of the device disagree about reserved addresses"),
+        BindError::OutOfStep => Error::Invalid(
+            "an engine of the device cannot enter the reservation: the transport has only one engine, or the engines \
+             reserve in different orders",
+        ),
         BindError::Exhausted => Error::Exhausted("TCP ports"),
         BindError::NoDescriptor => Error::NoDescriptor,
         BindError::NoMemory => Error::Exhausted(KERNEL_MEMORY),

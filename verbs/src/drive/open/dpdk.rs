@@ -24,7 +24,7 @@ use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConf
 /// Makes the engines that `config` describes.
 pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     if !config.ip.is_configured() {
-        return Err(Error::Invalid("no IP address: set [ip] ip, or --ip"));
+        return Err(Error::Invalid("no IP address: set ip.ip, or --ip"));
     }
     let fault = match &config.port.fault {
         Some(text) => {
@@ -77,7 +77,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let mut ports = urnic_dataplane::Port::open_queues(&eal, spec, &options).map_err(|e| failed(&e))?;
     if ports.len() < wanted {
         tracing::warn!(
-            "{spec}: {wanted} engines are configured, but the port has only {} queues: the device has that many engines",
+            "{spec}: {wanted} engines are configured, but the port has only {} queues, so the device has only as many \
+             engines as the port has queues",
             ports.len()
         );
     }
@@ -88,7 +89,9 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let mac = match config.mac() {
         Some(mac) => mac.0,
         None => port.mac().ok_or_else(|| {
-            Error::Open(format!("{spec}: the port has no Ethernet address; set mac to one, or leave it out"))
+            Error::Open(format!(
+                "{spec}: the port has no Ethernet address; set port.mac to an address, or leave port.mac out"
+            ))
         })?,
     };
     let stack = StackConfig {
@@ -114,8 +117,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     port.hold_addresses(&stack.own_addresses(), stack.vlan).map_err(|e| match e {
         PortError::AddressInUse { address, .. } if config.ip.addresses.iter().all(|a| a.address != address) => {
             Error::Open(format!(
-                "{e}; {address} is made of the Ethernet address: set another mac, or set an address of fe80::/64 yourself \
-                 and turn autoconf off"
+                "{e}; {address} is made of the Ethernet address: set another port.mac, or set an address of fe80::/64 \
+                 yourself (ip.ip) and turn ip.autoconf off"
             ))
         }
         e => failed(&e),

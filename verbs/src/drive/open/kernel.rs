@@ -18,13 +18,14 @@ use urnic_tcp::{Address, Keepalive, Patience};
 pub(super) fn open(config: &Config) -> Result<Opened> {
     if config.ip.is_configured() {
         return Err(Error::Invalid(
-            "an IP address without a port: the kernel's sockets use the host's own addresses; set [port] port, or \
-             leave [ip] out",
+            "an IP address without a port: the kernel's sockets use the host's own addresses; set port.port to a DPDK \
+             port, or leave the section [ip] out",
         ));
     }
     if config.port.fault.is_some() || config.port.capture.is_some() {
         return Err(Error::Invalid(
-            "fault and capture need a port: the kernel's sockets support neither; set [port] port, or remove them",
+            "port.fault and port.capture need a DPDK port: the kernel's sockets support neither; set port.port to a \
+             DPDK port, or remove them",
         ));
     }
     choose_kernel(config.engine.crc_kernel)?;

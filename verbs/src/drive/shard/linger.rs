@@ -290,7 +290,7 @@ fn report(shards: &[&Shard]) {
             let Ok(attributes) = shard.lock().map(|engine| engine.attributes()) else { continue };
             let counted = attributes.counters.iter().filter(|(_, n)| *n > 0);
             let counted: Vec<_> = counted.map(|(name, n)| format!("{name} {n}")).collect();
-            tracing::debug!("{}: {}", attributes.main(), counted.join(", "));
+            tracing::debug!("the counters of {}: {}", attributes.main(), counted.join(", "));
         }
     }
 }

@@ -18,9 +18,10 @@ impl HugepageAllocator {
         // This looks for hugepages first, because the crate that maps them treats a system without them as a bug.
         let page = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| page_size(&text));
         match page {
-            None if required => {
-                Err(Error::Open("hugepages are required, and this system has none".to_owned()))
-            }
+            None if required => Err(Error::Open(
+                "hugepages are required, and this system's kernel supports none; set memory.hugepages to \"auto\""
+                    .to_owned(),
+            )),
             page => Ok(Self { page, required }),
         }
     }
@@ -44,7 +45,7 @@ impl Allocate for HugepageAllocator {
         match self.page.filter(|_| self.is_worth_it(len)).and_then(|page| HugeBlock::new(len, page)) {
             Some(block) => Ok(Box::new(block)),
             None if self.required => Err(Error::NoMemory(format!(
-                "too few hugepages are free for {len} octets: raise their number (/proc/sys/vm/nr_hugepages)"
+                "too few hugepages are free for {len} bytes: raise their number (/proc/sys/vm/nr_hugepages)"
             ))),
             None => PageAllocator.allocate(len),
         }

@@ -177,7 +177,10 @@ impl OverKernel {
             KernelAddresses::All => None,
             _ => {
                 let there = known.first().map(|address| address.ip);
-                Some(there.ok_or_else(|| Error::Open(format!("{addresses}: the host has no such address")))?)
+                Some(there.ok_or_else(|| Error::Open(format!(
+                    "{addresses}: this host has no such address, or no such interface with an address; `ip address` \
+                     lists them"
+                )))?)
             }
         };
         if let Some(limit) = descriptors::raise_limit() {
@@ -714,10 +717,12 @@ impl Transport for OverKernel {
 
     fn without_route(&self) -> &'static str {
         match self.home {
-            None => "the host has none; check its addresses and routes (ip address, ip route get)",
+            None => {
+                "this host has none; check the addresses and routes of this host (ip address, ip route get)"
+            }
             Some(_) => {
-                "the host has none from the one address that this device may use (--port kernel:...); check the host's routes \
-                 (ip route get ... from ...), or give the device all addresses"
+                "this host has no route from the only address that this device may use (--port kernel:...); check the \
+                 routes of this host (ip route get ... from ...), or give the device all addresses"
             }
         }
     }

@@ -298,7 +298,7 @@ impl OverKernel {
                     _ => "",
                 };
                 tracing::warn!(
-                    "connections to {} cannot be accepted and wait: {error}{remedy}",
+                    "cannot accept connections to {}, so they wait: {error}{remedy}",
                     place.door.address
                 );
             }

@@ -72,8 +72,8 @@ impl<P: Port> OverPort<P> {
         let counters = self.stack.counters();
         if counters.unfilled_tcp_checksum > 0 && !std::mem::replace(&mut self.link.unfilled_told, true) {
             tracing::warn!(
-                "{}: segments arrive without a checksum: the sender left it to its interface, which did not fill it in; they \
-                 are dropped: run `ethtool -K INTERFACE tx off` at the sender",
+                "{}: segments without a TCP checksum arrive and are dropped: the sender left the checksum to its \
+                 interface, and the interface did not compute it; run `ethtool -K INTERFACE tx off` at the sender",
                 self.main()
             );
         }

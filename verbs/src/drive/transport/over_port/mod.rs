@@ -78,7 +78,12 @@ impl<P: Port> OverPort<P> {
                 Spread::Nic { key, entries } => Steering::like_nic(number, engines, key, entries),
                 Spread::Unknown => Steering::new(number, engines, config.seed),
             };
-            let steering = steering.ok_or_else(|| Error::Open(format!("{engines} engines are too many")))?;
+            let steering = steering.ok_or_else(|| {
+                Error::Open(format!(
+                    "cannot spread connections over {engines} engines: there may be at most 64, and the RSS table of a \
+                     NIC must have a power of two entries, at most 65536"
+                ))
+            })?;
             let config = StackConfig { steering, ..config.clone() };
             Self::with(port, config, Box::new(ports), Some(passage), now)
         };
@@ -416,7 +421,8 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn without_route(&self) -> &'static str {
-        "it is not in our network, and no gateway leads to it; check the prefix length of ip, or set gateway or routes"
+        "the address is not in our network, and no gateway leads there; check the prefix length of ip.ip, or set \
+         ip.gateway or ip.routes"
     }
 
     fn is_held_up(&self, conn: ConnId) -> bool {
