@@ -5,6 +5,8 @@
  *   pingpong EAL-ARGUMENTS -- echo            sends frames back, until it is killed
  *   pingpong EAL-ARGUMENTS -- ping SIZE N     prints the median of N round trips in nanoseconds
  *
+ * SIZE is the length of the frame without FCS, in bytes: 60 to 9014.
+ *
  * Uses the first port; both ends run on the main lcore.
  */
 #include <inttypes.h>
@@ -40,7 +42,8 @@ static struct rte_mempool *open_port(void)
 		die("pool", 0);
 	if ((status = rte_eth_dev_info_get(PORT, &info)) != 0)
 		die("device", status);
-	/* The offloads that urnic uses: ends of a memory link leave checksums out, and accept several segments in a frame. */
+	/* The offloads that urnic requests. With them, the ends of a memory link may leave checksums out, and exchange
+	 * frames of several TCP segments. */
 	conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_LRO);
 	conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO |
 						       RTE_ETH_TX_OFFLOAD_MULTI_SEGS);

@@ -1,4 +1,4 @@
-//! The command without DPDK. A stand-in for the build with DPDK beside it prints how it was called.
+//! The build of the command without DPDK. Beside it is a stand-in for the build with DPDK, which prints its arguments.
 #![cfg(not(feature = "dpdk"))]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Prints its arguments, and exits with a distinctive status.
+/// The C source of the stand-in, which prints its arguments and exits with a distinctive status.
 const OTHER: &str = "#include <stdio.h>\nint main(int n, char **words) {\n\
     for (int i = 0; i < n; i++) printf(\"%s \", words[i]);\n\
     return 42;\n}\n";
@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs the command of an installation without urnic's settings in the environment.
+/// Runs the command of the installation in `root`, in an environment without urnic's settings.
 fn urnic(root: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(root.join("bin/urnic"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("URNIC_")) {

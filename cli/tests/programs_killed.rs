@@ -20,7 +20,8 @@ const LIFE: Duration = Duration::from_millis(50);
 /// The same for a process that may be killed before its first output, counted from its start.
 const YOUTH: Duration = Duration::from_millis(800);
 
-/// Returns the number of kills in each role and on each side of the link: 2, or the value of `URNIC_KILLS`.
+/// Returns the number of kills in each run of `clients_die` or `servers_die`: 2, or the value of `URNIC_KILLS`.
+/// `a_client_stays` kills twice as many.
 fn kills() -> u32 {
     std::env::var("URNIC_KILLS").map_or(2, |n| n.parse().expect("URNIC_KILLS: a number"))
 }
@@ -177,8 +178,8 @@ fn a_client_stays(kinds: [&str; 2], engines: usize) {
         assert!(output.status.success(), "kill {n}: {}", text(&output));
         assert!(client.says("served"), "kill {n}");
         let first = *first.get_or_insert_with(|| Holdings::of(pid));
-        // While there is no server, the client may or may not be connecting, and its port learns of the dead peer a
-        // moment later.
+        // Up to four more descriptors may be open, because the client may be connecting to the absent server. Also, its
+        // port learns of the peer's death only some time after the kill.
         let now = Holdings::at_rest(pid, Holdings { descriptors: first.descriptors + 4, ..first });
         assert!(
             now.mappings <= first.mappings + 8 && now.hugepages_kb == first.hugepages_kb,

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use stock::{Node, alone, pair};
 
-/// Time that 100,000 messages back and forth may take on a busy machine, beyond the time limit of other programs.
+/// Time that 100,000 messages back and forth may take on a busy machine, in addition to the time limit of other
+/// programs.
 const BUSY: Duration = Duration::from_secs(1800);
 
 /// Returns the two ends of a link in a folder.
@@ -29,7 +30,7 @@ fn between(arguments: &str, to: &str) -> (String, String) {
     pair(&left, &right, arguments, &format!("{arguments} {to} {}", left.ip))
 }
 
-/// Transfers from single bytes to more than the buffers hold, and checks every byte.
+/// Sends messages of one byte, and of sizes up to more than the buffers hold, and checks every byte.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_sizes() {
@@ -56,8 +57,8 @@ fn long_rstream_all() {
 }
 
 /// Runs rstream with blocking calls, with non-blocking calls, with addresses from rdma_getaddrinfo, with small buffers,
-/// and without inline data. Then runs it with our libraries only in place of the system's, and only preloaded. In both
-/// cases the code of rsockets comes from the system's librdmacm.
+/// and without inline data. Then runs it with `--libraries drop-in` and with `--libraries preload`: either way the code
+/// of rsockets comes from the system's librdmacm.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rstream_ways_of_working() {
@@ -102,7 +103,8 @@ fn needs_rstream_a_file_arrives() {
     assert!(std::fs::read(&to).expect("a file") == bytes, "{printed}");
 }
 
-/// NetPIPE, a program for sockets, checks every byte that it gets back. The kernel has no route to these addresses.
+/// NetPIPE, a program for sockets, checks every byte that it gets back. The kernel has no route to these addresses, so
+/// the bytes went over rsockets.
 #[test]
 #[ignore = "needs the package netpipe-tcp"]
 fn needs_nptcp_sockets_become_rsockets() {

@@ -20,7 +20,7 @@ pub(crate) enum Value {
     Bool(bool),
     /// A TOML array.
     List(Vec<Value>),
-    /// Another TOML value, by the name of its type.
+    /// Another TOML value. Holds only its description for messages, such as `a date`.
     Other(&'static str),
 }
 
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// Reads `true` or `false`.
+    /// Reads `true` or `false`. Text may also be `yes`, `on` or `1`, and `no`, `off` or `0`.
     pub fn boolean(&self) -> Result<bool, Wrong> {
         match self {
             Value::Bool(b) => Ok(*b),
@@ -137,7 +137,7 @@ impl Value {
         self.text(wanted).map(str::to_string)
     }
 
-    /// Reads IP addresses: one, or a list.
+    /// Reads IP addresses: one address, an array of strings, or text with commas.
     pub fn ips(&self) -> Result<Vec<IpAddr>, Wrong> {
         let wanted = "an IP address";
         let one = |text: &str| text.parse().map_err(|_| format!("{text:?} is not {wanted}"));
@@ -155,7 +155,7 @@ impl Value {
         }
     }
 
-    /// Reads core numbers: an array of integers, or text such as `0,2-3`.
+    /// Reads core numbers: an integer, an array of integers, or text such as `0,2-3`.
     pub fn cores(&self) -> Result<Vec<usize>, Wrong> {
         let wanted = "a list of core numbers";
         let mut cores = Vec::new();

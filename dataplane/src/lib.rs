@@ -1,12 +1,12 @@
 //! DPDK for urnic: environment, ports, frames, hugepage memory, clock.
 //!
 //! `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` where several engines share one. A port
-//! and everything made from its pools belong to one engine and are not `Send`: the engine moves between threads as a
-//! whole, under its lock.
+//! and everything made from its pools belong to one engine. None of them is `Send`, because they may move to another
+//! thread only together, with the whole engine, under its lock.
 //!
-//! Receiving: `Port::rx_burst` returns owned `Mbuf`s. Sending: a `TxBuf` from `Port::tx_pool` is filled and frozen
-//! into a `TxPayload`, which is shared by reference count and sent as often as needed by `Port::frame`, a `TxQueue`
-//! and `Port::tx_burst`.
+//! Receiving: `Port::rx_burst` returns owned `Mbuf`s. Sending: fill a `TxBuf` from `Port::tx_pool`, and freeze it into
+//! a `TxPayload`, which is shared by reference count and may be sent any number of times. `Port::frame` makes a frame
+//! of payloads, and `Port::tx_burst` sends the frames of a `TxQueue`.
 //!
 //! Without the feature `dpdk` (on by default) there are no ports, and DPDK need not be installed.
 

@@ -48,7 +48,8 @@ pub(crate) struct Embryo {
     pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
-    /// A SYN cookie holds this half-open connection, so the stack keeps no state of it.
+    /// Whether a SYN cookie holds the state. If so, the stack does not store this value: it makes the value for one
+    /// SYN-ACK, and anew from the ACK that brings the cookie back.
     pub cookie: bool,
 }
 
@@ -103,7 +104,8 @@ pub enum ListenError {
     /// The address is not reserved, or it listens already.
     #[error("no address is reserved under this id, or a listener has the address already")]
     NotReserved,
-    /// Another socket listens on the port. This can happen although the port is reserved.
+    /// Another socket listens on the port. This can happen although the port is reserved, because the kernel lets
+    /// several sockets reserve a port (`SO_REUSEADDR`), and only one of them listen.
     #[error("port {0} is in use")]
     InUse(u16),
     /// The system has no memory left.

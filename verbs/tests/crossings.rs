@@ -1,6 +1,7 @@
-//! Connections that come and go between devices of several engines, in virtual time. Frames reach any engine. Queue
-//! pairs are reused, and accept at whichever engine owns the connection. Addresses are reserved and reused at once,
-//! cookies answer half-open connections, completion queues change their size, and queue pairs share receives.
+//! Connections that come and go between devices of several engines, in virtual time. In most runs a frame reaches any
+//! engine. Queue pairs are reused, and accept at whichever engine owns the connection. Addresses are reserved and
+//! reused at once, SYN cookies replace half-open connections, completion queues change their size, and queue pairs
+//! share receives.
 //!
 //! Three things must hold nevertheless: every message arrives once, whole, and in the order of its queue pair; every
 //! request completes once and in order; no connection is refused or reset.
@@ -23,7 +24,7 @@ const SEEDS: u64 = 500;
 const MOST_STEPS: usize = 3_000_000;
 /// Octets of the longest message.
 const LONGEST: usize = 3500;
-/// Octets before a message: slot, round, number, and direction.
+/// Number of octets at the start of a message: slot, round, number, and direction.
 const HEADER: usize = 4;
 /// Maximum number of receives in a shared queue.
 const SHARED: usize = 24;
@@ -397,7 +398,8 @@ impl World {
         Ok(())
     }
 
-    /// Does the client's part of a round that has begun.
+    /// Does the next step of a slot's round: accepts at the server, posts the client's requests, disconnects, or makes
+    /// the queue pairs idle again.
     fn work(&mut self, s: usize) -> Checked {
         let slot = &mut self.slots[s];
         // The queue pair may still be ending its last connection.
@@ -426,8 +428,8 @@ impl World {
         }
         let done = |half: &Half| half.up && half.arrived == slot.messages && half.sends.is_empty();
         if slot.begun && !slot.ending && done(server) && done(client) && slot.posted == slot.messages {
-            // In calm runs the client ends the connection, so that TIME-WAIT is at the client. A client would reuse a
-            // port that is in TIME-WAIT only at the server.
+            // In calm runs the client ends the connection, so that TIME-WAIT is at the client, which then does not
+            // reuse the port. If TIME-WAIT were at the server, the client would reuse the port.
             let by = &slot.halves[if self.calm { 1 } else { self.rng.usize(..2) }];
             by.connection.as_ref().ok_or("no connection")?.disconnect().map_err(|e| e.to_string())?;
             self.slots[s].ending = true;

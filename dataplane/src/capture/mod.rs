@@ -46,9 +46,10 @@ pub struct CaptureError {
 /// How many frames a capture recorded and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureStats {
-    /// Frames recorded.
+    /// Frames copied into the ring, for the file.
     pub recorded: u64,
-    /// Frames not recorded, because the ring was full or the file could not be written.
+    /// Frames that the file lacks. Either the ring was full, or the frame was in the ring but could not be written to
+    /// the file; `recorded` counts the latter as well.
     pub dropped: u64,
 }
 
@@ -202,7 +203,8 @@ impl Drop for Written {
         let Summary { written, dropped, .. } = summary;
         if dropped > 0 {
             tracing::warn!(
-                "the capture {path} has {written} frames and lacks {dropped}, which came too fast"
+                "the capture {path} has {written} frames and lacks {dropped}, which came too fast or could not be \
+                 written"
             );
         }
     }

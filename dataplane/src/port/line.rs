@@ -2,9 +2,10 @@
 //!
 //! The first queue's handle looks after the device: its peer, its link, its memory. The other handles learn the
 //! device's state from shared atomics. A device with several queues is started once and stays started until the last
-//! handle is dropped, so a port id that a handle has learned stays valid. When the peer comes or goes, the drivers may
-//! change the state that bursts use, but no burst runs into a change: `vhost` waits, for each queue, until its burst is
-//! over, and `virtio_user` does not change split rings, the only kind that we use.
+//! handle is dropped, so a port id that a handle has learned stays valid.
+//!
+//! When the peer comes or goes, the driver may change state that bursts use, but never during a burst. `vhost` first
+//! waits for the end of each queue's burst. `virtio_user` does not change split rings, and we use no other kind.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -32,7 +33,7 @@ struct Common {
     ready: OnceLock<Ready>,
     up: AtomicBool,
     sends_trains: AtomicBool,
-    /// Queues of the peer; zero if there is no peer, or if the peer cannot have another number than we.
+    /// Number of the peer's queues; zero if there is no peer, or if the peer must have as many queues as we.
     peer_queues: AtomicU16,
 }
 
@@ -52,7 +53,8 @@ pub(super) struct Line {
     /// Whether the peer has this queue.
     is_served: bool,
     armed: bool,
-    /// The rings, used in place of a driver; `None` for other ports. Received frames come from the other device's pool.
+    /// The rings of a port of kind `ring`, used in place of the driver; `None` for other kinds. Received frames come
+    /// from the pool of the device at the other end.
     ring: Option<ring::Queue>,
     /// The `af_packet` driver's socket; `None` for other drivers, or if the socket was not found.
     packet_ring: Option<PacketRing>,
@@ -127,8 +129,8 @@ impl Line {
         self.turn = self.queue;
     }
 
-    /// Returns the rings of this queue; `None` if the port uses none. Frames received from rings come from the other
-    /// device's pool.
+    /// Returns the rings of this queue; `None` if the port uses none. Frames received from rings come from the pool of
+    /// the device at the other end.
     #[inline]
     pub(super) fn ring(&mut self) -> Option<&mut ring::Queue> {
         self.ring.as_mut()
@@ -143,7 +145,8 @@ impl Line {
         self.queue == 0
     }
 
-    /// Calls `ask` with the device, and updates whether the device can be polled.
+    /// Calls `ask` with the device. Then reads anew whether the device can be polled, because `ask` may have changed
+    /// that.
     fn with_device<T>(&mut self, ask: impl FnOnce(&mut Device) -> T) -> T {
         let mut device = self.common.device.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = ask(&mut device);

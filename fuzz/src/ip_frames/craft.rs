@@ -8,7 +8,7 @@ use urnic_tcp::sum;
 const ICMP6: u8 = 58;
 const FRAGMENT: u8 = 44;
 
-/// Returns a station's address: one of a few, or any.
+/// Returns an Ethernet address: the stack's, a special one, or one of another station of the link.
 pub fn mac(input: &mut Input) -> [u8; 6] {
     match input.u8() {
         0 => STACK_MAC,
@@ -73,7 +73,7 @@ pub fn arp(input: &mut Input) -> Vec<u8> {
     f
 }
 
-/// Makes an IPv4 packet, sometimes a fragment or with options.
+/// Makes a frame with an IPv4 packet, sometimes a fragment or with options.
 pub fn packet4(input: &mut Input, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let how = input.u8();
     let options = if how & 1 == 0 { 0 } else { usize::from(how >> 4 & 7) * 4 };
@@ -90,7 +90,8 @@ pub fn packet4(input: &mut Input, protocol: u8, payload: &[u8]) -> Vec<u8> {
     [&STACK_MAC[..], &[2, 0, 0, 0, 1, 2, 8, 0], &ip, payload].concat()
 }
 
-/// Makes an ICMP message for IPv4: about a packet of ours, or about anything.
+/// Makes a frame with an ICMP message for IPv4: an echo request, or a message that quotes a packet of ours or arbitrary
+/// octets.
 pub fn icmp4(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     let kind = [8, 3, 3, 11, 12, 0, 5, 4][usize::from(input.u8() & 7)];
     let mut m = vec![kind, input.u8() % 16, 0, 0];
@@ -214,7 +215,8 @@ fn options(input: &mut Input, m: &mut Vec<u8>) {
     }
 }
 
-/// Makes an IPv6 packet with the message's checksum filled in at offset `checksum`; sometimes with extension headers.
+/// Makes a frame with an IPv6 packet. Fills in the checksum at offset `checksum` of the message. `extended` permits
+/// extension headers.
 pub fn packet6(
     input: &mut Input,
     (src, dst, hop_limit): (Ipv6Addr, Ipv6Addr, u8),

@@ -1,7 +1,8 @@
 //! The portable kernel: eight tables, eight bytes per step.
 //!
-//! Source memory may change while it is read, so it is read with volatile loads. These must be aligned, so the bytes
-//! before the first aligned word are read one by one.
+//! The source of a CRC, a checksum or a copy may change while it is read, so it is read with volatile loads. These must
+//! be aligned, so the bytes before the first aligned word are read one by one. The source of a placement does not
+//! change, so [`place`] uses plain loads.
 
 use crate::kernel::{Kernel, Table};
 use crate::sum;

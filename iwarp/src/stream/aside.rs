@@ -35,8 +35,8 @@ impl Octets for &[u8] {
 /// A waiting segment.
 pub(super) struct Waiting<'a> {
     pub(super) ulpdu: &'a [u8],
-    /// Octets of the Write directly before the message; 0 unless this is the message's last segment. Immediate Data
-    /// reports them.
+    /// Octets of the Write directly before the message, which the receiver of Immediate Data is told; 0 if there is no
+    /// such Write, or if this is not the message's last segment.
     pub(super) written: u32,
 }
 

@@ -16,8 +16,8 @@ pub struct Delivery<F> {
     pub frame: F,
 }
 
-/// Several nodes. A [`Link`] in each direction joins every two of them. Each link has its own random sequence,
-/// derived from the impairment's seed.
+/// Several nodes. Every pair of them is joined by two [`Link`]s, one in each direction. Each link has its own random
+/// sequence, derived from the impairment's seed.
 pub struct Network<F> {
     nodes: usize,
     links: Vec<Link<F>>,
@@ -44,7 +44,7 @@ impl<F: Frame> Network<F> {
         }
     }
 
-    /// Sends a frame at time `now` to every other node.
+    /// Sends a frame at time `now` to every other node. A copy for which there is no memory is lost.
     pub fn broadcast(&mut self, now: u64, from: usize, frame: &F) {
         for to in (0..self.nodes).filter(|&to| to != from) {
             if let Some(copy) = frame.copy() {
@@ -82,7 +82,7 @@ impl<F: Frame> Network<F> {
     }
 }
 
-/// Derives a separate seed for each link. Adjacent numbers never give the same seed.
+/// Derives the seed of link number `i`. Two links with adjacent numbers never get the same seed.
 fn derive(seed: u64, i: usize) -> u64 {
     seed.wrapping_add(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ i as u64
 }

@@ -122,9 +122,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl Acks {
-    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts), if the ACK
-    /// acknowledges more than the one before. Also takes the ACK of a segment with data if it repeats the waiting ACK
-    /// or, while none waits, is [no news](Connection::is_no_news). Otherwise returns `false` and changes nothing.
+    /// Takes the ACK of a segment that `c`, the connection at `index`, [predicts](Connection::predicts). Returns `true`
+    /// in three cases:
+    /// * The ACK acknowledges more than the waiting ACK or, if none waits, more than SND.UNA. It waits from now on.
+    /// * The segment has data and repeats the waiting ACK. It replaces the waiting ACK.
+    /// * The segment has data, no ACK waits, and the ACK is [no news](Connection::is_no_news). It need not wait.
+    ///
+    /// Otherwise returns `false` and changes nothing.
     #[inline(always)]
     fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;

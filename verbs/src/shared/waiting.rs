@@ -87,9 +87,8 @@ impl Waiting {
     }
 }
 
-/// A request's places. Dropping this frees them, which happens when the program has answered or dropped the
-/// request. A request whose peer has gone keeps its place until then, so that abandoned requests do not pile up
-/// either.
+/// A request's places. Dropping this frees them. It is dropped when the program has answered or dropped the request. A
+/// request whose peer has gone keeps its places until then, so that abandoned requests do not pile up either.
 pub(crate) struct Place {
     rooms: [Arc<Waiting>; 2],
     source: Source,

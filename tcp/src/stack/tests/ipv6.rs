@@ -164,8 +164,8 @@ fn an_absent_host_is_unreachable() {
     assert_eq!((p.a.closed(c), asked), (Some(CloseReason::Unreachable), 3));
 }
 
-/// RFC 4861 §7.3: a neighbour that TCP hears from is not asked. A silent one is asked directly three times, and also
-/// through its group.
+/// RFC 4861 §7.3: a neighbour that TCP hears from is not solicited. A silent one is solicited three times by unicast,
+/// and also by multicast.
 #[test]
 fn neighbours_are_watched() {
     let mut p = pair();
@@ -179,7 +179,7 @@ fn neighbours_are_watched() {
         });
     }
     assert_eq!(asked, 0);
-    // After some silence the neighbour is stale. It is used nevertheless, and then asked.
+    // After some silence the neighbour is stale. Frames still go to its known address, and later it is solicited.
     p.run(Duration::from_secs(40));
     p.a.stack.send(c, Shared::new(b"anybody there?")).unwrap();
     p.a.stack.output(p.now, c, &mut p.a.out);
@@ -238,7 +238,7 @@ fn advertisements() {
     }
 }
 
-/// A host that is not asked for does not enter the cache by advertising itself. Many hosts that ask for us cannot fill
+/// An advertisement of a host that we did not solicit makes no cache entry. Solicitations from many hosts cannot fill
 /// the cache either.
 #[test]
 fn the_cache_cannot_be_flooded() {
@@ -280,7 +280,7 @@ fn echo() {
     assert_eq!(replies.len(), 1);
     let (kind, code, to, m) = &replies[0];
     assert_eq!((*kind, *code, *to, &m[4..]), (129, 0, v6(B), &request[4..]));
-    // No answer to a group, and none to an unspecified source.
+    // A request gets no answer if it was sent to a group, or if its source is unspecified or a group.
     for (src, dst) in [(v6(B), ipv6::ALL_NODES), (Ipv6Addr::UNSPECIFIED, v6(A)), (ipv6::ALL_NODES, v6(A))] {
         let frame = to_a(&p, src, dst, 64, &request);
         p.a.receive(p.now, frame);
@@ -288,7 +288,7 @@ fn echo() {
     }
 }
 
-/// RFC 4443 §3: which errors are reported, to whom, and how often.
+/// Which errors are reported (RFC 4443 §3), and for which packets and how often (RFC 4443 §2.4).
 #[test]
 fn complaints() {
     let mut p = pair();
@@ -367,7 +367,7 @@ fn an_address_that_is_free() {
     p.run_with(Duration::from_millis(300), |side, f| {
         let solicitation = side == Side::A && f.bytes[20] == 58 && f.bytes[54] == 135;
         probes += usize::from(solicitation && f.bytes[22..38] == [0; 16]);
-        // Our own probes may come back to us (RFC 7527).
+        // The link delivers each solicitation to B twice, which must not disturb the claim.
         if solicitation { Act::Twice } else { Act::Pass }
     });
     assert_eq!((p.a.stack.claim(), probes), (Claim::Held, 6));
@@ -385,8 +385,8 @@ fn questions_at_the_same_time() {
     for frame in own {
         p.a.receive(p.now, frame);
     }
-    // The kernel's interface has our Ethernet address, too. The kernel makes an IPv6 address from it and probes for
-    // that address. Such a probe is no conflict.
+    // On a kernel's interface, the kernel and the stack share one Ethernet address. The kernel makes an IPv6 address
+    // from it and probes for that address. Such a probe is no conflict.
     let of_our_station = message::probe(mac(&p.a), v6(A), [1; 6]);
     p.a.receive(p.now, of_our_station);
     assert_eq!(p.a.stack.claim(), Claim::Probing);
@@ -512,7 +512,7 @@ fn routers_that_are_not_believed() {
     assert_eq!(p.a.stack.addresses().len(), 2 + 8);
 }
 
-/// RFC 3810: groups are reported twice when they are joined, and when a router asks.
+/// RFC 3810: a group is reported twice when it is joined, and once when a router queries.
 #[test]
 fn listeners_report() {
     let mut p = pair();
@@ -567,7 +567,7 @@ fn errors_about_segments() {
     let frame = about(&p, kind::TOO_BIG, 0, 1300, &blind);
     p.a.receive(p.now, frame);
     assert_eq!(p.a.stack.mss(c), 1428);
-    // RFC 8201 §4: a value below 1280 octets, which every link carries, counts as 1280.
+    // RFC 8201 §4: an MTU below 1280 octets, the minimum of every IPv6 link, counts as 1280.
     for (mtu, mss) in [(9000, 1428), (1400, 1328), (1350, 1278), (1400, 1278), (1000, 1208)] {
         let frame = about(&p, kind::TOO_BIG, 0, mtu, &sent[14..]);
         p.a.receive(p.now, frame);
@@ -596,8 +596,8 @@ fn errors_about_segments() {
     }
 }
 
-/// Neither segments for addresses without an entry nor a flood of SYNs from many addresses leave address pairs
-/// behind.
+/// Neither segments that belong to no listener and no connection nor a flood of SYNs from many addresses leave
+/// address pairs (`paths`) behind.
 #[test]
 fn floods_leave_nothing() {
     let mut p = Pair::new(|c| {

@@ -1,6 +1,6 @@
-/* Calls the functions that rdma-core has added since release 44: `newer.c` by the versions of the symbols,
- * `calls.c` to cover all exported functions. Headers of older releases do not declare them, so they are declared
- * here, under names that newer headers do not use. */
+/* Calls the functions that rdma-core has added since release 44. `newer.c` looks them up by symbol version where it
+ * can. `calls.c` looks them up by name, because it covers all exported functions. Headers of older releases do not
+ * declare these functions, so they are declared here, under names that newer headers do not use. */
 #ifndef NEWER_H
 #define NEWER_H
 
@@ -21,7 +21,7 @@ enum { ADDRINFO_RESOLVED = 16, ADDRINFO_ERROR = 17, USER = 18 };
 #define NEWER_RAI_SA 16
 #define NEWER_RAI_DNS 32
 
-/* Returns the function of a symbol version, as linking by name would find it. */
+/* Returns the function `name`. Some definitions of this look up symbol version `version`, others only the name. */
 static void *newer(const char *name, const char *version);
 
 #define VERBS(version, answer, name, ...) ((answer (*)(__VA_ARGS__))newer(#name, "IBVERBS_1." #version))
@@ -49,7 +49,8 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	mr = SOME(reg_mr_ex(pd, &attr));
 	CHECK(mr->addr == memory && mr->length == len);
 	OK(ibv_dereg_mr(mr));
-	/* The structure of its first release, which ends before the member for the buffer, at the end of a page. */
+	/* In the function's first release the structure ended before `buf`. A structure of that size at the end of a page
+	 * shows that the function does not read beyond it. */
 	long page = sysconf(_SC_PAGESIZE);
 	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(pages != MAP_FAILED);
@@ -106,7 +107,7 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	FAILS(export_buf(NULL), EINVAL);
 	NONE(alloc_buf(NULL, page, &none), EINVAL);
 	NONE(alloc_buf(pd, page, NULL), EINVAL);
-#ifndef __SANITIZE_ADDRESS__ /* which ends the program instead */
+#ifndef __SANITIZE_ADDRESS__ /* AddressSanitizer would end the program instead of returning NULL. */
 	NONE(alloc_buf(pd, SIZE_MAX / 2, &none), ENOMEM);
 	CHECK(!none);
 #endif
@@ -116,7 +117,7 @@ static void newer_memory(struct ibv_context *context, void *memory, size_t len)
 	OK(ibv_dealloc_pd(pd));
 }
 
-/* Features that an iWARP device does not have. */
+/* Features that urnic does not support. */
 static void newer_refusals(struct ibv_context *context)
 {
 	uint64_t value = 77, room[8] = { 0 };

@@ -14,7 +14,7 @@ pub(crate) struct Entries {
     pub(crate) ring: CompletionRing,
     /// Number of the next completion to be taken. Only pollers write it.
     taken: Line<AtomicU32>,
-    /// One for each slot; empty if there are no time stamps.
+    /// The time stamp of each slot's completion, in nanoseconds of the engine's clock; empty without time stamps.
     times: Box<[AtomicU64]>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Lane {
     /// The engine uses the entries under its lock, and pollers use them under theirs. They are replaced under both
     /// locks.
     entries: UnsafeCell<Entries>,
-    /// Number of the next completion. Only the engine writes it.
+    /// Number of the next completion. Written only under the engine lock.
     head: Line<AtomicU32>,
 }
 
@@ -99,9 +99,9 @@ impl Lane {
         self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).taken())
     }
 
-    /// Moves the completions to `fresh`, which replaces the entries, and returns the old entries. If the engine has
-    /// added more completions than `fresh` can hold since the caller checked, larger entries are used instead of
-    /// `fresh`, so that nothing is lost. The caller has the engine lock.
+    /// Moves the completions to `fresh`, which replaces the entries, and returns the old entries. The engine may have
+    /// added completions since the caller chose the capacity of `fresh`. If they do not fit, new entries with a larger
+    /// capacity are used instead of `fresh`, so that nothing is lost. The caller has the engine lock.
     pub(super) fn replace(&self, poller: &mut Poller, mut fresh: Entries) -> Entries {
         let pending = self.pending(poller);
         if pending > fresh.ring.capacity() {

@@ -82,8 +82,8 @@ impl SendView<'_> {
             Stored::SendInv(stag) => SendOp::SendInv(stag),
             Stored::Write { addr, rkey } => SendOp::Write { addr, rkey },
             Stored::Read { addr, rkey } => SendOp::Read { addr, rkey },
-            // SAFETY: the slot is published: the producer wrote its operation, and leaves it alone until it is
-            // released.
+            // SAFETY: the slot is published: the producer wrote the slot's operation, and leaves it alone until the
+            // engine releases the slot.
             Stored::Elsewhere => unsafe { *self.queue.elsewhere_at(self.slot) },
         }
     }
@@ -92,7 +92,8 @@ impl SendView<'_> {
 /// The source of a request's payload when it is posted.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
-    /// The request's scatter-gather list. Inline requests are gathered from the regions of the protection domain.
+    /// The request's scatter-gather list, in these regions of the protection domain. The payload of an inline request
+    /// is gathered from them.
     Listed(&'a Regions),
     /// These bytes, which are copied.
     Bytes(&'a [u8]),
@@ -110,8 +111,8 @@ pub(crate) struct SendQueue {
     max_inline: u32,
     /// Number of the next request.
     tail: SpinLock<u32>,
-    /// `max_sge` elements for each slot, for lists of several elements; empty if there are none. They belong to the
-    /// owner of the slot.
+    /// `max_sge` elements for each slot, for lists of several elements. Empty if `max_sge` is less than 2. The
+    /// elements belong to the owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
     /// `max_inline` bytes for each slot. Allocated by the first inline request.
     inline: OnceLock<Box<[UnsafeCell<u8>]>>,
@@ -164,8 +165,8 @@ impl SendQueue {
         let entry = self.ring.peek(number.0)?;
         let slot = self.ring.slot_of(number.0);
         let (sges, inline) = if entry.flags.contains(SendFlags::INLINE) {
-            // SAFETY: the slot is published: the producer wrote `length` <= max_inline bytes of its share, and
-            // leaves them alone until they are released.
+            // SAFETY: the slot is published: the producer wrote the first `length` <= max_inline of the slot's bytes,
+            // and leaves them alone until the engine releases the slot.
             let bytes = unsafe {
                 std::slice::from_raw_parts(self.inline_at(slot).cast_const(), entry.length as usize)
             };
@@ -227,7 +228,7 @@ enum Kind {
     Plain,
     /// Its list is the destination.
     Read,
-    /// Its list is one word.
+    /// Its list is one element of eight bytes, the destination of the original value.
     Atomic,
     /// It has no list.
     Local,
@@ -320,8 +321,9 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Waits briefly for a slot: the engine, on another core, frees a slot right after its completion is visible.
-    /// (The reverse order would cost the engine about 100 ns more for each completion.)
+    /// Waits briefly for a slot, because a poster that has seen a completion may find the request's slot still taken:
+    /// the engine, on another core, frees the slot right after it publishes the completion. (The reverse order would
+    /// cost the engine about 100 ns more for each completion.)
     #[cold]
     fn room_comes(&self) -> bool {
         const LOOKS: u32 = 256;

@@ -60,7 +60,8 @@ fn exit_waits_until_all_is_acknowledged() {
     }
 }
 
-/// A process whose device has ended before exits without delay and without a message.
+/// A process that exits after its device has ended writes no message. For comparison, one that exits within a pass
+/// writes a message.
 #[test]
 fn exit_after_the_device_is_silent() {
     for progress in ALL {
@@ -74,7 +75,7 @@ fn exit_after_the_device_is_silent() {
     }
 }
 
-/// `before_exit` makes a process that ends without exit handlers wait, too, if the engine has a thread.
+/// `_exit` runs no exit handlers. Before it, `before_exit` waits as they would, if the engine has a thread.
 #[test]
 fn before_exit_waits_until_all_is_acknowledged() {
     for progress in [Progress::Dedicated, Progress::Adaptive] {
@@ -83,7 +84,8 @@ fn before_exit_waits_until_all_is_acknowledged() {
     assert_eq!(exit_of(Progress::Inline, "_exit"), Some(UNDRAINED));
 }
 
-/// A process ends even if its thread exits within a pass, as from a signal handler, and so keeps the engine's lock.
+/// A process ends even if its thread calls `exit` within a pass, as from a signal handler, and so keeps the engine's
+/// lock.
 #[test]
 fn an_exit_in_the_middle_of_a_pass_ends() {
     for progress in ALL {
@@ -93,8 +95,8 @@ fn an_exit_in_the_middle_of_a_pass_ends() {
     }
 }
 
-/// A thread exits while it waits for the end of a pass. The engines' threads do not wait for that thread, and all
-/// data is acknowledged.
+/// A thread calls `exit` while it waits for the end of a pass. The engine's thread does not step aside for that thread
+/// for ever, and all data is acknowledged.
 #[test]
 fn an_exit_in_the_wait_for_a_pass_drains() {
     for progress in ALL {
@@ -111,9 +113,9 @@ fn an_exit_beside_a_stopped_pass_ends() {
     }
 }
 
-/// During the goodbye, connections end, requests are flushed and the link goes down, but the program's threads, which
-/// still run, receive no events and completions. If the process still exists long after the goodbye, they receive
-/// them.
+/// The goodbye, which is the graceful end of all connections at an exit, ends connections, flushes requests and takes
+/// the link down. The program's threads still run, but they receive no events or completions of this. If the process
+/// still exists some time after the goodbye, they receive these events and completions.
 #[test]
 fn the_goodbye_tells_the_program_nothing() {
     for progress in ALL {
@@ -151,7 +153,8 @@ impl Ears {
         Self { events, asynchronous: device.async_events(), channel, cq, _qps: qps }
     }
 
-    /// Returns how many of the four kinds of news have arrived.
+    /// Takes at most one piece of news from each source, and returns the number of pieces. `start_poll` takes none: it
+    /// counts a completion that is left in the queue.
     fn hear(&self) -> usize {
         let mut wc = [Wc::default()];
         let event = self.events.poll();
@@ -177,8 +180,8 @@ fn exit_child() {
         let mut code = if drained { DRAINED } else { UNDRAINED };
         if let Some(ears) = EARS.get() {
             let early = (0..100).map(|_| ears.hear()).sum::<usize>();
-            // All four kinds of news must arrive in the end: the connection's end, the port's event, the flushed
-            // receive, and its completion event.
+            // At least four pieces of news must arrive in the end. The kinds are: the connection's end, the port's
+            // event, the flushed receive, and its completion event.
             let limit = Instant::now() + Duration::from_secs(30);
             let mut late = 0;
             while late < 4 && Instant::now() < limit {
@@ -197,7 +200,7 @@ fn exit_child() {
     }
     let (Ok(progress), Ok(how)) = (std::env::var(PROGRESS), std::env::var(HOW)) else { return };
     let progress = ALL.into_iter().find(|p| p.to_string() == progress).unwrap();
-    // This function is registered first, so that it runs last.
+    // `judge` is registered first, so that it runs last.
     // SAFETY: the function exists as long as the program.
     unsafe {
         libc::atexit(judge);
