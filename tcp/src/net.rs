@@ -159,8 +159,8 @@ impl Net {
     }
 
     /// Returns the window, in octets, of an accepted connection until [`Stack::welcome`](crate::Stack::welcome) opens
-    /// it fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). The window has two link MTUs, because a peer may send no
-    /// segment larger than half of the largest window that it has seen (RFC 9293 §3.8.6.2.1). The window is rounded
+    /// it fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). The window is two link MTUs, because peers cut their
+    /// segments to half of the largest window that they have seen (compare RFC 9293 §3.8.6.2.1). The window is rounded
     /// up to units of the window field, and is at most the configured window and 65,535.
     pub fn newcomer_window(&self) -> u32 {
         let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
