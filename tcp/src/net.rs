@@ -28,7 +28,7 @@ const STATELESS_REPLIES: u32 = 10_000;
 /// Limit of ICMP errors per second (RFC 4443 §2.4 f).
 const ICMP_ERRORS: u32 = 100;
 
-/// Segments that are sent directly one after the other.
+/// The common part of a series of segments that are sent directly one after the other.
 pub(crate) struct Volley {
     common: Common,
     v6: bool,
@@ -54,9 +54,10 @@ pub(crate) struct Net {
     pub paths: Paths,
     pub pmtus: PathMtus,
     pub secret: Secret,
-    /// Connections that wait for a neighbour's MAC address, and their number. A connection that ends stays in the
-    /// list until the neighbour answers. See `wait` for the bound.
+    /// Connections that wait for a neighbour's MAC address. A connection that ends stays in the list until the
+    /// neighbour answers or is found to be absent.
     waiters: HashMap<Neighbour, Vec<ConnId>>,
+    /// Number of entries in all lists of `waiters`. `wait` bounds it.
     waiting: usize,
     pub held: HeldFrames,
     /// The link is short of receive buffers.
@@ -158,9 +159,9 @@ impl Net {
     }
 
     /// Returns the window, in octets, of an accepted connection until [`Stack::welcome`](crate::Stack::welcome) opens
-    /// it fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). It is two segments, because a peer sends no segment
-    /// larger than half of the largest window that it has seen (RFC 9293 §3.8.6.2.1). It is rounded to units of the
-    /// window field.
+    /// it fully ([`TcpConfig::wary`](crate::TcpConfig::wary)). The window is two link MTUs, because peers cut their
+    /// segments to half of the largest window that they have seen (compare RFC 9293 §3.8.6.2.1). The window is rounded
+    /// up to units of the window field, and is at most the configured window and 65,535.
     pub fn newcomer_window(&self) -> u32 {
         let most = self.cfg.tcp.recv_window.min(0xffff) >> self.window_scale;
         (2 * u32::from(self.cfg.mtu)).div_ceil(1 << self.window_scale).min(most) << self.window_scale
@@ -176,14 +177,14 @@ impl Net {
         self.pmtus.audit()
     }
 
-    /// Notes that a table now has this key.
+    /// Notes that the stack's table now has this key.
     pub fn key_used(&mut self, key: Key) {
         if key.is_v6() {
             self.paths.hold(key.remote_ip());
         }
     }
 
-    /// Notes that a table no longer has this key.
+    /// Notes that the stack's table no longer has this key.
     pub fn key_unused(&mut self, key: Key) {
         if key.is_v6() {
             self.paths.release(key.remote_ip());
@@ -307,7 +308,7 @@ impl Net {
         });
     }
 
-    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place.
+    /// Holds the neighbour with address `ip` for a connection. `None`: connections hold every place in the cache.
     pub fn hold(&mut self, ip: IpAddr, now: Time) -> Option<Neighbour> {
         match ip {
             IpAddr::V4(ip) => self.arp.hold(ip),
@@ -320,7 +321,8 @@ impl Net {
         if n.is_v6() { self.inet6.release(n) } else { self.arp.release(n) }
     }
 
-    /// Returns the neighbour's MAC address. `None`: it is not known yet, and the next `flush` asks for it.
+    /// Returns the neighbour's MAC address; `None` if it is not known. The first such call queues a request, which the
+    /// next `flush` sends.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         if n.is_v6() { self.inet6.resolve(n, now) } else { self.arp.resolve(n, now) }

@@ -1,8 +1,8 @@
 //! Numbers for pairs of IPv6 addresses, ours and a peer's, that are short enough for a [`Key`].
 //!
 //! A key has a field for one IPv4 address. For IPv6, this field holds the number of a pair, written as an address of
-//! `0.0.0.0/8`, which no host has. A pair is kept while any table has keys with it, and after that until the next
-//! `collect`.
+//! `0.0.0.0/8`, which no host has. A pair is kept while the stack's table has keys with it, and after that until the
+//! next `collect`.
 
 use crate::table::{Hashed, Key, Table};
 use core::net::Ipv6Addr;
@@ -28,7 +28,8 @@ impl Hashed for Pair {
             let wide = u128::from(a as u64 ^ k) * u128::from((a >> 64) as u64 ^ k.rotate_left(32) ^ k1);
             (wide as u64) ^ ((wide >> 64) as u64)
         };
-        // A product with a zero word would lose the other word, so each address also enters the hash on its own.
+        // A product with a zero factor would lose the other factor. So the lower word of the remote address, which a
+        // peer chooses, also enters the hash on its own.
         mix(self.remote, k0) ^ mix(self.local, k1).rotate_left(17) ^ (self.remote as u64).rotate_left(7) ^ k0
     }
 }

@@ -14,7 +14,8 @@ const MAX_DESTINATIONS: usize = 1024;
 
 pub(crate) struct PathMtus {
     known: HashMap<IpAddr, (u16, Time)>,
-    /// All destinations, the oldest first. A destination that is set twice is listed twice.
+    /// All destinations, each with the time at which it expires; the oldest first. A destination that is set twice
+    /// is listed twice.
     order: VecDeque<(IpAddr, Time)>,
 }
 

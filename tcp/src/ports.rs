@@ -9,7 +9,7 @@ mod shared;
 
 pub use shared::SharedPorts;
 
-/// Hands out local ports, in this process or (in another implementation) among several processes.
+/// Hands out local ports, to one stack ([`LocalPorts`]) or to all stacks of a device ([`SharedPorts`]).
 pub trait PortSpace {
     /// Reserves `port` of the addresses in `scope`, for a listener or for connections that must come from it. Zero
     /// asks for any free port. Returns the port.
@@ -21,8 +21,8 @@ pub trait PortSpace {
     /// Ends a reservation. While connections use the port, it cannot be reserved again.
     fn unbind(&mut self, scope: Scope, port: u16);
 
-    /// Chooses and claims a port for a connection to `remote`. `fits` returns true for the port, and an attacker
-    /// cannot easily guess it (RFC 6056).
+    /// Chooses and claims a port for a connection to `remote`, among the ports for which `fits` returns true. The
+    /// choice is random, so that an attacker cannot easily guess the port (RFC 6056).
     ///
     /// # Errors
     /// No port that fits is free.

@@ -53,7 +53,7 @@ impl Block {
 pub enum Inserted {
     /// The segment has new octets and is held.
     Held,
-    /// No octets of the segment are new: others are held in their places already. It was dropped.
+    /// The segment has no new octets that can be held: each of them was received before. It was dropped.
     Duplicate,
     /// There is no place for the segment. It was dropped.
     Full,
@@ -138,8 +138,10 @@ impl<F: Frame> Reassembly<F> {
 
     /// Inserts a segment that starts beyond RCV.NXT: the octets `at` of `frame`, of which the first has the number
     /// `seq`. The caller has trimmed the segment to the receive window. Octets that are already held are cut off the
-    /// new segment. But held frames that lie inside the new frame and have the same octets are dropped, and the new
-    /// frame takes their place. A full queue drops its highest frame if the new one is nearer to the gap.
+    /// start of the new segment. Held frames that lie inside the new segment and have the same octets are dropped, and
+    /// the new frame takes their place. The first held frame that lies only partly inside, or that differs, stays: the
+    /// new segment is cut off where this frame starts, and loses its octets beyond this frame too. A full queue drops
+    /// its highest frame if the new one is nearer to the gap.
     pub fn insert(&mut self, seq: Seq, frame: F, at: Range<usize>) -> Inserted {
         if at.is_empty() {
             return Inserted::Duplicate;
@@ -171,8 +173,8 @@ impl<F: Frame> Reassembly<F> {
 
     /// Returns how many octets of `data`, which starts at `seq`, may be taken: all, or those up to the first held
     /// frame that has different octets in the same place. The octets that came first stay, so nobody can change data
-    /// that is already received. (An honest peer that retransmits sends the same octets, even if it cuts other
-    /// segments.)
+    /// that is already received. (An honest peer that retransmits sends the same octets, even if it cuts them
+    /// into segments differently.)
     pub fn agreeing(&self, seq: Seq, data: &[u8]) -> usize {
         let end = seq + data.len() as u32;
         let frames = self.holes.iter().flat_map(|h| &h.frames).take_while(|f| f.start.lt(end));
@@ -273,7 +275,7 @@ impl<F: Frame> Reassembly<F> {
 
 impl<F: Frame> Holes<F> {
     fn insert(&mut self, mut new: Held<F>) -> Inserted {
-        // The place in order: after every frame that starts before it or with it.
+        // The place of the new frame: after every frame that starts before it or at the same octet.
         let i = self.frames.partition_point(|f| f.start.le(new.start));
         if let Some(before) = i.checked_sub(1).and_then(|b| self.frames.get(b)) {
             let known = before.end().since(new.start) as usize;

@@ -28,11 +28,12 @@ impl Default for RttConfig {
 
 /// Clock granularity (G in RFC 6298), in nanoseconds: a tick of the timer wheel.
 const GRANULARITY: u64 = 1 << 14;
-/// Upper limit of a measurement, in nanoseconds. Longer measurements are meaningless, and the limit keeps the
-/// arithmetic far from overflow.
+/// Upper limit of measurements and of configured times, in nanoseconds: about 73 minutes. Longer measurements are
+/// meaningless, and the limit keeps the arithmetic far from overflow.
 const LONGEST: u64 = 1 << 42;
 
-/// Samples in a period of the minimum. The minimum covers at least this many samples, and at most twice as many.
+/// Samples in a period. The minimum round-trip time is that of the present and the last period. So it forgets a sample
+/// after at least one period and at most two.
 const PERIOD: u16 = 4096;
 
 /// SRTT, RTTVAR and the RTO with its backoff. Takes 64 octets; times are in nanoseconds.

@@ -1,8 +1,8 @@
-//! Rules that tests can break only inside the stack. Tests break each rule once, to prove that they notice it. They
-//! break all other rules from outside, by changing frames and data (`tests/it/broken.rs`).
+//! Rules that can be broken only inside of the stack. The tests break each rule, to prove that a broken rule makes a
+//! test fail. All other rules are broken from outside, by changing frames and data (`tests/it/broken.rs`).
 //!
-//! For example, the stack refuses an attacker's segment only because of its sequence numbers, and code outside of the
-//! stack cannot make it accept that segment unchanged. A rule on which several stacks of a device agree does not show
+//! For example, only the sequence numbers of a forged segment make the stack refuse it, and code outside of the stack
+//! cannot make the stack accept that segment unchanged. A rule on which several stacks of a device agree does not show
 //! in the frames of any single stack.
 //!
 //! Without the feature `sabotage`, [`broken`] always returns `false`, and the compiler removes the checks.
@@ -18,7 +18,7 @@ pub enum Rule {
     OwnerRefuses,
     /// Only one stack of a device claims and defends its addresses, and answers requests for them.
     OneSpeaks,
-    /// An ICMP error reaches the owner of the connection in question.
+    /// An ICMP error reaches the owner of the connection whose segment it quotes.
     ErrorsReachOwners,
     /// A message of a neighbour or router reaches all stacks of a device.
     NeighboursReachAll,

@@ -21,7 +21,7 @@ pub const DUP_THRESH: u32 = 3;
 
 /// Most SACKed ranges kept per connection. Blocks that would need more are ignored, which only costs retransmissions.
 const MAX_RANGES: u32 = 1024;
-/// Capacity to which a scoreboard that has grown shrinks once it is idle.
+/// Capacity, in runs, to which `shrink` reduces a scoreboard that has grown.
 const IDLE_CAPACITY: usize = 4;
 
 /// Fate of a run.
@@ -75,7 +75,7 @@ pub struct Delivered {
     pub sacked: u32,
     /// The latest transmission among the arrived ones; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// Whether some of the octets lie below `before` and were sent only once.
+    /// Whether there is an arrived run that was sent only once and ends at or below `before`.
     pub original: bool,
     /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
     pub again: Option<Time>,
@@ -125,8 +125,8 @@ impl Delivered {
 pub struct RackReference {
     /// The latest transmission that is known to have arrived.
     pub latest: Sent,
-    /// Time after which a segment counts as lost if it was sent before `latest`: the round-trip time of `latest` plus
-    /// the reordering window.
+    /// Time from the sending of a segment until it counts as lost, if it was sent before `latest`: the round-trip time
+    /// of `latest` plus the reordering window.
     pub patience: Duration,
     /// The present time.
     pub now: Time,
@@ -144,7 +144,8 @@ pub struct Found {
     pub due: Option<Time>,
 }
 
-/// The scoreboard of one connection. It takes a few words while nothing is outstanding.
+/// The scoreboard of one connection. While nothing is outstanding it has no runs, but keeps the memory for them until
+/// [`shrink`](Self::shrink), which leaves room for a few.
 #[derive(Clone, Debug)]
 pub struct Scoreboard {
     runs: VecDeque<Run>,
@@ -238,7 +239,8 @@ impl Scoreboard {
             self.ranges -= u32::from(run.fate == Fate::Sacked);
             self.runs.pop_front();
         }
-        self.runs.clear(); // it is empty; the next run goes to the same place as the last one
+        // No run is left. Clearing moves the start of the queue back, so the next run goes to the start of the memory.
+        self.runs.clear();
         self.una = una;
     }
 
@@ -387,7 +389,7 @@ impl Scoreboard {
     }
 
     /// Handles the retransmission timeout. All octets that are not SACKed count as lost, except those that were sent
-    /// after `recent`. The first segment counts as lost in any case (RFC 8985 §6.3).
+    /// after `recent`. The first run counts as lost in any case (RFC 8985 §6.3: the first segment).
     pub fn on_timeout(&mut self, recent: Time) {
         let mut start = self.una;
         for (i, run) in self.runs.iter_mut().enumerate() {
@@ -400,7 +402,7 @@ impl Scoreboard {
         self.lost_from = self.una;
     }
 
-    /// Marks the octets of `range` that have not arrived as lost, because a router reported the loss.
+    /// Marks as lost the octets of `range` that have not arrived, because a router reported them as too large.
     pub fn lose(&mut self, range: Range<Seq>) {
         if !range.start.lt(range.end) {
             return;

@@ -2,8 +2,8 @@
 
 use core::ops::{Add, AddAssign, Sub};
 
-/// A sequence number. The order is circular and holds only for numbers less than 2³¹ apart; all windows are small
-/// enough for that. Therefore the type does not implement `Ord`.
+/// A sequence number. The order is circular, so the type does not implement `Ord`. Comparisons hold only for numbers
+/// less than 2³¹ apart. All windows are small enough for that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Seq(pub u32);
 
@@ -44,8 +44,9 @@ impl Seq {
         if self.lt(other) { self } else { other }
     }
 
-    /// Returns the octets from `start` up to `self`, modulo 2^32. Unlike comparisons, which hold only for numbers
-    /// less than 2^31 apart, offsets from one `start` order any numbers that a peer may send.
+    /// Returns the octets from `start` up to `self`, modulo 2^32. Compare these offsets where a peer may send any
+    /// number: `lt` and the like hold only for numbers less than 2^31 apart, and offsets from one `start` always have
+    /// an order.
     #[inline]
     pub const fn offset_from(self, start: Seq) -> u32 {
         self.0.wrapping_sub(start.0)

@@ -109,7 +109,7 @@ impl<K: Hashed> Table<K> {
         }
     }
 
-    /// Returns the entry where the search for `key` begins, without reading it.
+    /// Returns the entry where the search for `key` begins, without reading it, for prefetching.
     #[inline]
     pub fn place(&self, key: K) -> &impl Sized {
         &self.entries[self.bucket(key)]

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 use core::time::Duration;
 
-/// A point in time, in nanoseconds since an origin that the caller chooses. It must be monotonic.
+/// A point in time, in nanoseconds since an origin that the caller chooses. The caller's clock must be monotonic.
 ///
 /// Arithmetic saturates at both ends, so no argument can make it panic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,9 +1,10 @@
 //! A hierarchical timer wheel: one deadline per key, everything O(1).
 //!
 //! Time is divided into ticks of 2^14 ns (16.4 µs). Nine levels of 64 slots cover the whole range of [`Time`]; a slot
-//! is 64 times as long as one of the level below. A deadline is filed at the lowest level whose block contains both
-//! the deadline and the present. So all entries of a level lie before all entries of the next level, and looking at
-//! one bitmap per level finds the nearest entry.
+//! is 64 times as long as one of the level below. The 64 slots of a level cover a block, which is one slot of the level
+//! above. A deadline is filed at the lowest level where one block contains both the deadline and the present. So all
+//! entries of a level lie before all entries of the next level, and looking at one bitmap per level finds the nearest
+//! entry.
 //!
 //! Most TCP deadlines only move later, because every ACK restarts the retransmission timer. So moving a deadline
 //! later, or cancelling it, only writes the key's field. The entry is examined again when its old slot comes up.
@@ -35,7 +36,8 @@ const NONE: u64 = u64::MAX;
 struct Node {
     /// The wanted deadline in nanoseconds; [`NONE`] without one.
     deadline: u64,
-    /// The tick under which the node is filed; never later than the deadline.
+    /// The tick under which the node is filed: at most the first tick that does not begin before the deadline, or the
+    /// next tick if that one had passed.
     filed: u64,
     prev: u32,
     next: u32,
@@ -112,8 +114,9 @@ impl TimerWheel {
         self.nodes.get(key as usize).filter(|n| n.deadline != NONE).map(|n| Time(n.deadline))
     }
 
-    /// Returns the next key whose deadline is not after `now`, in order of time, and removes its deadline. Call until
-    /// it returns `None`. Deadlines may be set and cancelled between the calls.
+    /// Returns the next key whose deadline is not after `now`, and removes its deadline. Earlier ticks come first;
+    /// deadlines of one tick come in any order. Call until it returns `None`. Deadlines may be set and cancelled
+    /// between the calls.
     pub fn poll(&mut self, now: Time) -> Option<u32> {
         let now = now.0 >> TICK_SHIFT;
         loop {
@@ -167,7 +170,7 @@ impl TimerWheel {
         Some((place(level, slot as u64), (block | u64::from(slot)) << shift))
     }
 
-    /// Files a node that is in no list under `tick`, or under the next tick if `tick` has passed.
+    /// Files a node under `tick`, or under the next tick if `tick` has passed. The node must be in no list.
     fn file(&mut self, key: u32, tick: u64) {
         let tick = tick.max(self.current + 1);
         let differing = (self.current ^ tick) | (SLOTS as u64 - 1);

@@ -1,5 +1,6 @@
 //! TIME-WAIT (RFC 9293 §3.6.1). The addresses of a closed connection are kept, so that its last segments cannot be
-//! taken for those of a new connection. All entries wait equally long, so a queue keeps them in order.
+//! taken for those of a new connection. All entries wait equally long, so a queue keeps them in order. If a wait was
+//! restarted, its entry goes to the end of the queue when the first wait is over.
 
 use crate::seq::Seq;
 use crate::table::Key;
@@ -15,6 +16,7 @@ pub(crate) struct TimeWait {
     /// TS.Recent; `None` if timestamps were not in use.
     pub ts_recent: Option<u32>,
     pub ts_offset: u32,
+    /// The local port was chosen for this connection. It is released when the wait ends.
     pub owns_port: bool,
     /// The peer has answered our last ACK with a RST, so it no longer knows the connection.
     pub disowned: bool,
@@ -39,9 +41,9 @@ impl TimeWait {
     /// Judges a segment by RFC 9293 §3.10.7.4 for TIME-WAIT. `timestamps`: our configuration lets a new connection
     /// use timestamps.
     ///
-    /// A RST does not end the wait (RFC 1337). A RST that answers our ACK shows that the peer has forgotten the
-    /// connection; a new program may run on its host. Every SYN that it sends from then on begins a new connection,
-    /// even if the sequence number does not show it.
+    /// A RST does not end the wait (RFC 1337). A RST that answers our ACK shows that the peer's host has forgotten the
+    /// connection. Every SYN that the host sends from then on begins a new connection, even if the sequence number does
+    /// not show it.
     pub fn judge(&self, s: &Segment, timestamps: bool) -> Verdict {
         if s.has(flag::RST) {
             // Only this number shows that the peer has seen our ACK (RFC 5961 §3).

@@ -1,5 +1,5 @@
-//! Ethernet, IPv4 and TCP headers of the hot path, parsed and written in place. ARP and ICMP go through
-//! `smoltcp::wire`.
+//! Ethernet, IPv4 and TCP headers of the hot path, parsed and written in place. ARP and ICMP for IPv4 go through
+//! `smoltcp::wire`, except packets that ICMP errors quote. [`crate::ipv6`] and [`crate::nd`] parse IPv6 and ICMPv6.
 
 use crate::buffers::Frame;
 use crate::reassembly::{Block, MAX_SACK_BLOCKS};
@@ -128,7 +128,8 @@ pub(crate) struct SynOptions {
     pub mss: Option<u16>,
     pub window_scale: Option<u8>,
     pub sack_permitted: bool,
-    /// A SYN offers ECN; a SYN-ACK accepts it (RFC 3168 §6.1.1). Not an option, but two flags.
+    /// Whether a SYN offers ECN, or a SYN-ACK accepts it (RFC 3168 §6.1.1). The flags ECE and CWR carry this, not an
+    /// option.
     pub ecn: bool,
 }
 

@@ -59,7 +59,7 @@ impl Shared {
             && word.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Reserves a port, unless connections use it. The port may be reserved already.
+    /// Reserves a port, which may be reserved already. Returns `false`, and reserves nothing, if connections use it.
     fn reserve(&self, port: u16) -> bool {
         let free = |word: u32| (word & !RESERVED == 0).then_some(RESERVED);
         let reserve = |word: &AtomicU32| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);

@@ -18,7 +18,8 @@ pub(super) struct LocalEnd {
 impl<B: Buffers> Stack<B> {
     /// Reserves a port of a local address. An unspecified address stands for all addresses of its family, and `::`
     /// stands for all addresses of both families unless `v6only` (RFC 3493 §5.3). A loopback address stands for all
-    /// addresses of the family that [`destination`](Self::destination) leads to. Port zero asks for any free port.
+    /// addresses of one family: that of the address to which [`destination`](Self::destination) leads. Port zero asks
+    /// for any free port.
     ///
     /// # Errors
     /// The address is not ours, the port is taken, or no port is free.
@@ -38,8 +39,9 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Enters a reservation that another stack of the device has made with [`bind`](Self::bind), under the same id.
-    /// Only the other stack's [`unbind`](Self::unbind) frees the port. Call this, [`listen`](Self::listen) and `unbind`
-    /// in the same order in all stacks except the one that reserves.
+    /// Only the other stack's [`unbind`](Self::unbind) frees the port. All stacks must get the calls about their
+    /// reservations in the same order, so that the ids agree: the reserving stack gets `bind` where the others get this
+    /// call, and all of them get [`listen`](Self::listen) and `unbind`.
     ///
     /// # Errors
     /// [`BindError::OutOfStep`]: this stack has seen other calls before and would assign another id.
@@ -200,7 +202,8 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Returns the address of ours that a loopback address leads to; `None` for any other address. It is our first
-    /// address of the same family, or of the other family if there is none. Link-local addresses come last.
+    /// address of the same family that is not link-local, else a link-local one of the same family, else our first
+    /// address of the other family.
     fn home(&self, ip: IpAddr) -> Option<IpAddr> {
         let ip = ip.to_canonical();
         if !ip.is_loopback() {

@@ -40,6 +40,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     fn close_and_wait(&mut self, id: ConnId) {
         let stack = &mut *self.stack;
         let Some(c) = stack.take_out(id.index) else { return };
+        // A chosen port stays claimed until TIME-WAIT ends. A reserved one is released now, because a new connection
+        // from it may end TIME-WAIT early (`choose_end`).
         if c.cold.port == PortFrom::Binding {
             stack.ports.release(c.key.local_port(), stack.net.remote(c.key));
         }

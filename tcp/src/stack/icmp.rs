@@ -33,7 +33,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return;
         }
         match packet.msg_type() {
-            // An error quotes only the beginning of a packet, so smoltcp's parser refuses it.
+            // `Quote` parses errors, because an error quotes only the beginning of a packet, and smoltcp's parser of
+            // errors refuses that.
             Icmpv4Message::DstUnreachable if packet.verify_checksum() => {
                 self.stack.net.counters.unreachables_in += 1;
                 if let Some(quote) = Quote::parse(body) {
@@ -62,8 +63,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// If another stack of the device owns the connection in question, hands the frame to that stack and returns
-    /// true.
+    /// If another stack of the device owns the connection between `sender` and `receiver` of a quoted segment, hands
+    /// the frame to that stack and returns true.
     pub(super) fn leaves_to_quoted(
         &mut self,
         sender: SocketAddr,
@@ -106,9 +107,10 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         net.emit_frame(self.tx, scratch, loopback);
     }
 
-    /// Takes the report that a segment of ours could not be delivered. A permanent error closes a connection only
-    /// while it is being opened. In all other cases the connection remembers the error and reports it as the reason
-    /// if the peer stays silent (RFC 9293 §3.9.2.2, RFC 5461, RFC 5927 §5.2).
+    /// Takes the report that a segment of ours could not be delivered. If the segment was too large, lowers the path
+    /// MTU. A permanent error closes a connection only while it is being opened. In all other cases the connection
+    /// remembers the error, and reports it as the reason if the peer stays silent (RFC 9293 §3.9.2.2, RFC 5461, RFC
+    /// 5927 §5.2).
     fn unreachable(&mut self, q: &Quote) {
         let Some(index) = self.stack.quoted(q) else { return };
         self.with(index, |c, cx, _| {
@@ -116,6 +118,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             match Icmpv4DstUnreachable::from(q.code) {
                 Icmpv4DstUnreachable::FragRequired => {
                     c.lower_mtu(q.mtu, cx.now);
+                    // `lower_mtu` believes no smaller value either.
                     cx.net.path_shrank(q.key, q.mtu.max(576), cx.now);
                 }
                 Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
@@ -151,7 +154,7 @@ impl<B: Buffers> Stack<B> {
 }
 
 /// The content of an ICMP error about a TCP segment (RFC 792). The MTU has a meaning only in a destination-unreachable
-/// message (RFC 1191 §4).
+/// message with the code for fragmentation needed (RFC 1191 §4).
 struct Quote {
     code: u8,
     mtu: u16,

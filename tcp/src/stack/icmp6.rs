@@ -58,7 +58,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                     self.too_big(&q, u16::try_from(mtu).unwrap_or(u16::MAX));
                 }
             }
-            // The host does not know TCP. IPv4 calls this protocol unreachable.
+            // The peer's host does not know TCP. In IPv4 this error is called protocol unreachable.
             kind::PROBLEM if message[1] == problem::NEXT_HEADER => {
                 if let Some(q) = self.stack.quote6(message) {
                     self.unreachable6(PORT, &q);

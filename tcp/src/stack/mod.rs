@@ -113,7 +113,7 @@ pub enum ConnectError {
     /// The address is not a host's, or the port is zero.
     #[error("{0} is not the address and port of a host")]
     Address(SocketAddr),
-    /// The address is on another network and there is no gateway.
+    /// There is no route: we have no address or no gateway for the destination, or no host can have its address.
     #[error("no route to {0}")]
     Unreachable(IpAddr),
     /// Our own kernel forbids the connection. Only connections over the kernel's sockets report this.
@@ -128,13 +128,14 @@ pub enum ConnectError {
     /// Another stack of the device owns connections with these addresses. Open the connection there.
     #[error("the connection belongs to engine {0} of the device")]
     Elsewhere(usize),
-    /// All local ports for which this stack would be the owner are taken.
+    /// All local ports for which this stack would be the owner are taken, or the given reservation does not exist.
     #[error("no free local port")]
     NoPort,
     /// The process has no file descriptor left. A connection over the kernel's sockets takes one.
     #[error("no file descriptor is left")]
     NoDescriptor,
-    /// The limit of connections, or of neighbours, is reached.
+    /// The limit of connections, of neighbours or of IPv6 address pairs is reached, or an earlier connection between
+    /// the same addresses and ports still has an entry.
     #[error("too many connections")]
     TooMany,
 }
@@ -303,18 +304,20 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Returns the MAC address of the last other host that used one of our addresses; `None` if there was none.
+    /// Returns the MAC address of another host that used one of our addresses: the last one that used our IPv4 address,
+    /// else the last one that used one of our IPv6 addresses; `None` if there was none.
     pub fn rival(&self) -> Option<[u8; 6]> {
         self.net.arp.conflicts().1.or(self.net.inet6.conflicts().1)
     }
 
-    /// Returns our address that another host used last; `None` if there was none.
+    /// Returns our address that the host of [`rival`](Self::rival) used; `None` if there was none.
     pub fn contested(&self) -> Option<IpAddr> {
         let v4 = self.net.arp.conflicts().1.map(|_| IpAddr::V4(self.net.ip));
         v4.or(self.net.inet6.contested_address().map(IpAddr::V6))
     }
 
-    /// Returns our addresses that can be used now, the main one first.
+    /// Returns our IPv4 address, in any state of its claim, and our IPv6 addresses that can be used now. The family of
+    /// the first configured address comes first.
     pub fn addresses(&self) -> Vec<Address> {
         let v4 = self.net.cfg.addresses.iter().filter(|a| a.ip.is_ipv4()).copied();
         let v6: Vec<Address> = self.net.inet6.addresses().collect();

@@ -47,6 +47,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         if broken(Rule::OwnerRefuses) {
             self.refuse(incoming);
         }
+        // The owner counts this segment.
         let counters = &mut self.stack.net.counters;
         counters.segments_in -= 1;
         counters.congestion_marks_in -= u64::from(incoming.segment.ecn == ecn::CE);
@@ -85,7 +86,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// Begins a half-open connection. If there is no room for it, answers with a cookie.
+    /// Begins a half-open connection. If there is no room for it, answers with a cookie. At the limit of connections,
+    /// does not answer.
     fn begin_embryo(&mut self, e: Embryo) {
         let stack = &mut *self.stack;
         if stack.is_full() {
@@ -112,6 +114,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         e.syn.ecn = false;
         e.iss = self.stack.cookies(&e).number(self.now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
         let net = &mut self.stack.net;
+        // Only our timestamp could hold these options (`cookie::timestamp`).
         if e.timestamp.is_none() || !net.cfg.tcp.timestamps {
             (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
         }
@@ -180,7 +183,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         if s.has(flag::SYN) || !in_window {
             // This is the peer's SYN again, or a segment that does not fit. Our SYN-ACK tells the peer what we
             // expect. It goes to the MAC address of the repeated SYN, because that of the first SYN may have been
-            // damaged on the way: no checksum covers it.
+            // damaged on the way: the TCP checksum does not cover it.
             if s.has(flag::SYN)
                 && s.seq == e.irs
                 && let Some(mac) = incoming.source_mac()

@@ -140,7 +140,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     }
 
     /// Passes a segment to the table entry `place` of its addresses; `None`: there is no entry. Segments that take
-    /// the short path do not come here.
+    /// the short path (`burst`) do not come here.
     #[inline(never)]
     pub fn arrive_at(&mut self, place: Option<Place>, incoming: Incoming<'_, B::Frame>) {
         match place {

@@ -99,10 +99,10 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Enables generic segmentation offload: the link takes several segments as one frame, with up to `octets` of
-    /// payload in all, and its other end can handle such frames. Zero disables it. Applies to all records, including
-    /// those already queued.
+    /// payload in all. The caller must know that the link splits such frames, or that its other end takes them whole.
+    /// Zero disables it. Applies to all records, including those already queued.
     pub fn set_gso_max(&mut self, octets: usize) {
-        // The packet's length also counts headers and options.
+        // The 16-bit length of a packet also counts the IP and TCP headers and their options: at most 60 octets each.
         const MOST: usize = u16::MAX as usize - 120;
         self.net.gso_max = octets.min(MOST) as u32;
     }
@@ -195,7 +195,7 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Sends FIN after the queued data. Data from the peer still arrives. `Handler::closed` follows when both
-    /// directions are closed.
+    /// directions are closed. A connection that is still being opened ends at once, as [`CloseReason::Aborted`].
     pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         let Some(c) = self.get_mut(conn) else { return };
         if c.state == State::SynSent {
@@ -216,7 +216,9 @@ impl<B: Buffers> Stack<B> {
         self.end(conn, CloseReason::Aborted);
     }
 
-    /// Sets whether the link is short of receive buffers. While it is, no more out-of-order frames are held.
+    /// Sets whether the link is short of receive buffers. While it is, a connection holds no more frames: an
+    /// out-of-order frame takes the place of one farther from the gap or is dropped, and in-order data that the handler
+    /// does not take is dropped.
     pub fn set_pressure(&mut self, low: bool) {
         self.net.pressure = low;
     }

@@ -78,8 +78,8 @@ fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     (TCP + t.options.len().min(40), sum)
 }
 
-/// Completes the header of a segment of `len` octets, including the header. `payload_sum` is the sum of its data;
-/// with `None`, the port computes the checksum.
+/// Completes the TCP header of a segment. `len` counts the octets of header and data. `payload_sum` is the sum of the
+/// data; with `None`, the port computes the checksum.
 #[inline]
 fn finish_tcp(b: &mut [u8; TCP_MAX], c: &Common, own: Own, len: usize, payload_sum: Option<u16>) {
     let offset_flags = (c.header as u16 / 4) << 12 | u16::from(own.flags);

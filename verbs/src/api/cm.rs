@@ -19,7 +19,7 @@ use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
 use crate::shared::waiting::Waiting;
 
-/// Maximum backlog of one source; listeners treat a larger one as this.
+/// Maximum backlog, in requests of one source. A listener with a larger backlog gets this one.
 const MAX_BACKLOG: u32 = 65_536;
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
@@ -179,6 +179,7 @@ impl EventChannel {
         let begun = self.hand_over(qp, Handover { socket: &mut socket, already_read, role }, param);
         match (begun, socket) {
             (Err(error), Some(socket)) => Err(ConvertError::new(error, socket)),
+            // The engine keeps the socket only if the conversion has begun.
             _ => Ok(Connection::of(qp)),
         }
     }

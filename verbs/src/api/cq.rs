@@ -20,9 +20,9 @@ pub use batch::{Completion, Completions};
 /// thus be slow, but never stuck.
 const IDLE_POLLS: u32 = 256;
 
-/// Maximum number of polls in a row that only take completions, because an earlier poll left some in the queue, and do
-/// not drive the engine. If every poll drove the engine, completions could enter the queue faster than the application
-/// takes them, and would wait there longer and longer.
+/// Maximum number of polls in a row that take completions without driving the engine. Such polls follow a poll that has
+/// left completions in the queue. If every poll drove the engine, completions could enter the queue faster than the
+/// application takes them, and would wait there longer and longer.
 const POLLS_AHEAD: u8 = 8;
 
 /// Number of polls that skip the other engines after one of them was found to be driven by another thread. A look at
@@ -30,8 +30,8 @@ const POLLS_AHEAD: u8 = 8;
 /// data.
 const PASSED_BY: u8 = 15;
 
-/// Spin-loop hints between polls that find nothing, about 0.1 us. Without them a round trip over virtio takes 5 %
-/// longer.
+/// Number of spin-loop hints between polls that find nothing; together they take about 0.1 us. Without them a round
+/// trip over virtio takes 5 % longer.
 const IDLE_PAUSES: u32 = 4;
 
 /// Parameters of a new completion queue.
@@ -189,7 +189,7 @@ impl Cq {
                 drop(poller);
                 std::thread::yield_now();
             } else {
-                // Leaves time to the thread that drives the engine, which may share this core. Polling without pauses
+                // The thread that drives the engine may share this core: leaves time to it. Polling without pauses
                 // would also slow down a peer that writes to the other side of a memory link.
                 (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
             }
@@ -238,7 +238,8 @@ impl Cq {
     }
 }
 
-/// Runs a pass of an engine if callers may drive it.
+/// Runs a pass of an engine if callers may drive it. `stays`: the caller will poll again soon, so the engine's thread
+/// may sleep.
 #[inline]
 fn drive(shard: &Shard, stays: bool) -> Polled {
     if stays { shard.poll_pass() } else { shard.try_pass() }

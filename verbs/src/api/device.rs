@@ -123,10 +123,11 @@ pub struct DeviceAttr {
     pub port: String,
     /// Whether the link is up.
     pub link_up: bool,
-    /// Port capabilities; `None` for a simulated port.
+    /// Port capabilities; `None` without a port of DPDK: on the kernel's sockets, in a simulation, or on transports of
+    /// the program.
     pub capabilities: Option<Capabilities>,
-    /// Payload bytes that one frame may carry as several TCP segments to the present other end of the link; 0 if a
-    /// frame can carry only one.
+    /// Maximum payload of a frame that carries several TCP segments, in bytes, with the other end that the link has at
+    /// present; 0 if a frame can carry only one segment.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -243,9 +244,10 @@ impl Device {
         Ok(Self::new(shards, ties, memory, &world))
     }
 
-    /// Opens a device whose connections `transport` carries. Of `config`, only the sections `engine`, `mpa` and
-    /// `ip` are used; `ip` only supplies the addresses that [`attributes`](Self::attributes) shows if the transport
-    /// reports none. At its end the device does not wait until its connections have sent their data.
+    /// Opens a device whose connections `transport` carries. Of `config`, only the sections `engine` and `mpa` have an
+    /// effect, and two others supply facts for [`attributes`](Self::attributes): `ip` the addresses if the transport
+    /// reports none, and `port` the MTU. At its end the device does not wait until its connections have sent their
+    /// data.
     ///
     /// # Errors
     /// [`Error::Open`] or [`Error::NoDescriptor`] if threads or file descriptors run out; [`Error::Forked`].

@@ -45,8 +45,9 @@ pub(crate) struct Knobs {
     pub(crate) arrivals: AtomicU32,
     /// Number of passes after shutdown until everything is drained.
     pub(crate) undrained: AtomicU32,
-    /// The source of wakeups that `arm` returns, if any. `armed` is the number of calls of `arm`.
+    /// The source of wakeups that `arm` returns; unset: `arm` returns `None`.
     pub(crate) wakeup: OnceLock<Arc<dyn Wakeup>>,
+    /// Number of calls of `arm` that returned the source.
     pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
     pub(crate) overflows: AtomicU32,

@@ -1,8 +1,9 @@
 //! Answers other processes that ask about this one's connections: `urnic info --connections`.
 //!
-//! Each device has a Unix socket with the abstract name `urnic/PID/N`, which leaves no file behind and is visible in
-//! its network namespace. If the device has a port, its configured addresses end the name, each after a `/`, as far as
-//! they fit: from the name, other processes (`neighbours`) learn which process has an address.
+//! Each device, except a simulated one, has a Unix socket with the abstract name `urnic/PID/N`. PID is the process, and
+//! N counts its devices from 0. The socket leaves no file behind and is visible in its network namespace. If the device
+//! has a port, its configured addresses end the name, each after a `/`, as far as they fit: from the name, other
+//! processes (`neighbours`) learn which process has an address.
 //!
 //! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream: `counter
 //! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER NAME=VALUE ...`
@@ -34,7 +35,7 @@ mod tests;
 pub(super) const PREFIX: &str = "urnic/";
 /// Longest abstract name, in octets (`sun_path` of unix(7), without the leading zero octet).
 const LONGEST_NAME: usize = 107;
-/// How long a client may take to read the answer.
+/// How long a write of the answer may wait for the client to read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The answering thread and its socket. Dropping this ends both.

@@ -140,7 +140,7 @@ impl Mr {
 
     /// Limits the region to `qp`: the domain's other queue pairs, and their peers, can no longer use it. `qp`'s peer
     /// may invalidate the region if the region has any remote right. When `qp` is destroyed or goes back to idle, the
-    /// region cannot be used until it is limited to another queue pair.
+    /// region cannot be used until it is limited anew, to the same queue pair or another.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the queue pair belongs to another protection domain.
@@ -309,7 +309,7 @@ fn first_offset(base: *mut u8, iova: Option<u64>, access: Access) -> Result<u64>
     }
 }
 
-/// Checks range and rights (verbs §7).
+/// Checks that the range is neither empty nor wraps around, and that the rights are known and consistent.
 fn check(base: *mut u8, len: usize, virt: u64, access: Access) -> Result<()> {
     if base.is_null() || len == 0 {
         return Err(Error::Invalid("a memory region needs at least one byte"));

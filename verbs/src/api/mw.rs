@@ -81,7 +81,8 @@ impl Mw {
         Ok(Self { stag, key: AtomicU8::new(stag as u8), kind, pd: pd.clone() })
     }
 
-    /// Returns the STag that [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey) returned last.
+    /// Returns the STag that [`bind`](Self::bind) or [`fresh_rkey`](Self::fresh_rkey) returned last; before the first
+    /// such call, the STag that the window was allocated with.
     pub fn rkey(&self) -> u32 {
         self.stag & !0xff | u32::from(self.key.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Warns of addresses that belong to ports of other processes on this host. The host's kernel does not know these
+//! Warns of addresses that belong to ports of processes on this host. The host's kernel does not know these
 //! addresses: its packets to them leave the host, or go nowhere, so that a program on the kernel's sockets connects
 //! to them in vain.
 
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use super::inspect::PREFIX;
 use crate::drive::open::has_address;
 
-/// How long a list of ports stays valid. A program may start thousands of connections at once.
+/// How long a list of ports stays valid. A program may start thousands of connections at once, and they must not each
+/// read the list.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The ports of other processes, as last seen.
+/// The ports of the host's processes, including this one, as last seen.
 #[derive(Default)]
 pub(crate) struct Neighbours(Mutex<Seen>);
 
@@ -32,7 +33,8 @@ struct Port {
 }
 
 impl Neighbours {
-    /// Warns, once, if `to` is the address of a port on this host, which the host's kernel cannot reach.
+    /// Warns if `to` is the address of a port on this host, because the host's kernel cannot reach that address. Warns
+    /// once for each port.
     pub(crate) fn warn(&self, to: IpAddr) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.at.is_none_or(|at| at.elapsed() >= FRESH) {

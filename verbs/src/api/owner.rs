@@ -194,7 +194,8 @@ const UNTAKEN: Error = Error::Invalid(
      queues first",
 );
 
-/// Waits until a queue pair belongs to an engine, and is not being moved.
+/// Waits until no thread moves the queue pair, and returns the engine that it belongs to. [`Error::Interrupted`] after
+/// [`MOVES_WITHIN`].
 fn settled(qp: &QpShared) -> Result<EngineNumber> {
     let mut since = None;
     loop {

@@ -56,8 +56,8 @@ impl Pd {
         unsafe { Mr::register(self, ptr, len, Some(iova), access) }
     }
 
-    /// Allocates `len` zeroed bytes from the device's memory and registers them. Every port can send from this
-    /// memory without copying.
+    /// Allocates `len` zeroed bytes from the device's memory and registers them. Every port that can send any memory
+    /// without copying it can send this memory so.
     ///
     /// # Errors
     /// As for [`reg_mr`](Self::reg_mr); [`Error::NoMemory`] or [`Error::Os`] if there is not enough memory.

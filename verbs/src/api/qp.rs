@@ -172,7 +172,8 @@ impl Qp {
         self.shared.send.max_inline()
     }
 
-    /// Posts a send request. In the terminate and error states it completes as flushed.
+    /// Posts a send request. In the terminate and error states it completes as flushed. In the closing state it is done
+    /// or flushed.
     ///
     /// # Errors
     /// [`PostError`]; nothing was queued then.
@@ -305,7 +306,8 @@ impl Qp {
     }
 
     /// Moves the queue pair to the error state, from any state: its connection is reset, and outstanding work is
-    /// flushed.
+    /// flushed. If the queue pair is connecting and has sent its MPA Request, the connection is not reset: a Terminate
+    /// follows if the peer accepts.
     pub fn to_error(&self) {
         let _ = self.pd.shared.device.control_qp(&self.shared, |engine| {
             engine.modify_to_error(self.shared.qpn);
@@ -319,7 +321,8 @@ impl Qp {
         self.pd.shared.device.shards.of(self.shared.owner.get())
     }
 
-    /// Tells the engine that there is work. A request that need not wait is sent before this returns.
+    /// Tells the engine that there is work. A request that need not wait is sent before this returns, unless another
+    /// thread drives the engine.
     #[inline]
     pub(super) fn ring(&self) {
         let shard = self.shard();

@@ -103,8 +103,8 @@ impl Completion<'_> {
         Some(time.load(Ordering::Relaxed))
     }
 
-    /// Returns when the work completed by the wall clock as it is set now. `None` if the queue was created without
-    /// time stamps.
+    /// Returns the wall-clock time at which the work completed, according to the present setting of the wall clock.
+    /// `None` if the queue was created without time stamps.
     pub fn wall_clock(&self) -> Option<SystemTime> {
         let now = self.of.cq.clock.as_ref()?();
         let ago = now.saturating_sub(self.timestamp()?);
