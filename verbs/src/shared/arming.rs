@@ -22,8 +22,8 @@ impl Arming {
         self.0.load(Ordering::Relaxed) != NO
     }
 
-    /// Requests one event. After this call, poll once more. Each completion is then either found by that poll, or
-    /// announced by its engine, which sees the request.
+    /// Requests one event. After this call, poll once more. If that poll finds no completion of the requested kind,
+    /// the engine that publishes the next one announces it, because it sees the request.
     pub(crate) fn arm(&self, solicited_only: bool) {
         let wanted = if solicited_only { SOLICITED } else { ANY };
         // The stronger request wins: arming for solicited completions does not cancel arming for any.
@@ -32,7 +32,8 @@ impl Arming {
     }
 
     /// Called by the engine after it has published a completion: returns whether it must announce that completion,
-    /// and withdraws the request in that case. Only one engine announces, even if others publish at the same time.
+    /// and withdraws the request in that case. Only one engine announces, even if others publish at the same time,
+    /// except if the request changes too often (see `disarm`).
     #[inline(always)]
     pub(crate) fn fires(&self, solicited: impl Fn() -> bool) -> bool {
         // Pairs with the fence in `arm`: either this sees the queue armed, or the poll that follows arming sees the

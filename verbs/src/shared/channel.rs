@@ -47,7 +47,8 @@ impl ChannelShared {
         None
     }
 
-    /// Takes the announcement that one count of the descriptor stands for; `None` if its queue no longer exists.
+    /// Takes the oldest announcement, and returns the announced queue; `None` if that queue no longer exists. The
+    /// caller has taken one from the descriptor's count, which counts the announcements.
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
         // While this was `true`, completions were not announced again. This is a swap, not a store, so that it also

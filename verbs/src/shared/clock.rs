@@ -2,5 +2,5 @@
 
 use std::sync::Arc;
 
-/// A function that returns an engine's time in nanoseconds.
+/// A function that returns the device's time, in nanoseconds from an arbitrary origin.
 pub(crate) type DeviceClock = Arc<dyn Fn() -> u64 + Send + Sync>;

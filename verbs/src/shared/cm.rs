@@ -39,9 +39,9 @@ pub const RNR_WITHOUT_LIMIT: u8 = 7;
 pub struct ConnParam {
     /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`].
     pub private_data: Vec<u8>,
-    /// Maximum number of the peer's Reads that may be outstanding here. The configuration limits it, too.
+    /// Maximum number of the peer's Reads that may be outstanding here. The configuration limits it too.
     pub ird: u16,
-    /// Maximum number of this side's Reads that may be outstanding at the peer. The configuration limits it, too.
+    /// Maximum number of this side's Reads that may be outstanding at the peer. The configuration limits it too.
     pub ord: u16,
     /// Time that the peer may take to answer.
     pub timeout: Duration,
@@ -115,7 +115,7 @@ pub enum ConnectFailure {
     /// The peer did not answer in time.
     #[error("timed out: the peer did not answer")]
     TimedOut,
-    /// The peer reset the connection during the start-up.
+    /// The peer closed or reset the connection during the start-up.
     #[error("the peer closed the connection during the MPA start-up")]
     Reset,
     /// The peer does not speak MPA, or not in a version that this end supports.
@@ -175,9 +175,9 @@ pub enum CmEvent {
         qpn: u32,
         /// Address of the peer.
         peer: SocketAddr,
-        /// Private data of the peer. Empty at the side that accepted a request, which has the data from the request
-        /// ([`ConnRequest::private_data`]); both sides of a converted socket have it here
-        /// ([`EventChannel::convert`](crate::EventChannel::convert)).
+        /// Private data of the peer. Empty at the side that accepted a [`ConnRequest`], because the request contains
+        /// the data ([`ConnRequest::private_data`]). With a converted socket
+        /// ([`EventChannel::convert`](crate::EventChannel::convert)), both sides get the data here.
         private_data: Vec<u8>,
         /// Number of the peer's Reads that may be outstanding here.
         ird: u16,
@@ -197,9 +197,9 @@ pub enum CmEvent {
         /// Number of Reads that the peer wants to have outstanding here; `None` if the peer does not tell.
         peer_ord: Option<u16>,
     },
-    /// The connection could not be established. The queue pair is idle and can be connected again. It is in the
-    /// error state instead if the peer had already accepted ([`ConnectFailure::Terms`],
-    /// [`ConnectFailure::Aborted`]).
+    /// The connection could not be established. The queue pair is idle and can be connected again, with two
+    /// exceptions. It is in the error state if the peer had already accepted ([`ConnectFailure::Terms`],
+    /// [`ConnectFailure::Aborted`]), or if the program moved it there.
     ConnectError {
         /// Number of the queue pair.
         qpn: u32,
@@ -294,7 +294,8 @@ impl EventQueue {
 
 /// Answers connection requests. The device whose engines have the requests implements this.
 pub(crate) trait Answers: Send + Sync {
-    /// Accepts with an idle queue pair. The request may have another id afterwards, even if this fails.
+    /// Accepts with an idle queue pair. The request may have another id afterwards, even if this fails, because its
+    /// connection may have moved to the queue pair's engine.
     fn accept(&self, request: &mut RequestId, qp: &Arc<QpShared>, param: &ConnParam) -> Result<()>;
     /// Returns the local address and port that the request came to.
     fn local(&self, request: RequestId) -> Result<SocketAddr>;

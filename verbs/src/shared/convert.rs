@@ -10,7 +10,7 @@ use super::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotConvertible {
-    /// The descriptor is that of a file or a pipe.
+    /// The descriptor is not that of a socket, but for example of a file or a pipe.
     #[error("the descriptor is not a socket")]
     NoSocket,
     /// The socket is a datagram socket, a Unix socket or one of another protocol.

@@ -78,6 +78,7 @@ pub(crate) struct Polls {
 /// The state of the poller. [`Polls::poller`] holds the only one.
 #[derive(Default)]
 pub(crate) struct Poller {
+    /// Number of polls that found nothing since a poll last found something or yielded its core.
     pub(crate) idle: u32,
     /// The engine whose lane is looked at first.
     pub(crate) turn: EngineNumber,
@@ -230,7 +231,8 @@ impl CqShared {
         Ok(engines())
     }
 
-    /// Gives the lane of `engine` new entries, and moves its completions there. The caller has that engine's lock.
+    /// Gives the lane of `engine` new entries, and moves its completions there. Returns the old entries; `None` if the
+    /// engine has no lane. The caller has that engine's lock.
     pub(crate) fn replace(
         &self,
         poller: &mut Poller,
@@ -240,7 +242,7 @@ impl CqShared {
         Some(self.lane_of(engine)?.replace(poller, fresh))
     }
 
-    /// Ends a resize: all lanes have the new depth.
+    /// Ends a resize: all lanes have the new depth. Also forgets that completions were lost.
     pub(crate) fn end_resize(&self, _poller: &Poller, depth: u32) {
         *self.depth() = depth;
         self.overflowed.store(false, Ordering::Relaxed);
@@ -326,8 +328,8 @@ impl CqShared {
         taken
     }
 
-    /// Takes from all lanes, beginning after the one with which the last poll ended. Returns the number taken, and
-    /// whether more remain.
+    /// Takes from all lanes, beginning after the one that last filled the `out` of a poll. Returns the number taken,
+    /// and whether more remain.
     #[inline(never)]
     fn take_in_turn(&self, poller: &mut Poller, out: &mut [Wc]) -> (usize, bool) {
         let mut taken = 0;

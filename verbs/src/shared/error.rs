@@ -72,7 +72,7 @@ pub enum Error {
     /// The queue pair has no connection.
     #[error("the queue pair is not connected")]
     NotConnected,
-    /// The address to bind is not an address of the device.
+    /// The address to bind, or the local address of a socket to convert, is not an address of the device.
     #[error("{0} is not an address of this device")]
     NotOurAddress(std::net::IpAddr),
     /// Another reservation, a listener or a connection uses the port.

@@ -9,7 +9,8 @@ use crate::shared::error::{Error, Result};
 /// An eventfd in semaphore mode: each [`take`](Self::take) takes what one [`signal`](Self::signal) added.
 ///
 /// Our own operations never block. Whether a program's read of the descriptor blocks is the program's choice, so
-/// the descriptor starts without `O_NONBLOCK`.
+/// the descriptor starts without `O_NONBLOCK`. On Linux before 5.8, the first `take` sets this flag, and the program's
+/// reads then do not block.
 #[derive(Debug)]
 pub(crate) struct EventFd {
     fd: OwnedFd,
@@ -46,7 +47,7 @@ impl EventFd {
         read == count.len() as isize
     }
 
-    /// Takes one on Linux before 5.8, where eventfds support only `O_NONBLOCK`.
+    /// Takes one on Linux before 5.8, where a read of an eventfd can avoid waiting only by `O_NONBLOCK`.
     #[cold]
     fn take_on_old_kernel(&self) -> bool {
         let mut count = [0u8; 8];
@@ -58,8 +59,8 @@ impl EventFd {
         }
     }
 
-    /// Waits until there is something to take, `timeout` has passed (`None`: no limit), or a signal handler has
-    /// run.
+    /// Waits until there is something to take, or `timeout` has passed (`None`: no limit). Returns an error, of the
+    /// kind [`Interrupted`](io::ErrorKind::Interrupted), if a signal handler has run.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
         let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit = timeout.map(|t| libc::timespec {

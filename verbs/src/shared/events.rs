@@ -80,13 +80,14 @@ impl fmt::Display for QpFault {
 /// | [`DeviceFatal`](Self::DeviceFatal) | `IBV_EVENT_DEVICE_FATAL` |
 ///
 /// Work that a completion reports with a status of its own (other than flushed) raises no event in addition. A change
-/// that the application has asked for raises no event either. [`CmEvent::Disconnected`](crate::CmEvent::Disconnected)
-/// reports the end of a connection as such.
+/// that the application has asked for raises no event either, except for [`LastWqeReached`](Self::LastWqeReached) and
+/// [`SendQueueDrained`](Self::SendQueueDrained). [`CmEvent::Disconnected`](crate::CmEvent::Disconnected) reports the
+/// end of a connection as such.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The stream cannot continue: an error of framing, CRC or order, a Terminate of the peer, or a full completion
-    /// queue.
+    /// The stream cannot continue, for example because of an error of framing, CRC or order, a Terminate of the peer,
+    /// or a full completion queue. [`QpFault::cause`] names the cause.
     QpFatal(QpFault),
     /// The peer requested an operation that this queue pair does not support, or sent more than was provided for.
     QpRequestError(QpFault),
@@ -97,8 +98,8 @@ pub enum AsyncEvent {
         /// Number of the queue pair.
         qpn: u32,
     },
-    /// A queue pair with a shared receive queue failed. It takes no more receives, and those it had taken are
-    /// reported.
+    /// A queue pair with a shared receive queue entered the terminate or the error state, for whatever reason. It takes
+    /// no more receives, and those it had taken are reported.
     LastWqeReached {
         /// Number of the queue pair.
         qpn: u32,
@@ -117,7 +118,7 @@ pub enum AsyncEvent {
     PortActive,
     /// The link has gone down.
     PortError,
-    /// The device no longer works. No present port reports this.
+    /// The device no longer works. So far, no kind of port reports this.
     DeviceFatal,
 }
 
@@ -222,7 +223,7 @@ impl AsyncQueue {
         }
     }
 
-    /// Passes all events to `sink` from now on.
+    /// Passes the unread events to `sink`, and from now on all others.
     pub(crate) fn divert(&self, sink: AsyncSink) {
         {
             let _order = self.unread();

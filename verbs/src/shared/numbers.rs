@@ -18,7 +18,8 @@ pub(crate) const MAX_INLINE: u32 = 4096;
 /// Maximum number of entries of a completion queue.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 
-/// How many given-back numbers stay unused before the oldest of them is used again.
+/// How many given-back numbers stay unused before the oldest of them is used again; fewer when all numbers have been
+/// used.
 const RESTING: usize = 1024;
 
 /// Numbers from 1, each in use once. A number that was given back stays unused for a while.

@@ -19,10 +19,11 @@ use super::srq::SrqShared;
 /// |---|---|---|
 /// | - | `Idle` | creation |
 /// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
+/// | `Idle` | `Rts` | [`EventChannel::convert`](crate::EventChannel::convert) |
 /// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`](crate::Qp::drain) |
 /// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
 /// | `Rts`, `Closing` | `Error` | the end of the connection |
-/// | `Terminate` | `Error` | the end of the connection, after five seconds at the latest |
+/// | `Terminate` | `Error` | the end of the connection, within five seconds, or later if the peer is slow |
 /// | any | `Error` | [`Qp::to_error`](crate::Qp::to_error) |
 /// | `Error` | `Idle` | [`Qp::to_idle`](crate::Qp::to_idle) |
 #[repr(u8)]
@@ -104,6 +105,7 @@ pub(crate) struct QpShared {
     pub(crate) signal_all: bool,
     pub(crate) send: SendQueue,
     pub(crate) recv: Receives,
+    /// The first Terminate message, sent or received, since the queue pair was idle; `None`: there was none.
     pub(crate) terminate: Mutex<Option<TerminateInfo>>,
     pub(crate) events: Arc<AsyncQueue>,
 }

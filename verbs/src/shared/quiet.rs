@@ -1,10 +1,10 @@
-//! Two reasons to hold back: a forked child must leave the devices alone, and an ending process must not disturb
-//! its own program.
+//! Two restrictions of a process: a forked child must leave the devices alone, and an ending process must hold back
+//! what it would report to its own program.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The reasons, as bits of one word, so that pollers look at only one word.
+/// The restrictions, as bits of one word, so that pollers look at only one word.
 static STATE: AtomicU8 = AtomicU8::new(0);
 /// This process is a forked child of one that opened a device.
 const FORKED: u8 = 1;
@@ -34,7 +34,7 @@ pub(crate) fn is_quiet() -> bool {
     STATE.load(Ordering::Relaxed) & QUIET != 0
 }
 
-/// Returns whether callers must leave the engines alone, for either reason.
+/// Returns whether callers must leave the engines alone, because of either restriction.
 #[inline]
 pub(crate) fn must_leave_engines_alone() -> bool {
     STATE.load(Ordering::Relaxed) != 0

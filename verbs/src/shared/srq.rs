@@ -220,8 +220,9 @@ impl SrqShared {
     }
 }
 
-/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. An
-/// attempt fails only if another consumer has claimed an entry, so there are no more attempts than entries.
+/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. Returns
+/// `None` if it is not. An attempt fails only if another consumer has claimed an entry, so each failure means that
+/// another consumer got on.
 pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -> Option<WrNumber> {
     let mut seen = head.load(Ordering::Acquire);
     loop {

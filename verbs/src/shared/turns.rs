@@ -41,7 +41,8 @@ impl<T> Turns<T> {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
-    /// Returns the members whose turns come next, roughly in the order of their turns.
+    /// Returns all members, roughly in the order of their turns: the turns of greedy members between those of brief
+    /// members are not considered.
     pub(crate) fn soon(&self) -> impl Iterator<Item = &T> {
         self.brief.iter().chain(&self.greedy)
     }

@@ -94,7 +94,7 @@ bitflags! {
     pub struct WcFlags: u8 {
         /// The Send invalidated the STag [`Wc::invalidated_rkey`].
         const WITH_INV = 1;
-        /// The Send asked for a solicited event.
+        /// The Send or the Immediate Data asked for a solicited event.
         const SOLICITED = 1 << 1;
         /// Immediate data arrived: [`Wc::imm`], [`Wc::imm_data`].
         const WITH_IMM = 1 << 2;
@@ -112,8 +112,9 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Extra facts.
     pub flags: WcFlags,
-    /// Bytes received or read. For [`WcOpcode::RecvRdmaWithImm`], the bytes of the Write immediately before the
-    /// Immediate Data; 0 if there was none.
+    /// Length, in bytes, of the message that was received, sent or written, or of the data that was read. For
+    /// [`WcOpcode::RecvRdmaWithImm`], the bytes of the Write immediately before the Immediate Data; 0 if there was
+    /// none.
     pub byte_len: u32,
     /// Number of the queue pair.
     pub qpn: u32,
@@ -131,7 +132,8 @@ impl Wc {
         (self.imm >> 32) as u32
     }
 
-    /// Returns whether this completion counts as solicited: a solicited Send or an error (verbs §8.2.5).
+    /// Returns whether this completion counts as solicited: an error, or the receive of a Send or Immediate Data that
+    /// asked for a solicited event (verbs §8.2.5).
     pub(crate) fn is_solicited(&self) -> bool {
         self.status != WcStatus::Success || self.flags.contains(WcFlags::SOLICITED)
     }

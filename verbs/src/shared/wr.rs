@@ -89,12 +89,12 @@ pub enum SendOp {
     /// Add to 64 bits of the peer's memory, and return the former value in one local element of 8 bytes (RFC 7306
     /// §5).
     ///
-    /// Both words are in the byte order of their machine. An Atomic is atomic with respect to all Atomics of all
-    /// connections of the peer's device. It counts against ORD as a Read does, and the peer answers it in order
-    /// with the Reads.
+    /// The word at the peer and the local word are each in the byte order of their machine. An Atomic is atomic with
+    /// respect to all Atomics of all connections of the peer's device. It counts against ORD as a Read does, and the
+    /// peer answers it in order with the Reads.
     ///
     /// The address at the peer must be a multiple of 8; otherwise the peer ends the connection. A peer that does
-    /// not know Atomics ends it, too. Nothing on the wire tells beforehand: programs must agree on their use. An
+    /// not know Atomics ends it too. Nothing on the wire tells beforehand: programs must agree on their use. An
     /// Atomic need not be atomic with respect to other accesses to the word, such as Reads and Writes: use the word
     /// for Atomics only.
     FetchAdd {
@@ -211,7 +211,7 @@ bitflags! {
     /// How to execute and report a send work request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u8 {
-        /// Report success, too. Errors are always reported.
+        /// Report success too. Errors are always reported.
         const SIGNALED = 1;
         /// Raise a solicited event at the peer (Sends and [`SendOp::WriteImm`]).
         const SOLICITED = 1 << 1;

@@ -87,7 +87,10 @@ impl Drop for Pages {
     }
 }
 
-/// Makes the pages of a range present, for reading or for writing.
+/// Makes the pages of a range present, for reading or for writing. Needs Linux 5.14.
+///
+/// # Errors
+/// [`Error::Fault`] if the range is not mapped, or not with these rights.
 pub(crate) fn fault_in(base: *mut u8, len: usize, write: bool) -> Result<()> {
     // SAFETY: only returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;

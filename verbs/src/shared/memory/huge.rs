@@ -7,7 +7,7 @@ use crate::shared::error::{Error, Result};
 
 /// Allocates on hugepages if enough of them are free, or else on ordinary pages.
 pub(crate) struct HugepageAllocator {
-    /// Size of a hugepage in octets; `None`: the system has none.
+    /// Size of a hugepage in octets; `None`: the system does not support hugepages.
     page: Option<usize>,
     /// Whether hugepages are required, so that ordinary pages are no substitute.
     required: bool,
@@ -26,13 +26,14 @@ impl HugepageAllocator {
         }
     }
 
-    /// Returns whether to use hugepages for a block: if they are required, or if less than half a hugepage is wasted.
+    /// Returns whether to use hugepages for a block: if they are required, or if the block is longer than half a
+    /// hugepage.
     fn is_worth_it(&self, len: usize) -> bool {
         self.required || self.page.is_some_and(|page| len > page / 2)
     }
 }
 
-/// Returns the size of a hugepage in octets, from `/proc/meminfo`; `None` if there is none.
+/// Returns the size of a hugepage in octets, from `/proc/meminfo`; `None` if it states none.
 fn page_size(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
     let (number, unit) = line.trim().split_once(' ')?;

@@ -21,7 +21,7 @@ bitflags! {
     /// Rights on a memory region. Local reading is always allowed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Access: u8 {
-        /// Receives and Reads of this node may write to it.
+        /// Receives, Reads and the results of Atomics of this node may write to it.
         const LOCAL_WRITE = 1;
         /// The peer may write to it; needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;

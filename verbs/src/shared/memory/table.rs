@@ -28,6 +28,7 @@ pub(crate) use manage::{Bind, Refused};
 /// Maximum number of memory regions and windows of a device, taken together.
 pub(crate) const MAX_REGIONS: usize = 1 << 20;
 /// Number of free slots that are kept before one of them is used again, so that an old STag stays invalid for long.
+/// When all slots have been used, fewer are kept.
 const RESTING: usize = 1024;
 // Some indices name no slot. One of them stands for lists: see `MrTable::list`.
 const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
@@ -77,7 +78,7 @@ pub(crate) enum MrFault {
     Bounds,
 }
 
-/// The rest of an STag's state, which passes do not look at.
+/// The rest of an STag's state, at which accesses do not look. Only changes of the table use it.
 struct Home {
     pd: Scope,
     kind: Kind,
@@ -129,7 +130,7 @@ pub(crate) struct MrTable {
     map: StagMap,
     list: u32,
     fellows: Arc<Fellows>,
-    /// Written by each registration, so on cache lines that passes do not read.
+    /// Written by each registration, so on cache lines that accesses do not read.
     managed: Line<LeafLock<Managed>>,
 }
 
@@ -212,7 +213,8 @@ impl MrTable {
         }
     }
 
-    /// Returns whether `stag` names memory of the device's own allocator.
+    /// Returns whether the slot of `stag`, whatever its key, grants memory from which every port can send
+    /// ([`MrEntry::ours`]).
     pub(crate) fn is_ours(&self, stag: u32) -> bool {
         self.slots.get(self.map.slot(stag).0 as usize).is_some_and(|slot| slot.word().access().contains(OURS))
     }

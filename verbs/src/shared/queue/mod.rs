@@ -1,5 +1,6 @@
 //! The rings between applications and the engine: one producer, one consumer, a sequence number in each slot. A
-//! spinlock guards the application's end, the engine lock the engine's end.
+//! spinlock guards the application's end, the engine lock the engine's end. A shared receive queue may have several
+//! engines as consumers. They claim receives without a lock (see [`srq`](crate::shared::srq)).
 
 mod recv;
 mod ring;

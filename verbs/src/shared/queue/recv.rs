@@ -30,6 +30,7 @@ pub(crate) struct RecvView<'a> {
 }
 
 /// Carries receives from the application (one thread at a time, under `tail`) to the engine (under the engine lock).
+/// Several engines may take from a shared receive queue, each only those receives that it has claimed.
 #[repr(C)]
 pub(crate) struct RecvQueue {
     ring: Ring<RecvEntry>,
@@ -64,7 +65,7 @@ impl RecvQueue {
         RecvPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
-    /// Engine: returns a receive; `None` if it is not posted yet.
+    /// Engine: returns a receive; `None` if it is not posted yet, or was released.
     #[inline]
     pub(crate) fn peek(&self, number: WrNumber) -> Option<RecvView<'_>> {
         let entry = self.ring.peek(number.0)?;

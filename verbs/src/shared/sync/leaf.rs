@@ -46,8 +46,8 @@ impl<T> LeafLock<T> {
             .then(|| LeafGuard { lock: self })
     }
 
-    /// Waits for the lock. A thread that drives an engine must not call this in the engine's pass, because a pass never
-    /// waits for a lock of this kind: it calls [`try_lock`](Self::try_lock).
+    /// Waits for the lock. A pass of an engine must call [`try_lock`](Self::try_lock) instead, because the holder may
+    /// have lost its core, and then all connections of the engine would wait.
     ///
     /// # Errors
     /// [`Error::Interrupted`] if its holder cannot continue; [`Error::Forked`].

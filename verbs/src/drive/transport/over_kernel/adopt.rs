@@ -1,4 +1,4 @@
-//! Takes over sockets that the program has connected, and on which it has already exchanged data of its own protocol
+//! Takes over connected TCP sockets of the program. The program may have exchanged data of its own protocol on them
 //! (RFC 5044 §7.1).
 
 use std::io;
@@ -16,9 +16,9 @@ use crate::shared::convert::NotConvertible;
 use crate::shared::error::{Error, Result};
 
 impl OverKernel {
-    /// Makes a connection from a connected socket, with a second descriptor of that socket. The last step changes the
-    /// socket's options; until then, a failure leaves the socket unchanged. The program's own descriptor stays open
-    /// and unchanged.
+    /// Makes a connection from a connected socket, with a second descriptor of that socket. A failure leaves the
+    /// socket unchanged, because the socket's options are changed last, and errors of that step are ignored. The
+    /// caller keeps `theirs`, and closes it after success.
     pub(super) fn take_over(
         &mut self,
         now: Time,

@@ -17,7 +17,7 @@ const NOTED: usize = 1 << 20;
 /// The noted descriptors, which are open: one bit for each.
 static OPEN: [AtomicU64; NOTED / 64] = [const { AtomicU64::new(0) }; NOTED / 64];
 
-/// The limit with which the program was started; 0 until [`raise_limit`] has raised the limit.
+/// The soft limit that [`raise_limit`] found before it raised the limit; 0: it has not raised the limit.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
 
 /// Raises this process's limit of descriptors to the maximum. Forked children get the original limit back, because

@@ -13,14 +13,16 @@ pub(super) struct Door {
     pub(super) socket: Socket,
     /// The address that the program asked for.
     pub(super) address: SocketAddr,
-    /// The address to which the socket is bound. It differs from `address` if the device may use only one address,
-    /// and the program asked for an unspecified or loopback address: the device's address then replaces it.
+    /// The address that the socket reserves. It differs from `address` if the device may use only one address, and
+    /// the program asked for an unspecified or loopback address: the device's address then replaces it. On a host
+    /// without IPv6, this is still the unspecified IPv6 address, although the socket is bound to the unspecified IPv4
+    /// address.
     pub(super) real: SocketAddr,
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Only control verbs use them (to reserve, to end a reservation, and to connect). The
-/// engines' passes do not use them.
+/// The reservations of a device. Control verbs use them (to reserve, to end a reservation, and to connect). A pass of
+/// an engine uses them only to drop a [`Claim`], when a connection from a reserved address has ended.
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,
@@ -58,8 +60,9 @@ impl Doors {
         self.open().remove(&id);
     }
 
-    /// Returns whether a reservation, or a connection from a reserved address, uses a port of an address in `scope`.
-    /// The kernel does not check this, because it lets two sockets use the same port if neither listens.
+    /// Returns whether a reservation, or a connection from a reserved address, uses `port` at an address in `scope`.
+    /// The kernel does not check this: our sockets set `SO_REUSEADDR`, so two of them may have the same port if
+    /// neither listens.
     pub(super) fn have(&self, scope: Scope, port: u16) -> bool {
         let overlaps = |door: &Arc<Door>| {
             door.real.port() == port && Scope::of(door.real.ip(), door.v6only).overlaps(scope)

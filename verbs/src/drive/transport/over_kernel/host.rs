@@ -14,7 +14,8 @@ use crate::shared::error::{Error, Result};
 /// addresses, loopback addresses. Within each group, the addresses have the kernel's order.
 ///
 /// # Errors
-/// [`Error::NoDescriptor`] if no descriptor is left for the socket with which the kernel is asked.
+/// [`Error::NoDescriptor`] if no descriptor is left for the socket with which the kernel is asked; [`Error::Os`] if
+/// the kernel cannot be asked for another reason.
 pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
     let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("reading the addresses", errno.into()))?;
     let up = all.filter(is_up);
@@ -41,6 +42,7 @@ pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
 }
 
 /// Returns the MTU, in octets, of the interface that has an address; 0 if no interface has it or the MTU is unknown.
+/// An MTU above 65,535, such as that of the loopback interface, counts as 65,535.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
     let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
@@ -89,8 +91,11 @@ fn rank(ip: IpAddr) -> u8 {
     }
 }
 
-/// Returns the local address that the host's routes choose for packets to `to`; `None` if no route leads to `to`.
-/// Sends nothing.
+/// Returns the local address of packets to `to`: `home`, or, if that is `None`, the address that the host's routes
+/// choose. Returns `None` if no route leads from there to `to`. Sends nothing.
+///
+/// # Errors
+/// [`Error::Forbidden`] if the host forbids packets to `to`; [`Error::NoDescriptor`] if no descriptor is left.
 pub(super) fn source_for(home: Option<IpAddr>, to: SocketAddr) -> Result<Option<IpAddr>> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = match home {
@@ -117,7 +122,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
-/// Returns whether `to`, to which the kernel refused to connect `socket`, is a broadcast address.
+/// Returns whether the kernel refused to connect `socket` to `to` because `to` is a broadcast address.
 fn is_broadcast(socket: &UdpSocket, to: SocketAddr) -> bool {
     socket.set_broadcast(true).is_ok() && socket.connect(to).is_ok()
 }
@@ -127,8 +132,8 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address
 }
 
-/// Returns an Ethernet address for the host: the address of an interface, or an address derived from the machine's id
-/// if no interface has one.
+/// Returns an Ethernet address for the host: the address of an interface. If no interface has one, the address is
+/// derived from the id of the machine, or from that of the boot if the machine has no id.
 pub(crate) fn mac() -> [u8; 6] {
     let link = |i: &InterfaceAddress| i.address.as_ref()?.as_link_addr()?.addr();
     let real = interfaces().filter_map(|i| link(&i)).find(|mac| *mac != [0; 6]);

@@ -1,6 +1,6 @@
 //! The transport that uses TCP sockets of the kernel. No call to a socket waits.
 //!
-//! When a queue pair has its turn, the transport hands all its queued data to the kernel, usually in one call.
+//! When a queue pair has its turn, the transport hands the queue pair's queued data to the kernel, usually in one call.
 //! Arrived data is read into one large buffer, and placed from there. The connections on which data has arrived last
 //! are hot: each pass of the engine tries to read from them at once, so that a poller gets their data with little
 //! delay. For all other connections, epoll reports whether there is data to read.
@@ -52,8 +52,8 @@ const READ: usize = 256 << 10;
 /// Maximum octets of one read while other connections wait for their turn, so that connections with much data get
 /// equal shares.
 const SHARE: usize = 64 << 10;
-/// Maximum number of hot connections: those that were read last, and had less than `BULK` octets. A connection that
-/// has more octets waits for its turn like all others.
+/// Maximum number of hot connections: those that were read most recently, if that read returned fewer than `BULK`
+/// octets. After a larger read, a connection waits for its turn like all others.
 const HOT: usize = 2;
 const BULK: usize = 16 << 10;
 /// While there are hot connections, epoll is asked only once in this many passes. It is also asked if it reported
@@ -83,7 +83,7 @@ pub struct OverKernel {
     /// written by then (`looked_at`).
     heard: bool,
     looked_at: u64,
-    /// Connections that have ended, with their tags. The next pass reports these ends to the engine.
+    /// Connections that have ended, with their tags. `advance` reports these ends to the engine.
     news: VecDeque<(ConnId, u64, CloseReason)>,
     /// Connections with octets that the kernel has taken, but that were not reported to the engine yet.
     taken: Vec<ConnId>,
@@ -101,11 +101,11 @@ pub struct OverKernel {
     sent: u64,
     patience: Patience,
     addresses: KernelAddresses,
-    /// The host's addresses when they were last read. They are kept because later no descriptor may be left to read
-    /// them with.
+    /// The addresses that the host had when they were last read. They are reported if a later read fails, for example
+    /// because no descriptor is left.
     known: RefCell<Vec<Address>>,
-    /// The only address that this device may use. It replaces an unspecified address. `None`: the device may use all
-    /// addresses of the host.
+    /// The only address that this device may use. It replaces an unspecified or loopback address. `None`: the device
+    /// may use all addresses of the host.
     home: Option<IpAddr>,
     counters: Counters,
 }
@@ -165,8 +165,8 @@ impl Token {
 }
 
 impl OverKernel {
-    /// Makes a transport on all addresses of the host, or on some of them. `patience` applies to connections that
-    /// have no time limits of their own.
+    /// Makes a transport on all addresses of the host, or on one of them: the given address, or the first address of
+    /// the given interface. `patience` applies to connections that have no time limits of their own.
     ///
     /// # Errors
     /// [`Error::Open`] if the host has none of the addresses. [`Error::NoDescriptor`] if the process or the system
@@ -287,15 +287,15 @@ impl OverKernel {
         }
     }
 
-    /// Removes a connection and closes its socket. The engine is told in the next pass.
+    /// Removes a connection and closes its socket. `advance` reports this to the engine.
     fn end(&mut self, conn: ConnId, why: CloseReason) {
         if let Some(stream) = self.remove(conn) {
             self.news.push_back((conn, stream.tag, why));
         }
     }
 
-    /// Removes a connection and resets its socket, so that the kernel drops all its data. The engine is told in the
-    /// next pass.
+    /// Removes a connection and resets its socket, so that the kernel drops all its data. `advance` reports this to
+    /// the engine.
     fn give_up(&mut self, conn: ConnId, why: CloseReason) {
         if let Some(stream) = self.remove(conn) {
             self.news.push_back((conn, stream.tag, why));

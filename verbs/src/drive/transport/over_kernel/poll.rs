@@ -39,7 +39,8 @@ impl Poll {
         Ok(Self(Arc::new(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))))
     }
 
-    /// Begins to report events of a socket, with `token`. This ends when the socket is closed.
+    /// Begins to report events of a socket, with `token`. The reports end with [`remove`](Self::remove), or when all
+    /// descriptors of the socket are closed, including those of the program and of other processes.
     pub(super) fn add(&self, socket: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
         let mut event = libc::epoll_event { events: events as u32, u64: token };

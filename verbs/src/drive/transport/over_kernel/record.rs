@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// Copies all octets of the record if any of its pieces is within `range` (addresses), so that it no longer
+    /// Copies all octets of the record if any lent piece overlaps `range` (addresses). The record then no longer
     /// refers to the program's memory.
     fn take_back(&mut self, range: &Range<usize>) {
         let concerned = |lent: &Lent| lent.at < range.end && range.start < lent.at + lent.len;

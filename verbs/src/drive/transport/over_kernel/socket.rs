@@ -55,7 +55,8 @@ impl Socket {
         SockRef::from(self)
     }
 
-    /// Reserves a local address. If another process listens at this address, only `listen` fails.
+    /// Reserves a local address. This fails if another socket listens at the address. If the other socket has only
+    /// reserved it, with `SO_REUSEADDR`, this succeeds, and `listen` fails for the socket that calls it second.
     pub(super) fn bind(address: SocketAddr, v6only: bool) -> io::Result<Self> {
         let socket = Self::new(address)?;
         let options = socket.options();
@@ -96,7 +97,8 @@ impl Socket {
             }
             Err(e) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => Ok(Accepted::Nothing),
-                // According to accept(2), these are errors of the incoming connection on Linux.
+                // `EINTR` says nothing about a connection. On Linux, the others are errors of the incoming connection,
+                // according to accept(2).
                 Some(
                     libc::EINTR
                     | libc::ECONNABORTED
@@ -146,8 +148,8 @@ impl Socket {
     pub(super) fn take_much(&self, octets: usize) {
         let options = self.options();
         let _ = options.set_tcp_notsent_lowat(u32::MAX);
-        // The buffer size must be larger than its content, because the kernel includes its own overhead. The kernel
-        // chooses the size itself unless it is set here.
+        // The buffer size must be larger than its content, because the kernel includes its own overhead. A size that
+        // already suffices is left alone, because the kernel no longer adapts a size that was set.
         let wanted = 2 * (self.outstanding() + octets);
         if options.send_buffer_size().is_ok_and(|size| size < wanted) {
             let _ = options.set_send_buffer_size(wanted);
@@ -178,7 +180,8 @@ impl Socket {
         }
     }
 
-    /// Sets when a silent peer counts as dead; `None`: never. Times are rounded up to seconds.
+    /// Sets when a silent peer counts as dead; `None`: never. Times are rounded up to seconds, and limited to 1 to
+    /// 32,767 s. The number of probes is limited to 1 to 127.
     pub(super) fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
         let options = self.options();
         let Some(Keepalive { idle, interval, count }) = keepalive else {
@@ -263,7 +266,8 @@ impl Socket {
         TcpInfo::of(self.as_fd())
     }
 
-    /// Returns the number of sent octets that the peer has not acknowledged, including a FIN.
+    /// Returns the number of octets that the kernel has taken and the peer has not acknowledged, whether they are sent
+    /// or not. A FIN counts as one octet. 0 on failure.
     pub(super) fn outstanding(&self) -> usize {
         let mut octets: libc::c_int = 0;
         // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one number.

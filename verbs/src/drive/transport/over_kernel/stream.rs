@@ -33,7 +33,8 @@ pub(super) struct Stream {
     /// Whether the receive window was opened, because the peer sends much data.
     pub(super) wide: bool,
     pub(super) queue: Queue,
-    /// Number of octets that the kernel has taken, but that were not reported to the engine yet.
+    /// Number of octets that have left the queue, but were not reported to the engine yet: octets that the kernel has
+    /// taken, or that were dropped because sending failed.
     pub(super) untold: u64,
     /// Whether the kernel takes no octets until it reports that it has room.
     pub(super) blocked: bool,
@@ -44,8 +45,9 @@ pub(super) struct Stream {
     pub(super) ends: bool,
     /// Whether the connection is in the ready list.
     pub(super) listed: bool,
-    /// Data that the engine could not take.
+    /// Data that the engine could not take; `None`: there is none.
     pub(super) waiting: Option<Received>,
+    /// Whether the connection is not read until the engine resumes it.
     pub(super) stopped: bool,
     /// Whether the peer has ended its half, and this was reported to the engine.
     pub(super) heard_end: bool,
@@ -55,6 +57,7 @@ pub(super) struct Stream {
     /// The reason why sending failed; `None`: it has not failed. The failure is reported after all arrived data was
     /// read.
     pub(super) failure: Option<CloseReason>,
+    /// The connection's own time limits; `None`: those of the transport apply.
     pub(super) patience: Option<Patience>,
     /// Whether the connection is in the list of connections with outstanding octets.
     pub(super) watched: bool,
@@ -92,7 +95,7 @@ impl Stream {
         }
     }
 
-    /// Returns the number of data octets in a segment.
+    /// Returns the maximum number of data octets in a segment.
     #[inline]
     pub(super) fn mss(&self) -> usize {
         self.mss

@@ -23,8 +23,8 @@ impl OverKernel {
             heard |= self.ask(&mut newcomers, &mut overtaken);
         }
         // The kernel reports new sockets early because they are writable, so it may report data in another order than
-        // that in which the connections came in. Newcomers are therefore sorted, because programs on both sides
-        // number their connections in the order of the MPA Requests.
+        // that in which the connections came in. Newcomers are sorted here, so that the programs on both sides number
+        // their connections in the same order.
         if newcomers > 1 {
             let streams = &self.streams;
             let order = |token: &Token| match *token {
@@ -39,10 +39,11 @@ impl OverKernel {
         heard
     }
 
-    /// Asks the kernel once. A newcomer is an accepted connection from which no data was read yet. Adds the number of
-    /// newcomers with data to `newcomers`. The kernel may have reported a newcomer as writable just before that
-    /// newcomer's data came. Sets `overtaken` if a newcomer with data was reported after such a newcomer without
-    /// data.
+    /// Asks the kernel once. Returns false if the kernel reports nothing.
+    ///
+    /// A newcomer is an accepted connection from which no data was read yet. Adds the number of newcomers with data to
+    /// `newcomers`. Sets `overtaken` if the kernel reports a newcomer without data before a newcomer with data: the
+    /// data of the former may have arrived since, so that the caller must ask again to find the right order.
     fn ask(&mut self, newcomers: &mut usize, overtaken: &mut bool) -> bool {
         let (streams, places, ready) = (&mut self.streams, &mut self.places, &mut self.ready);
         let mut silent = false;
@@ -261,8 +262,9 @@ impl OverKernel {
         true
     }
 
-    /// Hands all queued data to the kernel, even if the kernel cannot send it soon. The kernel continues to send this
-    /// data after the sockets are closed, as long as the peers are alive.
+    /// Hands queued data to the kernel, even if the kernel cannot send it soon: all of it, or as much as the system's
+    /// limit allows ([`take_much`](super::socket::Socket::take_much)). The kernel continues to send this data after
+    /// the sockets are closed, as long as the peers are alive.
     #[cold]
     pub(super) fn leave_to_kernel(&mut self) {
         let all: Vec<u32> = self.streams.iter().map(|(index, _)| index).collect();

@@ -10,10 +10,13 @@ use std::time::Duration;
 use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
-    /// Asks the network whether another host has one of the device's addresses. `all` contains the transports of all
-    /// engines of the device. If the port has no carrier, the engines ask later, when the carrier comes up. Must be
-    /// called before there are connections, and before any thread drives the engines, because an answer may reach any
-    /// of the engines.
+    /// Asks the network whether another host has one of the device's addresses, and waits until it is known. `all`
+    /// contains the transports of all engines of the device. If the port has no carrier, the engines ask later, when
+    /// the carrier comes up. Must be called before there are connections, and before any thread drives the engines,
+    /// because an answer may reach any of the engines.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if another host has one of the addresses.
     pub(crate) fn claim_addresses(all: &mut [Self], clock: &impl Clock) -> Result<(), Error> {
         const NAP: Duration = Duration::from_micros(200);
         all.iter_mut().for_each(|one| one.link.claims = true);

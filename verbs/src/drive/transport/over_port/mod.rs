@@ -116,7 +116,7 @@ impl<P: Port> OverPort<P> {
         self.passage.as_ref().is_some_and(|passage| !passage.is_empty())
     }
 
-    /// Hands over the frames that this port cannot send, because the peer lacks its queue.
+    /// Hands over the frames that this port cannot send, because the peer has no queue with this port's number.
     #[inline(never)]
     fn send_strays(&mut self) {
         let Some(passage) = &mut self.passage else { return };

@@ -18,7 +18,7 @@ pub(crate) struct Bind {
     pub(crate) rkey: u32,
     /// The region.
     pub(crate) lkey: u32,
-    /// First byte, as the region counts them.
+    /// The first byte: a virtual address within the region.
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
