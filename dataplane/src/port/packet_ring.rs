@@ -55,7 +55,7 @@ impl PacketRing {
         if !ring.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) {
             tracing::debug!("the kernel does not filter what others send on the interface");
         }
-        // The kernel counts each frame together with the data that it keeps about it.
+        // Twice the frames' bytes, because the kernel also counts its own data about each frame.
         let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);
         // Without the privilege for such a large buffer, takes as much as is allowed. `kick` later sends the frames
         // that are left.
