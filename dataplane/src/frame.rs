@@ -65,8 +65,8 @@ impl TxFrame {
         Some(())
     }
 
-    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty or the bytes do not
-    /// fit.
+    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty, a range is out of
+    /// bounds, or the bytes do not fit.
     pub fn copy(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
         pool.copied(headers, parts).map(Self::from)
     }
@@ -169,7 +169,7 @@ impl Drop for TxFrame {
 
 impl Pool {
     /// Copies `headers` and the parts into one mbuf that can be handled as a received frame, for frames to ourselves.
-    /// Returns `None` if the pool is empty or the bytes do not fit.
+    /// Returns `None` if the pool is empty, a range is out of bounds, or the bytes do not fit.
     pub fn copied(&mut self, headers: &[u8], parts: &[Part<'_>]) -> Option<Mbuf> {
         let mut m = self.mbuf()?;
         m.append(headers.len())?.copy_from_slice(headers);
