@@ -7,11 +7,11 @@ use nix::unistd::Pid;
 
 /// The calling thread could not be pinned to the core.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("cannot run on core {core}: this process may use only the cores {allowed:?}; choose one of these")]
+#[error("cannot run on core {core}: this thread may use only the cores {allowed:?}; choose one of these")]
 pub struct PinError {
     /// The core asked for.
     pub core: usize,
-    /// The cores that are allowed.
+    /// The cores that the calling thread may run on.
     pub allowed: Vec<usize>,
 }
 
@@ -25,10 +25,10 @@ fn cores_of(thread: Pid) -> Vec<usize> {
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
 }
 
-/// Returns, in ascending order, the cores that threads of this process may run on, without the cores to which a thread
-/// is pinned, because such a thread may poll there. If none is left, leaves out only the core to which the calling
-/// thread is pinned. If none is left even then, returns that core. If `/proc` is unreadable, returns the calling
-/// thread's cores.
+/// Returns the cores, in ascending order, that any thread of this process may run on and that no thread is pinned to
+/// (a pinned thread may poll). If there is no such core, returns all cores except the one that the calling thread is
+/// pinned to. If that leaves none either, returns that one core. If `/proc` is unreadable, looks only at the calling
+/// thread.
 pub fn free_cores() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -56,7 +56,8 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
     Err(PinError { core, allowed: allowed_cores() })
 }
 
-/// Lets the calling thread run on all of `cores`; changes nothing if the kernel refuses.
+/// Lets the calling thread run on those of `cores` that the kernel allows. Changes nothing if `cores` is empty or the
+/// kernel allows none of them.
 pub fn set_current_thread(cores: &[usize]) {
     let mut set = CpuSet::new();
     if !cores.is_empty() && cores.iter().all(|&c| set.set(c).is_ok()) {

@@ -39,7 +39,8 @@ impl Arena {
         let failure = || ArenaError { len, memory: self.eal.memory(), free_mb: self.eal.heap().1 >> 20 };
         let layout = Layout::from_size_align(len.max(1), align.max(64)).map_err(|_| failure())?;
         let align = u32::try_from(layout.align()).map_err(|_| failure())?;
-        // A control call, because the heap may grow, and the virtio drivers report growth to their peers.
+        // A control call, because the heap may grow. The virtio drivers then tell their peers over sockets, which may
+        // raise SIGPIPE.
         let at = self.eal.control(|| {
             // SAFETY: EAL runs; a null type is allowed.
             unsafe { sys::rte_zmalloc_socket(std::ptr::null(), layout.size(), align, -1) as usize }

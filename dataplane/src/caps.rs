@@ -1,4 +1,5 @@
-//! Capabilities of each kind of port, as tested with DPDK 22.11, not as DPDK's flags claim.
+//! Capabilities of each kind of port. Those of virtual devices come from tests with DPDK 22.11, not from DPDK's flags.
+//! Those of NICs are upper bounds, which the driver's flags narrow when the port is opened.
 
 use urnic_config::PortSpec;
 
@@ -40,9 +41,9 @@ pub enum RxChecksum {
 pub enum Spread {
     /// The peer, by the queue from which it sends.
     Sender,
-    /// The kernel or the NIC, by a hash of the connection that we do not know.
+    /// The kernel or the NIC, by a hash of the connection. We do not know the hash function.
     Hash,
-    /// The NIC, by a hash of the connection that we have configured.
+    /// The NIC, by a hash of the connection. We have configured the hash function.
     Known(Rss),
 }
 
@@ -50,7 +51,7 @@ pub enum Spread {
 /// queue by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rss {
-    /// The 16 bits of which the key consists, repeated.
+    /// The 16 bits that the key repeats.
     pub key: u16,
     /// Entries of the table, a power of two; entry `n` selects queue `n` modulo the number of queues.
     pub entries: u32,
@@ -67,8 +68,8 @@ pub struct Capabilities {
     /// port may read a frame late, when the lender already has its memory back. This does no harm, because the peer has
     /// acknowledged the payload and ignores the frame. `None`: the port gains nothing from lent memory.
     pub lends: Option<ExternalMemory>,
-    /// Whether a frame may be sent with the sum of the pseudo-header in place of its TCP checksum, and what the
-    /// receiver then gets.
+    /// The party that computes the TCP checksum of a sent frame. Unless it is the stack, a frame may be sent with the
+    /// sum of the pseudo-header in place of the checksum.
     pub tx_checksum: TxChecksum,
     /// How far the port's verdict on a received frame's TCP checksum is trusted.
     pub rx_checksum: RxChecksum,

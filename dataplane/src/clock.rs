@@ -13,8 +13,11 @@ pub struct Clock {
 
 #[derive(Clone, Copy, Debug)]
 struct Tsc {
+    /// Counter at the end of the calibration.
     ticks: u64,
+    /// Nanoseconds since the origin at the end of the calibration.
     nanos: u64,
+    /// Nanoseconds of one tick, times 2^32.
     scale: u64,
 }
 

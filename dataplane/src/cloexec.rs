@@ -3,8 +3,8 @@
 //! close-on-exec, at any time and in threads of its own (for an accepted connection, for a descriptor that a peer
 //! sends, for more memory). A later `fcntl` would leave a gap in which another thread may fork.
 //!
-//! So if a library of DPDK calls a function of the C library that opens descriptors, the call is bound to a function of
-//! this module ([`got`]). Only calls from the libraries in `LIBRARIES` are affected.
+//! So we change the tables through which DPDK's libraries call the C library ([`got`]): calls of functions that open
+//! descriptors lead to functions of this module. Only the libraries in `LIBRARIES` are affected.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -20,8 +20,8 @@ const LIBRARIES: [&[u8]; 3] = [b"librte_", b"libxdp.", b"libbpf."];
 /// Objects whose tables have already been changed, by their addresses.
 static SEEN: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Makes DPDK open all descriptors from now on with close-on-exec. Must be called before EAL starts; a library that
-/// DPDK loads later is changed when it is loaded.
+/// Makes DPDK open all descriptors from now on with close-on-exec. Must be called before EAL starts, or, if the program
+/// has started EAL itself, before we use it. A library that DPDK loads later is changed when it is loaded.
 pub(crate) fn close_on_exec() {
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let seen: *mut HashSet<usize> = seen.get_or_insert_default();

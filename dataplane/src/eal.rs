@@ -1,4 +1,5 @@
-//! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own.
+//! The environment abstraction layer (EAL): started once per process, from our own settings, in a thread of its own. If
+//! the program around us has started EAL already, we use that one.
 //!
 //! `rte_eal_init` pins the thread that calls it and starts threads that inherit its signal mask, and the control calls
 //! of the virtio drivers write to sockets whose peer may be dead. All of this therefore happens on one private thread
@@ -215,8 +216,7 @@ impl Eal {
     /// # Panics
     /// Resumes a panic of `job`.
     pub fn control<T: Send>(&self, job: impl FnOnce() -> T + Send) -> T {
-        // The caller may be the private thread itself: closing a driver frees frames, and with them our memory, whose
-        // release is a control call.
+        // The caller may be the private thread itself: a job that makes a device (see `begin`) makes control calls.
         if thread::current().id() == self.thread {
             return job();
         }
@@ -347,7 +347,7 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
     }
     args.extend([format!("--log-level={}", log::eal_level()), "-m".into(), config.memory_mb.to_string()]);
     if !cores.is_empty() {
-        // One logical core that may run on any physical core, because it only serves control calls.
+        // One logical core that may run on any of `cores`, because it only serves control calls.
         args.push(format!("--lcores=0@({})", cores.join(",")));
     }
     let memory = match config.hugepages {

@@ -23,10 +23,12 @@ pub struct Part<'a> {
 pub struct TxFrame(NonNull<sys::rte_mbuf>);
 
 impl TxFrame {
-    /// Puts `headers` in front of the payload in the payload's own mbuf. Copies nothing. The frame has one segment; if
-    /// the payload is a chain, the frame has the payload's segments. Returns `None` if the payload's mbufs have another
-    /// user, if the range does not start at the payload's first byte, if it ends after the payload (or, for a chain,
-    /// before the payload's end), or if the headroom is too small.
+    /// Puts `headers` in front of the payload in the payload's own mbuf. Does not copy payload. The frame has one
+    /// segment; if the payload is a chain, the frame has the payload's segments. Returns `None` in these cases:
+    /// * The payload's first mbuf has another user.
+    /// * The headroom is too small.
+    /// * The range does not start at the payload's first byte, or ends after the payload.
+    /// * The payload is a chain, and the range is not all of it.
     #[inline]
     pub fn in_place(headers: &[u8], part: &Part<'_>) -> Option<Self> {
         if part.range.start != 0 {
@@ -63,14 +65,15 @@ impl TxFrame {
         Some(())
     }
 
-    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty or the bytes do not
-    /// fit.
+    /// Copies `headers` and the parts into one mbuf of `pool`. Returns `None` if the pool is empty, a range is out of
+    /// bounds, or the bytes do not fit.
     pub fn copy(pool: &mut Pool, headers: &[u8], parts: &[Part<'_>]) -> Option<Self> {
         pool.copied(headers, parts).map(Self::from)
     }
 
-    /// Makes the frame by the cheapest of `in_place`, `chain` and `copy` that the port allows. Returns `None` if that
-    /// function does.
+    /// Makes the frame in the cheapest way possible: by `in_place`, else by `chain` if the port can send chains
+    /// (`chains`), else by `copy`. Returns `None` if the pool is empty, a range is out of bounds, or a copy does not
+    /// fit.
     #[inline]
     pub(crate) fn assemble(
         pool: &mut Pool,
@@ -91,8 +94,8 @@ impl TxFrame {
         if chains { Self::chain(pool, headers, parts) } else { Self::copy(pool, headers, parts) }
     }
 
-    /// Leaves the TCP checksum to the port: the field must hold the sum of the pseudo-header. Does nothing to a frame
-    /// that is not a TCP segment.
+    /// Leaves the TCP checksum to the port: the field must hold the sum of the pseudo-header. The frame must be a TCP
+    /// segment, because not every other frame is recognised (see [`tcp_layers`]).
     #[inline]
     pub(crate) fn leave_checksum(&mut self, headers: &[u8]) {
         let Some((family, lengths)) = tcp_layers(headers) else { return };
@@ -166,7 +169,7 @@ impl Drop for TxFrame {
 
 impl Pool {
     /// Copies `headers` and the parts into one mbuf that can be handled as a received frame, for frames to ourselves.
-    /// Returns `None` if the pool is empty or the bytes do not fit.
+    /// Returns `None` if the pool is empty, a range is out of bounds, or the bytes do not fit.
     pub fn copied(&mut self, headers: &[u8], parts: &[Part<'_>]) -> Option<Mbuf> {
         let mut m = self.mbuf()?;
         m.append(headers.len())?.copy_from_slice(headers);
@@ -188,11 +191,13 @@ impl Pool {
 }
 
 /// Returns the flag of the IP family of a TCP segment, and the lengths of the headers before TCP's, encoded for the
-/// bit field `tx_offload`: l2_len, including a VLAN tag, in bits 0..7, l3_len in bits 7..16. Returns `None` if the
-/// frame is not a TCP segment.
+/// bit field `tx_offload`: l2_len, including a VLAN tag, in bits 0..7, l3_len in bits 7..16. To be fast, takes every
+/// IPv4 packet without a VLAN tag for a TCP segment without IP options. Returns `None` for any other frame that is not
+/// a TCP segment.
 #[inline(always)]
 fn tcp_layers(headers: &[u8]) -> Option<(u64, u64)> {
-    // The usual case is IPv4 without a VLAN tag, with headers that our stack wrote without options.
+    // The usual case is IPv4 without a VLAN tag. Our stack writes no IP options, and leaves only TCP checksums to the
+    // port.
     let untagged = headers.get(12..14) == Some(&[0x08, 0x00]);
     let (l2, l3, family) = match untagged {
         true => (ETHERNET as u64, 20, sys::RTE_MBUF_F_TX_IPV4),

@@ -83,8 +83,7 @@ pub(crate) unsafe fn bind(info: &libc::dl_phdr_info, substitute: impl Fn(&CStr) 
     }
 }
 
-/// Makes the part of an object writable that the dynamic linker made read-only after relocation. Dropping this value
-/// makes that part read-only again.
+/// The part of an object that the dynamic linker made read-only after relocation, writable while this value lives.
 struct Opened {
     start: usize,
     len: usize,

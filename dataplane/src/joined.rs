@@ -1,4 +1,5 @@
-//! Checks on an EAL that the program around us started (SPDK), before a port of ours uses it.
+//! An EAL that the program around us started (SPDK): checks before a port of ours uses it, and a call of ours before
+//! the program cleans it up.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
@@ -15,7 +16,7 @@ const VHOST_REGIONS: usize = 8;
 
 /// Returns whether an EAL runs in this process. A running EAL has chosen between virtual and physical addresses.
 pub(crate) fn is_running() -> bool {
-    // SAFETY: reads a variable, which is allowed before EAL starts, too.
+    // SAFETY: reads a variable, which is allowed even before EAL starts.
     unsafe { sys::rte_eal_iova_mode() != sys::rte_iova_mode_RTE_IOVA_DC }
 }
 
@@ -78,10 +79,10 @@ unsafe extern "C" fn count(
 /// The function to call before the program cleans up EAL, and DPDK's own cleanup function.
 static GOODBYE: OnceLock<(fn(), unsafe extern "C" fn() -> c_int)> = OnceLock::new();
 
-/// Set once EAL is cleaned up. Its memory is then gone, and no function of EAL may be called.
+/// Set just before EAL is cleaned up. From then on, EAL's memory may be gone, and no function of EAL may be called.
 static GONE: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the program has cleaned up an EAL that it had started.
+/// Returns whether the program has cleaned up, or is cleaning up, the EAL that it had started.
 pub(crate) fn is_gone() -> bool {
     GONE.load(Ordering::Acquire)
 }

@@ -58,7 +58,8 @@ pub struct PortOptions {
     pub rx_frames: u32,
     /// Mbufs of each queue for payload and headers to send, in addition to those that the queue may hold back.
     pub tx_frames: u32,
-    /// Whether the peer may send several TCP segments as one frame, where the port supports that.
+    /// Whether this end and the peer may send several TCP segments as one frame, where the port and the peer support
+    /// that.
     pub trains: bool,
     /// Queues each way, one for each engine; a port may get fewer, see [`Port::open_queues`].
     pub queues: u16,
@@ -375,9 +376,9 @@ impl Port {
         self.line.queue()
     }
 
-    /// Receives frames until `frames` is full or none is waiting, and prefetches their headers. Every frame is
-    /// linear: a frame of several TCP segments that does not fit one mbuf is split; any other frame that does not fit
-    /// is dropped and counted.
+    /// Receives one burst of frames, at most as many as `frames` has room for, and prefetches their headers. Returns
+    /// the number of frames received. Every frame is linear: a frame of several TCP segments that does not fit one mbuf
+    /// is split; any other frame that does not fit is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
@@ -396,7 +397,7 @@ impl Port {
                 frames.remaining_capacity() as u16,
             )
         };
-        // Usually no frame is waiting, and the caller polls again soon.
+        // The usual case when idle: returns without the call of `accept`, because the caller polls again soon.
         if n == 0 {
             return 0;
         }
@@ -504,9 +505,9 @@ impl Port {
     }
 
     /// Makes a frame of `headers` and the parts, in the cheapest way that this port can send. The headers are written
-    /// in front of the first payload if that has no other user. Further parts become segments, or are copied if the
-    /// port cannot send chains. Returns `None` if the TX pool is empty, a range is out of bounds, or a copy would not
-    /// fit.
+    /// in front of the first payload if that has no other user. Further parts become segments. If the port cannot send
+    /// the segments that this needs, the headers and all parts are copied into one mbuf. Returns `None` if the TX pool
+    /// is empty, a range is out of bounds, or a copy would not fit.
     ///
     /// `leave_checksum` means that the TCP checksum field holds only the sum of the pseudo-header; it is ignored if
     /// [`Capabilities::tx_checksum`] is [`TxChecksum::Software`].
@@ -536,8 +537,8 @@ impl Port {
     /// Does nothing on a port whose interface other processes cannot use.
     ///
     /// # Errors
-    /// [`PortError::AddressInUse`] if another process has one of the addresses; [`PortError::Interface`] if the kernel
-    /// refuses.
+    /// [`PortError::AddressInUse`] if another port, usually of another process, has one of the addresses;
+    /// [`PortError::Interface`] if the kernel refuses.
     pub fn hold_addresses(&mut self, addresses: &[IpAddr], vlan: Option<u16>) -> Result<(), PortError> {
         let Some(index) = vdev::shared_interface(&self.spec).and_then(held::index_of) else { return Ok(()) };
         let port = || self.spec.to_string();
@@ -555,7 +556,8 @@ impl Port {
 
     /// Makes the driver signal the next frame that arrives. After arming, the caller must poll once more before it
     /// sleeps on the event, because frames that arrived before raise no event. The first burst that receives a frame
-    /// disarms the port. `None`: the driver cannot signal frames; keep polling.
+    /// disarms the port. `None`: no frame will be signalled, so keep polling. This is so if the driver cannot signal
+    /// frames, if there is no device yet, or if the peer does not have this queue.
     pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
         self.line.arm()
     }
@@ -626,8 +628,9 @@ impl Port {
         if self.line.polled().is_some() { &mut self.rx } else { &mut self.tx }
     }
 
-    /// Returns counters. The first queue's handle returns the counters of the device; the other handles return only the
-    /// number of frames that they dropped.
+    /// Returns counters. The first queue's handle returns what the driver has counted for all queues; the other handles
+    /// do not. All else (frames through rings, frames dropped by us or the kernel, checksums) is counted for each queue
+    /// and returned by its handle.
     pub fn stats(&self) -> PortStats {
         let mut stats = sys::rte_eth_stats::default();
         if let Some(id) = self.line.polled().filter(|_| self.line.queue() == 0) {

@@ -94,6 +94,7 @@ impl AtomicHeader {
 
     pub(crate) fn octets(&self) -> [u8; ATOMIC_REQUEST_LEN] {
         let (code, words) = match self.op {
+            // RFC 7306 §5.2.1: in a FetchAdd, Compare Data is zero, and Compare Mask is all ones.
             AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, [add, mask, 0, u64::MAX]),
             AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
                 (CMP_SWAP, [swap, swap_mask, compare, compare_mask])

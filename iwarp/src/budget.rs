@@ -41,8 +41,8 @@ impl Budget {
         }))
     }
 
-    /// Changes how many octets chunks may pin. Set 0 while receive buffers are scarce. Chunks that are already held
-    /// stay until [`Stream::copy_out`](crate::Stream::copy_out).
+    /// Changes how many octets chunks may pin. Set 0 while receive buffers are scarce. This does not release chunks
+    /// that are already held; [`Stream::copy_out`](crate::Stream::copy_out) does.
     pub fn set_pinnable(&self, octets: usize) {
         self.0.pinnable.store(octets, Relaxed);
     }

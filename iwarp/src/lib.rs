@@ -44,8 +44,8 @@ pub const MULPDU_MAX: usize = 64768;
 /// Returns the largest ULPDU, in octets, whose FPDU fits one TCP segment of `emss` payload octets (RFC 5044 §4.5,
 /// MPA-38).
 ///
-/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`] (MPA-5, MPA-41). With a smaller `emss`, an FPDU spans
-/// several segments.
+/// The result is always within [`MULPDU_MIN`]..=[`MULPDU_MAX`] (MPA-5, MPA-41). If an FPDU with a ULPDU of
+/// [`MULPDU_MIN`] octets does not fit one segment, FPDUs span several segments.
 pub fn mulpdu(emss: usize, markers: bool) -> usize {
     let markers = if markers { 4 * emss.div_ceil(512) } else { 0 };
     emss.saturating_sub(6 + markers + emss % 4).clamp(MULPDU_MIN, MULPDU_MAX)

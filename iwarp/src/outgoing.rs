@@ -74,8 +74,8 @@ impl Outgoing {
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
     /// The header is written in place, field by field. A header built elsewhere would have to be copied here directly
-    /// after it was built. The copy would read wider pieces than were stored, and so would wait until those stores have
-    /// left the core.
+    /// after it was built. The copy would read wider pieces than were stored. Such reads cannot be served from the
+    /// processor's store buffer, so the copy would wait until those stores have left it.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,

@@ -8,6 +8,7 @@ pub trait Chunk {
     fn bytes(&self) -> &[u8];
 
     /// Returns how many octets cannot be reused while the chunk is held: the size of the whole buffer that holds it.
+    /// The default is right if the buffer holds nothing else.
     fn pins(&self) -> usize {
         self.bytes().len()
     }

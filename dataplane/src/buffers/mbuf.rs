@@ -10,7 +10,7 @@ use super::pool;
 /// A frame with a single owner: received from a port, or assembled by copying parts. Dropping the frame returns its
 /// memory to its pool.
 ///
-/// Mbufs come from pools that serve one user at a time, so neither a port nor anything made from its pools is `Send`.
+/// Most pools may be used by only one thread at a time, so neither a port nor anything made from its pools is `Send`.
 /// An engine moves between threads as a whole, under its lock, so the engine itself is declared `Send`.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -129,8 +129,8 @@ impl Mbuf {
         unsafe { self.0.as_mut() }.ol_flags &= !sys::RTE_MBUF_F_RX_L4_CKSUM_MASK;
     }
 
-    /// Asks the processor to fetch the whole frame. Of a large frame, asks only for as much as the processor can fetch
-    /// at once.
+    /// Asks the processor to fetch the whole frame; of a frame longer than 1536 bytes (24 cache lines), only the first
+    /// 1536 bytes and the end, because a processor can fetch only a limited number of lines at once.
     #[inline]
     pub fn prefetch_all(&self) {
         #[cfg(target_arch = "x86_64")]

@@ -146,7 +146,8 @@ impl Drop for TxBuf {
     }
 }
 
-/// Immutable bytes, shared by reference count. A clone takes a reference and copies nothing.
+/// Payload bytes, shared by reference count. They no longer change, except for lent bytes, which the lender may change.
+/// A clone takes a reference and copies nothing.
 #[derive(Debug)]
 pub struct TxPayload {
     m: NonNull<sys::rte_mbuf>,
@@ -287,9 +288,11 @@ impl TxPayload {
     }
 
     /// Makes a frame of `headers` and the first `len` bytes of this payload, with the headers written in front of the
-    /// payload. The frame has one segment, or all segments of the payload if the payload is a chain. Returns `None` if
-    /// the mbufs have another user, if the headers do not fit in front, if `len` exceeds the payload's length, or if
-    /// the payload is a chain and `len` is less than its length.
+    /// payload. The frame has one segment, or all segments of the payload if the payload is a chain. Returns `None` in
+    /// these cases:
+    /// * The first mbuf has another user. (Other users of the rest of a chain do not matter.)
+    /// * The headers do not fit in front of the payload.
+    /// * `len` exceeds the payload's length; or the payload is a chain, and `len` is not exactly its length.
     #[inline]
     pub(crate) fn prepend(&self, headers: &[u8], len: usize) -> Option<NonNull<sys::rte_mbuf>> {
         let chain = self.is_chain();

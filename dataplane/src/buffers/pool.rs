@@ -41,9 +41,10 @@ pub struct PoolError {
 
 /// A fixed number of mbufs, from which one engine takes.
 ///
-/// Mempools cache mbufs only for threads that EAL knows, and EAL knows none of the threads that drive an engine. So
-/// the mempool has no cache. If only the engine uses it, the mempool keeps its mbufs on a stack without locks. If the
-/// peer of an in-process link returns mbufs as well, the mempool keeps them in DPDK's ring.
+/// Mempools cache mbufs only for threads that EAL knows, and EAL usually knows none of the threads that drive an engine
+/// (SPDK's reactors are an exception). So the mempool has no cache. If only the engine uses it, the mempool keeps its
+/// mbufs on a stack without locks. If the peer of an in-process link returns mbufs as well, the mempool keeps them in
+/// DPDK's ring.
 #[derive(Debug)]
 pub struct Pool {
     mempool: NonNull<sys::rte_mempool>,
@@ -108,8 +109,8 @@ unsafe impl Send for Retired {}
 static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// Makes a pool of `frames` mbufs, each with `room` bytes after the headroom, in memory of NUMA node `node`, or
-    /// of any node if EAL has none there.
+    /// Makes a pool of `frames` mbufs. Each has `room` bytes after the headroom, rounded up to a multiple of 64. The
+    /// pool is in memory of NUMA node `node`; of any node if `node` is `None` or EAL has too little memory there.
     pub(crate) fn new(
         eal: &Arc<Eal>,
         frames: u32,

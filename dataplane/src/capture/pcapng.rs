@@ -73,7 +73,7 @@ pub(super) fn interface(out: &mut impl Write, name: &str) -> io::Result<()> {
     block(out, INTERFACE_DESCRIPTION, &[&LINKTYPE_ETHERNET, &NO_LIMIT, &options.end()])
 }
 
-/// Writes an Enhanced Packet Block.
+/// Writes an Enhanced Packet Block. `time` is in nanoseconds since the Unix epoch.
 pub(super) fn packet(out: &mut impl Write, time: u64, way: Direction, frame: &[u8]) -> io::Result<()> {
     // epb_flags, 4 octets, then the end of options. The direction is in the lowest two bits.
     let mut options = [2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -87,8 +87,8 @@ pub(super) fn packet(out: &mut impl Write, time: u64, way: Direction, frame: &[u
     block(out, ENHANCED_PACKET, &[&[0; 4], &halves(time), &len, &len, frame, padding, &options])
 }
 
-/// Writes an Interface Statistics Block: the times when the capture started and ended, frames seen, and frames
-/// dropped.
+/// Writes an Interface Statistics Block: the times when the capture started and ended (in nanoseconds since the Unix
+/// epoch), the number of frames seen, and the number of frames dropped.
 pub(super) fn statistics(
     out: &mut impl Write,
     start: u64,

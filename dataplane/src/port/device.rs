@@ -30,9 +30,9 @@ const LINK_PATIENCE: Duration = Duration::from_secs(5);
 enum State {
     /// Waiting for the first peer; there is no device yet.
     Waiting(Door),
-    /// EAL's thread makes the device, which takes the lock of EAL's memory. The thread that polls this port must not
-    /// wait for that, because the thread that holds the lock may itself wait for the polling thread. For example, a
-    /// program may register memory in one of EAL's callbacks, which run under the lock.
+    /// EAL's thread is making the device, and needs the lock of EAL's memory for it. The thread that polls this port
+    /// must not wait for that lock, because the thread that holds it may itself wait for the polling thread. For
+    /// example, a program may register memory in one of EAL's callbacks, which run under the lock.
     Making(Task<Result<Made, PortError>>),
     /// The device exists.
     Plugged(Made),

@@ -34,7 +34,8 @@ impl Door {
         Ok(Self { listener, visitor: None, path: path.to_owned() })
     }
 
-    /// Returns whether a peer is connected that was already connected at the previous call.
+    /// Returns whether the peer that the previous call accepted is still connected. If not, accepts the next peer, if
+    /// one waits, and returns `false`.
     pub(super) fn has_visitor(&mut self) -> bool {
         if let Some(visitor) = &self.visitor {
             let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
@@ -46,8 +47,8 @@ impl Door {
         false
     }
 
-    /// Runs `plug`, which makes the driver bind the path and wait for a peer, and makes our peer reconnect, now to the
-    /// driver.
+    /// Hands our peer over to the driver. Runs `plug`, in which the driver binds the path and waits for a peer.
+    /// Meanwhile, closes our connection, so that our peer reconnects, now to the driver.
     pub(super) fn hand_over<T>(self, plug: impl FnOnce() -> T) -> T {
         let path = self.path.clone();
         let _ = fs::remove_file(&path);

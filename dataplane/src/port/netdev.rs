@@ -16,7 +16,8 @@ use urnic_config::PortSpec;
 use super::PortError;
 use super::packet_ring::PacketRing;
 
-/// Interfaces that ports of this process use: two packet sockets of one process would each get some of the frames.
+/// Kind of port and index of each interface that ports of this process use. Two ports of one kind cannot share an
+/// interface: two packet sockets of one process would each get some of the frames.
 static TAKEN: Mutex<Option<HashSet<(&'static str, i32)>>> = Mutex::new(None);
 
 /// Bits of capabilities, see `capabilities(7)`.
@@ -273,7 +274,7 @@ fn packet_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a request about an interface; a name that is too long is cut, and so matches no interface.
+/// Makes a request about an interface. Cuts a name that is too long, but the configuration has no such names.
 fn request_for(name: &str) -> libc::ifreq {
     // SAFETY: integers, and a union of integers and a null pointer that is not followed.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };

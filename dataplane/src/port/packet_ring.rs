@@ -57,7 +57,7 @@ impl PacketRing {
                 "the kernel cannot keep frames that other sockets send on the interface away from this port"
             );
         }
-        // The kernel counts each frame together with the data that it keeps about it.
+        // Twice the frames' bytes, because the kernel also counts its own data about each frame.
         let bytes = i32::try_from(in_flight * 2).unwrap_or(i32::MAX / 2);
         // Without the privilege for such a large buffer, takes as much as is allowed. `kick` later sends the frames
         // that are left.

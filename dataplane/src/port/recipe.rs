@@ -61,7 +61,7 @@ pub(super) struct Made {
 pub(super) struct Recipe {
     pub name: CString,
     pub args: CString,
-    /// Whether the peer may send frames of several TCP segments.
+    /// Whether this end and the peer may send frames of several TCP segments.
     pub trains: bool,
     /// Largest IP packet in bytes.
     pub mtu: u16,
@@ -137,7 +137,7 @@ impl Recipe {
         if status != 0 {
             return Err(self.error("reading the device's properties", status));
         }
-        // Drivers that do not report a maximum leave zero.
+        // DPDK presets 65535 for drivers that report no maximum. A zero from a driver is no maximum either.
         if info.max_mtu != 0 && self.mtu > info.max_mtu {
             return Err(PortError::Mtu { port: self.spec.to_string(), mtu: self.mtu, carries: info.max_mtu });
         }
@@ -161,9 +161,9 @@ impl Recipe {
         let watched = self.is_watched();
         const ANY: u32 = u32::MAX;
         let node = self.node.unwrap_or(ANY);
-        // Of the drivers for links in user space, only these have interrupts.
+        // Only these drivers are asked to signal frames. Ports of all other kinds, NICs included, are only polled.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
-        // Ports of other kinds send and receive single segments.
+        // A `vhost` device has this setting among its arguments. Ports of other kinds send and receive single segments.
         let trains = self.trains && matches!(self.spec, PortSpec::VirtioUser { .. });
         let caps = Capabilities::of(&self.spec);
         // Whether the device may filter frames by address, and so must be made promiscuous here. For a port on a kernel

@@ -114,8 +114,8 @@ impl End {
         with_links(|links| links.get(&self.name).is_some_and(|l| l.open == [true; 2]))
     }
 
-    /// Makes an Ethernet device of this end. Returns its port id, or a negative number. `name` is the name of the
-    /// device, to which the driver adds the prefix `net_ring_`.
+    /// Makes an Ethernet device of this end. Returns its port id, or a negative number. `name` is the whole name of the
+    /// device. Its prefix `net_ring_` is not passed on, because the driver adds that prefix.
     pub(super) fn make_device(&self, name: &CStr) -> i32 {
         let name = name.to_bytes_with_nul();
         let name = name.strip_prefix(b"net_ring_").and_then(|n| CStr::from_bytes_with_nul(n).ok());

@@ -16,7 +16,8 @@ use crate::caps::Rss;
 /// `RTE_ETH_RSS_NONFRAG_IPV4_TCP` and `RTE_ETH_RSS_NONFRAG_IPV6_TCP`).
 const TCP: u64 = 1 << 4 | 1 << 10;
 
-/// The 16 bits that the key repeats: those of Woo and Park. Neighbouring ports get neighbouring queues.
+/// The 16 bits that the key repeats: those of Woo and Park. Ports that differ only in their lowest bit get different
+/// queues if the number of queues is a power of two.
 const KEY: u16 = 0x6d5a;
 
 /// Octets of the longest key that a driver takes.

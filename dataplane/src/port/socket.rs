@@ -30,14 +30,15 @@ impl Drop for Listening {
 }
 
 /// Frees the path for a port that is going to listen on it: removes a socket on which no process listens. For a port
-/// that cannot wait for its peer, checks that the peer listens.
+/// that cannot wait for its peer, checks that the peer listens. Returns the entry in [`MEMIF`] for the first `memif`
+/// server of this process on a path; `None` for all other ports.
 pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
     match spec {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
             free(path, spec).map(|()| None)
         }
-        // A client connects when its device is plugged in, which fails if no process listens. The driver would take a
-        // device file at the path for a vhost device of the kernel.
+        // A client connects when its device is plugged in, which fails if no process listens. This check also refuses a
+        // device file at the path, which the driver would take for a vhost device of the kernel.
         PortSpec::VirtioUser { path, server: false, .. } if !is_served(path) => {
             Err(PortError::NoPeer { port: spec.to_string(), path: path.clone() })
         }

@@ -43,7 +43,8 @@ impl Headers {
     fn describe(&self, offset: u32, len: usize, last: bool) -> ArrayVec<u8, HEADROOM> {
         let Layers { ip, payload: tcp, v6, .. } = self.layers;
         let mut h = Self { bytes: self.bytes.clone(), layers: self.layers };
-        // IPv6's length does not include its own header.
+        // IPv6's length does not include its own header. IPv4's header checksum stays as it was, because frames of
+        // this kind come with their checksums trusted.
         let (from, at) = if v6 { (tcp, ip + 4) } else { (ip, ip + 2) };
         h.put(at..at + 2, &((self.bytes.len() - from + len) as u16).to_be_bytes());
         let mut seq = [0; 4];

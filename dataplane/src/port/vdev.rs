@@ -7,12 +7,12 @@ use urnic_config::{MemifRole, PortSpec};
 use super::PortError;
 
 /// Returns the kernel's network interface that the port is on, if other processes can use it too. `None` for
-/// interfaces that a port creates and NICs that it drives by itself, because these belong to the port.
+/// interfaces that a port creates and NICs that it drives by itself, because these belong to the port. An exception is
+/// the interface of `vdev:net_tap`, which is not told apart.
 pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
     match spec {
         PortSpec::AfPacket { interface, .. } | PortSpec::AfXdp { interface, .. } => Some(interface),
-        // The interface of `net_af_packet` and `net_pcap`; for `net_tap`, `iface` names an interface that the driver
-        // creates.
+        // The interface of `net_af_packet` and `net_pcap`; of `net_tap`, the interface that the driver creates.
         PortSpec::Vdev { args, .. } => args.split(',').find_map(|arg| arg.trim().strip_prefix("iface=")),
         _ => None,
     }
@@ -98,8 +98,8 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
     /// The longest frame that a urnic peer of any configuration sends.
     const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
     match spec {
-        // If the mbufs are the driver's own buffers, the driver copies the peer's frame without a bounds check, however
-        // long the frame is.
+        // If an mbuf holds at least one of the driver's own buffers (`bsize`), the driver copies each of the peer's
+        // buffers into an mbuf without a bounds check, however much the peer says that it holds.
         PortSpec::Memif { .. } => frame.max(LONGEST),
         // The driver requires room for all that a slot can hold.
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,

@@ -30,7 +30,7 @@ static ACTIVE: AtomicPtr<Table> = AtomicPtr::new(ptr::from_ref(&FIRST_CALL).cast
 
 #[inline(always)]
 pub(crate) fn table() -> &'static Table {
-    // SAFETY: ACTIVE only ever points to immutable statics, so no ordering is needed either.
+    // SAFETY: ACTIVE only ever points to immutable statics. This is also why no ordering is needed.
     unsafe { &*ACTIVE.load(Ordering::Relaxed) }
 }
 

@@ -6,8 +6,8 @@
 //! no feature test.
 //!
 //! The raw-pointer functions exist because the application or a peer may write registered memory at any time, so no
-//! Rust reference to it may exist. They read each source byte exactly once. So the CRC covers exactly the bytes that
-//! are stored, even if the source changes meanwhile.
+//! Rust reference to it may exist. The functions that copy and compute a CRC read each source byte exactly once. So the
+//! CRC covers exactly the bytes that are stored, even if the source changes meanwhile.
 //!
 //! ```
 //! let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, b"123456789"));
@@ -52,7 +52,7 @@ pub fn sum(data: &[u8]) -> u16 {
     unsafe { (dispatch::table().sum)(data.as_ptr(), data.len()) }
 }
 
-/// Like [`crc32c`], for memory that may change meanwhile.
+/// Like [`crc32c`], for memory that may change meanwhile. If it changes, the result has no meaning.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes. Other threads or processes may write it meanwhile.
@@ -62,7 +62,7 @@ pub unsafe fn crc32c_at(state: u32, src: *const u8, len: usize) -> u32 {
     unsafe { (dispatch::table().crc)(src, len, state) }
 }
 
-/// Like [`sum`], for memory that may change meanwhile.
+/// Like [`sum`], for memory that may change meanwhile. If it changes, the result has no meaning.
 ///
 /// # Safety
 /// As [`crc32c_at`].

@@ -1,8 +1,8 @@
 //! Kernels for x86-64, and the functions that they share.
 //!
-//! The assembler instructions here may read memory that other threads or processes write at the same time, and may
-//! write memory that they read. The compiler can neither repeat, split nor reorder them, nor turn a loop of them into a
-//! call of `memcpy`. Rust's rules about data races do not apply to them.
+//! While an assembler instruction here reads memory, other threads or processes may write that memory; while it writes
+//! memory, they may read that memory. The compiler can neither repeat, split nor reorder these instructions, nor turn a
+//! loop of them into a call of `memcpy`. Rust's rules about data races do not apply to them.
 
 use std::arch::asm;
 

@@ -1,10 +1,10 @@
 //! Keeps the free mbufs of an engine's pool in a stack without locks.
 //!
 //! A mempool's usual ring hands out the mbuf that was freed longest ago, so traffic walks through the whole pool and
-//! misses the processor's cache. Mempools avoid this by a cache for each EAL thread, but our threads are not EAL
-//! threads. A stack hands out the mbuf that was freed last, which makes traffic of 1514-byte frames about 1.5 times as
-//! fast. One engine uses a pool, under its lock, so nothing here needs to be atomic, with one exception: the control
-//! thread may read the number of mbufs in the pool.
+//! misses the processor's cache. Mempools avoid this by a cache for each EAL thread, but the threads that drive an
+//! engine usually are not EAL threads. A stack hands out the mbuf that was freed last, which makes traffic of 1514-byte
+//! frames about 1.5 times as fast. Only one engine uses a pool, under the engine's lock, so nothing here needs to be
+//! atomic, with one exception: the control thread may read the number of mbufs in the pool.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -117,7 +117,7 @@ pub(super) unsafe fn available(pool: *const sys::rte_mempool) -> Option<usize> {
     unsafe { is_stack(pool).then(|| stack(pool).len.load(Ordering::Relaxed)) }
 }
 
-/// Puts an object back, if its pool is kept as a stack.
+/// Puts an object back. `None`: the object was not put back, because the pool is not kept as a stack, or is full.
 ///
 /// # Safety
 /// `pool` is a live mempool and used by this thread only; `object` belongs to it, and the caller no longer uses it.

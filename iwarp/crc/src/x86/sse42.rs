@@ -16,9 +16,9 @@ use std::ptr;
 pub(crate) static TABLE: Table =
     Table { kernel: Kernel::Sse42, crc, sum: sum_only, copy_crc, copy_crc_sum, place };
 
-/// Most words per stream.
+/// Maximum number of 8-byte words in each stream of one round.
 const WORDS_MAX: usize = 128;
-/// Shortest data for which three streams are faster than one.
+/// Shortest data, in bytes, for which three streams are faster than one.
 const THREE_MIN: usize = 144;
 
 /// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by `SHIFT[n]` and running the product
@@ -52,7 +52,8 @@ fn product(state: u64, constant: u32) -> u64 {
 /// `src` must be readable and, if `COPY`, `dst` writable for eight bytes.
 #[inline(always)]
 unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, acc: &mut u64) -> u64 {
-    // SAFETY: the caller's promise. Only memory that is copied may change meanwhile.
+    // SAFETY: the caller's promise. Memory that is copied is read exactly once, because it may change meanwhile. Other
+    // memory is read by an ordinary load: if it changes meanwhile, the result has no meaning.
     unsafe {
         let word = if COPY { load64(src) } else { ptr::read_unaligned(src.cast::<u64>()) };
         if COPY {
@@ -266,7 +267,7 @@ unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
 /// As [`crate::place`].
 #[inline(always)]
 unsafe fn place_rest(mut dst: *mut u8, mut src: *const u8, len: usize) {
-    // SAFETY: the caller's promise; the bits of `len` add up to it.
+    // SAFETY: the caller's promise; the steps of 8, 4, 2 and 1 bytes that are taken add up to `len`.
     unsafe {
         if len & 8 != 0 {
             let v = ptr::read_unaligned(src.cast::<u64>());

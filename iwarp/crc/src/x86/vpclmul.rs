@@ -27,7 +27,7 @@ pub(crate) static TABLE: Table =
 /// than one vector.
 const VECTOR_MIN: usize = 128;
 /// Data is taken in parts of this many bytes, so that no 32-bit lane of the checksum overflows. The last part may be
-/// longer by up to [`VECTOR_MIN`]. Even.
+/// longer by up to [`VECTOR_MIN`]. The number is even, so that each part begins with the high byte of a checksum word.
 const PART: usize = 1 << 26;
 
 /// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight. They
@@ -66,10 +66,11 @@ fn multiplier(d: usize) -> __m512i {
     _mm512_broadcast_i32x4(_mm_set_epi64x(last as i64, first as i64))
 }
 
-/// Reads 64 bytes; exactly once if `ONCE`.
+/// Reads 64 bytes; exactly once if `ONCE`. Otherwise, by an ordinary load: if the bytes are written meanwhile, the
+/// result has no meaning.
 ///
 /// # Safety
-/// `src` must be readable for 64 bytes. Without `ONCE`, these bytes must not be written meanwhile.
+/// `src` must be readable for 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load<const ONCE: bool>(src: *const u8) -> __m512i {
