@@ -233,7 +233,7 @@ pub enum CloseReason {
     /// The peer sent a RST.
     Reset,
     /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the peer's
-    /// FIN ended without an answer.
+    /// FIN ended without an answer. Or both ends were closed, and our user did not take the remaining data in time.
     TimedOut,
     /// The peer refused the connection.
     Refused,

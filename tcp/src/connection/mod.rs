@@ -77,7 +77,7 @@ pub enum State {
     Established,
     /// Our FIN is queued or sent, but not acknowledged.
     FinWait1,
-    /// Our FIN is acknowledged; the peer has not sent its own.
+    /// Our FIN is acknowledged. The peer has not sent its own, or our user has not taken all data before it.
     FinWait2,
     /// The peer has sent its FIN; we have not sent ours.
     CloseWait,
