@@ -273,8 +273,8 @@ impl<B: Buffers> Connection<B> {
         if !in_recovery {
             return;
         }
-        // The segments that counted as lost are still on their way: the path reorders or, after a
-        // timeout, is slow.
+        // The segments that counted as lost are still on their way, because the path reorders them or, after
+        // a timeout, is slow.
         c.scoreboard.revive_lost();
         c.rack.reordering |= self.recovery == Recovery::Sack;
         c.frto = Frto::Off;
