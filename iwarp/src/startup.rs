@@ -1,8 +1,8 @@
 //! MPA start-up: Request and Reply frames of revision 1 (RFC 5044 §7.1) and revision 2 (RFC 6581).
 //!
 //! The [`Initiator`] sends a Request and reads the Reply. The [`Responder`] reads a Request, passes it to its user
-//! and sends the user's answer. Both take octets split in any way, keep at most one frame, and end in a
-//! [`Negotiated`]. Time-outs are the caller's task (MPA-75, MPA-76). After any [`StartupError`], close the TCP
+//! and sends the user's answer. Both take octets split in any way and keep at most one frame. An accepted Request ends
+//! in a [`Negotiated`]. Time-outs are the caller's task (MPA-75, MPA-76). After any [`StartupError`], close the TCP
 //! connection.
 
 mod frame;
@@ -170,7 +170,7 @@ pub struct Negotiated {
 /// Why start-up failed. Close the TCP connection (MPA-81).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
-    /// The first octets are not an MPA key.
+    /// The first octets are not the key of the expected frame, and not that of a Request either.
     #[error("the peer does not speak MPA")]
     NotMpa,
     /// Both ends are Initiators (MPA-74).

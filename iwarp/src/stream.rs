@@ -194,9 +194,9 @@ impl<C: Chunk> Stream<C> {
     /// keeps its chunks or copies their octets.
     ///
     /// Returns `None` if no octets of the chunk are left; otherwise the stream has stopped before an FPDU that it
-    /// cannot handle now. [`Rest::wants`] tells the reason: the [`Budget`] has no room for an incomplete FPDU; the
-    /// FPDU found no receive, and the messages that wait for one already fill their room; or an invalidation is not
-    /// done. Once the reason is gone, offer the rest of the chunk again, before any other chunk.
+    /// cannot handle now. [`Rest::wants`] tells what is missing: room in the [`Budget`] for an incomplete FPDU, room
+    /// for one more message that waits for a receive, or the end of an invalidation. Once it is there, offer the rest
+    /// of the chunk again, before any other chunk.
     ///
     /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {
@@ -253,8 +253,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.discard();
     }
 
-    /// Returns the fault for a stream that must end because its oldest waiting message has waited too long; `None` if
-    /// no message waits.
+    /// Returns the fault with which the caller ends the stream if it finds that the oldest waiting message has waited
+    /// too long; `None` if no message waits. The stream has no clock.
     pub fn receive_missing(&self) -> Option<Fault> {
         self.rdmap.inbound.overdue()
     }

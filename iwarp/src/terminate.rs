@@ -71,9 +71,9 @@ impl Terminate {
     pub const CRC: Terminate = Terminate::new(2, 0, 2);
     /// A marker does not point at its FPDU (ERR-2).
     pub const MARKER: Terminate = Terminate::new(2, 0, 3);
-    /// Other local failure of the enhanced start-up (RFC 6581 §8).
+    /// Local failure of the enhanced start-up that has no code of its own (RFC 6581 §8).
     pub const STARTUP_CATASTROPHIC: Terminate = Terminate::new(2, 0, 5);
-    /// The peer needs more inbound reads than we can serve (RFC 6581 §8).
+    /// The ORD of the peer exceeds the IRD that we offer (RFC 6581 §8).
     pub const INSUFFICIENT_IRD: Terminate = Terminate::new(2, 0, 6);
     /// The ends have no RTR indication in common (RFC 6581 §8).
     pub const NO_MATCHING_RTR: Terminate = Terminate::new(2, 0, 7);

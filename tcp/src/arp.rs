@@ -40,7 +40,7 @@ enum State {
     Reachable,
     /// The address is known and is asked for again.
     Probing,
-    /// No host answered. The next send asks again.
+    /// No host answered, or none was asked yet. The next send asks.
     Absent,
 }
 
@@ -303,9 +303,10 @@ impl Arp {
         let (for_us, probing) = (target == self.ip, self.claim == Claim::Probing);
         let us = mac.0 == self.mac;
         // A frame with our IP address as the sender shows a conflict, unless it is an echo of our own frame. While we
-        // probe, we send no such frame, so it comes from another node, even if that node has derived our Ethernet
-        // address from our IP address. At other times, a frame with our Ethernet address may be an echo. A probe of
-        // our address shows a conflict only while we probe as well, and may be an echo if it has our Ethernet address.
+        // probe, we send no such frame, so there is no echo: the frame comes from another node. That node may even have
+        // our Ethernet address, because nodes may derive it from the IP address. At other times, a frame with our
+        // Ethernet address may be an echo. A probe of our address shows a conflict only while we probe as well, and
+        // may be an echo if it has our Ethernet address.
         let probe = ip.is_unspecified() && for_us;
         if ip == self.ip && (probing || !us) || probe && probing && !us {
             self.contested(mac.0, now);

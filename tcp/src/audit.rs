@@ -21,7 +21,7 @@ pub(crate) use must;
 pub struct Numbers {
     /// First octet that the peer has not acknowledged.
     pub snd_una: Seq,
-    /// First octet that was not sent.
+    /// Sequence number that is sent next: one more than the highest one sent.
     pub snd_nxt: Seq,
     /// End of the queued data.
     pub queued: Seq,

@@ -233,7 +233,7 @@ pub enum CloseReason {
     /// The peer sent a RST.
     Reset,
     /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the peer's
-    /// FIN ended without an answer.
+    /// FIN ended without an answer. Or both ends were closed, and our user did not take the remaining data in time.
     TimedOut,
     /// The peer refused the connection.
     Refused,
@@ -275,7 +275,7 @@ pub trait Handler<F> {
     /// Reports that an active (or simultaneous) open is complete.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// Passes the next octets of the stream: `range` of `frame`, which then belongs to the handler. Each octet is
+    /// Passes the next octets of the stream: `range` of `frame`. The frame then belongs to the handler. Each octet is
     /// passed in order, and taken exactly once.
     ///
     /// Returns `None` if the handler takes all of them. Otherwise the handler returns the frame with the range that

@@ -20,15 +20,15 @@ pub struct StackConfig {
     pub addresses: Vec<Address>,
     /// The VLAN of all frames, 1 to 4094; they carry its tag (IEEE 802.1Q). `None`: frames carry no tag.
     pub vlan: Option<u16>,
-    /// Also use the addresses, prefixes and routers that routers of the link advertise (RFC 4862). IPv6 is off
-    /// without this and without any IPv6 address.
+    /// Also use the addresses, prefixes and routers that routers of the link advertise (RFC 4862). IPv6 is on if this
+    /// is set or an IPv6 address is configured.
     pub autoconf: bool,
     /// Default routers, at most one of each family. Without a default router, configured or advertised, only on-link
     /// prefixes and `routes` can be reached.
     pub gateways: Vec<IpAddr>,
     /// Routes to certain other prefixes. The longest matching prefix decides.
     pub routes: Vec<Route>,
-    /// Largest IP packet, in octets: 576 to 65535.
+    /// Largest IP packet, in octets: 576 to 65535, or 1280 to 65535 with IPv6.
     pub mtu: u16,
     /// Secret from which initial sequence numbers, port numbers and hash keys derive. It must not be guessable. All
     /// stacks of a device have the same one.
@@ -64,7 +64,7 @@ pub struct Route {
     pub network: IpAddr,
     /// Length of the prefix: at most 32 bits for IPv4, 128 for IPv6.
     pub prefix_len: u8,
-    /// The router: a host of our own prefix.
+    /// The router: another host of one of our prefixes or, with IPv6, a link-local address.
     pub via: IpAddr,
 }
 
@@ -219,8 +219,8 @@ pub struct TcpConfig {
     pub initial_window: u32,
     /// Probes of idle connections; `None`: no probes.
     pub keepalive: Option<Keepalive>,
-    /// Time after which a connection with unacknowledged data is closed (RFC 5482); `None`: it is never closed for
-    /// that reason.
+    /// Time without progress after which a connection with unacknowledged data is closed (RFC 5482). It starts anew
+    /// whenever the peer acknowledges more. `None`: no connection is closed for that reason.
     pub user_timeout: Option<Duration>,
     /// Most retransmissions of a SYN or SYN-ACK.
     pub syn_retries: u8,
@@ -229,12 +229,13 @@ pub struct TcpConfig {
     pub data_retries: u8,
     /// Time in TIME-WAIT. RFC 9293 asks for 2 MSL, which is four minutes; hosts use less.
     pub time_wait: Duration,
-    /// Time that a connection waits for the peer's FIN after our FIN was acknowledged.
+    /// Time that a connection waits for the peer's FIN after our FIN was acknowledged. If both ends are closed and the
+    /// user has not taken all data, it has this time for that.
     pub fin_wait: Duration,
     /// Time that a segment waits for a window that fits all of it (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
     pub sws_override: Duration,
     /// Time that a small amount of in-order data may go without an ACK, so that the ACK can travel with our data or
-    /// cover several segments (RFC 1122 §4.2.3.2). Zero: until the end of the pass.
+    /// cover several segments (RFC 1122 §4.2.3.2). Zero: until the end of the [pass](crate#a-pass).
     pub ack_delay: Duration,
     /// Longest time that octets of a connection should wait on a path that no other traffic uses, such as a link
     /// between two processes. It bounds the octets in flight, in addition to the congestion window. `None`: the path
@@ -246,7 +247,8 @@ pub struct TcpConfig {
     pub max_syn_backlog: u32,
     /// Most connections remembered in TIME-WAIT. The oldest are dropped first.
     pub max_time_wait: u32,
-    /// Most out-of-order frames held by all connections together.
+    /// Most frames held by all connections together: out-of-order frames, and in-order ones that the user has not
+    /// taken.
     pub max_held_frames: u32,
     /// Most neighbours remembered of each family, at most 32,767. Neighbours that connections hold are not dropped.
     /// If strangers can open more connections than this, they can fill the cache and so keep new neighbours out.
@@ -350,8 +352,8 @@ pub enum ConfigError {
     /// An address is not a host's.
     #[error("{0} is not the address of a host")]
     Address(IpAddr),
-    /// A gateway or router is not another host of our prefix.
-    #[error("gateway {0} is our own address, or outside the prefixes of our addresses")]
+    /// A gateway or router is neither another host of one of our prefixes nor, with IPv6, a link-local address.
+    #[error("gateway {0} is our own address, or outside the prefixes of our addresses and, with IPv6, not link-local")]
     Gateway(IpAddr),
     /// The MTU is too small.
     #[error("MTU {0} is under 576, or under 1280 with IPv6")]
@@ -359,8 +361,8 @@ pub enum ConfigError {
     /// The receive window is out of range.
     #[error("receive window {0} is not between 4096 and 2^30")]
     RecvWindow(u32),
-    /// A limit is zero or too large.
-    #[error("max_connections and max_syn_backlog must be between 1 and 2^24")]
+    /// `max_connections` is zero or too large, or `max_syn_backlog` is too large.
+    #[error("max_connections must be between 1 and 2^24, and max_syn_backlog at most 2^24")]
     Limit,
     /// The timeouts are not in order.
     #[error("retransmission timeouts must satisfy 0 < rto_min <= rto_initial <= rto_max")]

@@ -17,7 +17,7 @@ use core::time::Duration;
 const TICK: Duration = Duration::from_secs(64);
 /// Time during which a cookie may come back after the last one was sent.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(2 * TICK.as_secs());
-/// The possible values of the MSS, which is rounded down to one of these.
+/// The possible values of the MSS. The peer's is rounded down to one of these; a smaller one counts as the least.
 const MSS: [u16; 8] = [216, 536, 1220, 1360, 1440, 1460, 4036, 8960];
 const MAC_BITS: u32 = 27;
 /// Bits of a timestamp that hold options: four for window scale, one for SACK.

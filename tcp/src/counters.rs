@@ -65,6 +65,7 @@ pub struct Counters {
     pub paws_dropped: u64,
     pub duplicate_acks: u64,
     pub challenge_acks: u64,
+    /// Challenge ACKs, stateless replies and ICMP errors that were not sent because of a rate limit.
     pub limited: u64,
     // Loss.
     /// Fast recoveries, and those of them with SACK.

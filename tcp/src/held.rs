@@ -1,5 +1,5 @@
-//! Accounts for the out-of-order frames of all connections. Their number is bounded. The connections share the frames
-//! so that no peer can take them all.
+//! Accounts for the received frames that connections hold: those beyond a gap, and those that the handler has not
+//! taken. Their number is bounded. The connections share the frames so that no peer can take them all.
 
 use std::collections::HashSet;
 

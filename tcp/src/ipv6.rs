@@ -1,8 +1,8 @@
 //! Parses arriving IPv6 headers: the fixed header, and extension headers as far as a host must examine them (RFC
 //! 8200).
 //!
-//! Routing headers are refused unless no segments are left, so type 0 never routes (RFC 5095). Fragments are refused
-//! unless they are whole packets (RFC 6946). A packet may have at most eight extension headers.
+//! Routing headers with segments left are refused, so type 0 never routes (RFC 5095). Fragments are refused unless they
+//! are whole packets (RFC 6946). A packet may have at most eight extension headers.
 
 use crate::buffers::Frame;
 use crate::ecn;
@@ -171,7 +171,7 @@ fn options(mut rest: &[u8], mut at: usize) -> Result<(), Refused6> {
     }
 }
 
-/// Returns whether an address is not a host's on a network: unspecified, loopback, multicast, or IPv4-mapped.
+/// Returns whether no host on a network can have this address: it is unspecified, loopback, multicast or IPv4-mapped.
 pub(crate) fn is_no_host(ip: Ipv6Addr) -> bool {
     ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.to_ipv4_mapped().is_some()
 }

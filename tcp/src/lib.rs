@@ -22,8 +22,9 @@
 //! # What is sent
 //! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment if
 //! they fit, a record longer than a segment is split, and a segment that carries a part of a record carries nothing
-//! after that part. A record that does not fit the peer's window is held for at most `TcpConfig::sws_override`.
-//! [`Stack::room`] returns how much is worth queueing.
+//! after that part. A record that does not fit the peer's window is held for at most `TcpConfig::sws_override` and then
+//! cut; while the window is closed, it is held until the window opens. [`Stack::room`] returns how much is worth
+//! queueing.
 //!
 //! # What is acknowledged
 //! Data in order is acknowledged at most once per pass and connection; the ACK travels with our data if there is any
@@ -38,9 +39,10 @@
 //! # Several stacks of one device
 //! Each stack has a queue of the network port and a [`Steering`], which determines the stack that owns a connection.
 //! A frame may reach any stack. A frame that belongs to another stack leaves through [`Handler::hand_over`] and
-//! enters its owner through [`Stack::take_over`]. The stacks have the same configuration and seed, and
-//! [`SharedPorts`]. A reservation that one stack makes with [`Stack::bind`] is entered in the others with
-//! [`Stack::enter_binding`]. An active open chooses a local port for which the opening stack is the owner.
+//! enters its owner through [`Stack::take_over`]. Except for the steering, the stacks have the same configuration,
+//! including the seed, and they share one [`SharedPorts`]. A reservation that one stack makes with [`Stack::bind`] is
+//! entered in the others with [`Stack::enter_binding`]. An active open chooses a local port for which the opening
+//! stack is the owner.
 //!
 //! # Where things are
 //! | module | does |

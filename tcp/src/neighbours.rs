@@ -63,7 +63,7 @@ struct Place<E> {
 pub(crate) struct Places<E: Entry> {
     places: Vec<Place<E>>,
     vacant: Vec<u16>,
-    /// First and last of the unheld neighbours, in the order in which they were released.
+    /// First and last of the unheld neighbours, in the order in which they were added or released.
     first: u16,
     last: u16,
     index: HashMap<E::Address, u16>,

@@ -22,6 +22,7 @@ const NO_NEGOTIATION: u16 = 0x3FFF;
 /// The word with IRD and ORD that precedes the user's private data in an enhanced frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word {
+    /// Inbound and outbound Reads at once; `None`: the sender declines to negotiate.
     pub(super) ird: Option<u16>,
     pub(super) ord: Option<u16>,
     /// RTR kinds of the peer-to-peer model; `None`: client-server model.

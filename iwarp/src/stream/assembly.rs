@@ -73,7 +73,8 @@ pub(super) struct Assembly<C> {
     len: usize,
     /// Octets that the held chunks pin.
     pinned: usize,
-    /// Octets that the FPDU has reserved in the budget: at most the size of one FPDU.
+    /// Octets that the FPDU has reserved in the budget: its size with markers, or [`STAGE_MIN`] if that is more and
+    /// was reserved before the size was known.
     reserved: u32,
     /// Number of the present incomplete FPDU, or of the next one.
     number: u32,
@@ -142,14 +143,15 @@ impl<C: Chunk> Assembly<C> {
         (missing <= next.len()).then_some(missing)
     }
 
-    /// Keeps the octets of `chunk` from `from` on. Holds the chunk if it carries enough octets to be worth a buffer
-    /// and the budget lets it be pinned; otherwise copies the octets. The FPDU must stay incomplete with these octets.
+    /// Keeps the octets of `chunk` from `from` on. Holds the chunk if the held chunks, with this one, are few and carry
+    /// enough octets on average, and if the budget lets it be pinned. Otherwise copies the octets of all held chunks
+    /// and releases them. The FPDU must stay incomplete with these octets.
     ///
     /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the FPDU's size is reserved, every
     /// later octet of the FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
-        // The first one or two octets may arrive before the size is known.
+        // The size is unknown until both octets of ULPDU_Length have arrived; a marker may precede or split them.
         let size = match self.gathered(octets, markers).ulpdu_len() {
             Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
             None => STAGE_MIN,
@@ -197,7 +199,7 @@ impl<C: Chunk> Assembly<C> {
         self.budget.unpin(std::mem::take(&mut self.pinned));
     }
 
-    /// Returns the FPDU that `tail` completes.
+    /// Returns the octets of the FPDU so far, followed by `tail`, which may complete it.
     pub(super) fn gathered<'a>(&'a self, tail: &'a [u8], markers: Markers) -> Gathered<'a, C> {
         Gathered { assembly: self, tail, markers }
     }

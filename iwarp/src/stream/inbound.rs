@@ -62,8 +62,8 @@ impl<'a> Segment<'a> {
         self.fault(Terminate::new(1, 2, code), cause)
     }
 
-    /// Returns the `N` octets after the DDP header of a message that must be a single segment with exactly these
-    /// octets; a [`Fault`] if the message has another form (ERR-39, ERR-43).
+    /// Returns the `N` octets after the DDP header. The message must be a single segment with exactly `N` such octets;
+    /// any other form is a [`Fault`] (ERR-39, ERR-43).
     fn only<const N: usize>(&self, control: Control, h: Untagged, cause: Cause) -> Result<&[u8; N], Fault> {
         let whole = usize::from(self.len) == UNTAGGED_LEN + N && h.mo == 0 && control.last;
         let rdma = self.head.get(UNTAGGED_LEN..).and_then(|rest| rest.first_chunk()).filter(|_| whole);
@@ -466,8 +466,8 @@ impl Inbound {
         self.aside.is_some()
     }
 
-    /// Returns the fault for a stream that must end because its oldest waiting message has waited too long; `None` if
-    /// no message waits.
+    /// Returns the fault with which the caller ends the stream if it finds that the oldest waiting message has waited
+    /// too long; `None` if no message waits.
     pub(super) fn overdue(&self) -> Option<Fault> {
         self.aside.as_ref().map(|aside| aside.fault())
     }

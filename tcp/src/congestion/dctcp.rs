@@ -48,6 +48,7 @@ impl Dctcp {
     /// Returns the reduced window, cwnd × (1 - alpha/2) (§3.3 step 9).
     pub(super) fn reduce_by_marks(&mut self, cwnd: u32) -> u32 {
         let cut = u64::from(cwnd) * u64::from(self.alpha.min(ONE)) / u64::from(2 * ONE);
+        // Twice the result, because Reno halves it. Reno also starts its count of ACKed octets anew.
         self.reno.reduce(2 * (cwnd - cut as u32))
     }
 

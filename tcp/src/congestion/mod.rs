@@ -17,9 +17,9 @@
 //! # A window that is not used
 //! The window grows only while nothing else limits sending, because an unused window says nothing about the path (RFC
 //! 9438 §5.8). If nothing was sent for some time, the window is halved for each retransmission timeout that has
-//! passed, down to the initial window. Slow start then quickly restores three quarters of it. This is RFC 2861 §3.2
-//! as Linux does it. RFC 5681 §4.1 would forget everything after the first timeout. RFC 7661 would forget nothing for
-//! five minutes, and a burst of the old window could then meet a path that has changed.
+//! passed, down to the initial window. Slow start then quickly restores three quarters of the old window. This is RFC
+//! 2861 §3.2 as Linux does it. RFC 5681 §4.1 would forget everything after the first timeout. RFC 7661 would forget
+//! nothing for five minutes, and a burst of the old window could then meet a path that has changed.
 
 mod algorithm;
 mod cubic;
@@ -46,7 +46,7 @@ pub enum Congestion {
     #[default]
     Cubic,
     /// DCTCP: reduces the window in proportion to the marks of routers (RFC 8257). It suits networks whose routers
-    /// mark early and whose hosts all use DCTCP. Our SYNs then offer ECN.
+    /// mark early and whose hosts all use DCTCP. Our SYNs then offer ECN, unless it is off.
     Dctcp,
 }
 
@@ -224,7 +224,8 @@ impl Controller {
     }
 
     /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding (not counting those
-    /// sent by limited transmit). Reduces both windows (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
+    /// sent by limited transmit). Sets the threshold, and the window to it (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2),
+    /// RFC 9438 §4.6).
     ///
     /// Without SACK, call [`inflate`](Self::inflate) by three segments next; with SACK, call
     /// [`begin_proportional`](Self::begin_proportional).
@@ -233,8 +234,8 @@ impl Controller {
         self.window.cwnd = self.window.ssthresh;
     }
 
-    /// Handles marks that routers set instead of dropping packets. Reduces both windows. Call once per window (RFC
-    /// 3168 §6.1.2, RFC 8257 §3.3 step 9).
+    /// Handles marks that routers set instead of dropping packets. Sets the threshold, and lowers the window to it.
+    /// Call once per window of data (RFC 3168 §6.1.2, RFC 8257 §3.3 step 9).
     pub fn on_marks(&mut self, flight: u32) {
         self.reduce(Cause::Marks, flight);
         self.window.cwnd = self.window.cwnd.min(self.window.ssthresh);
@@ -273,10 +274,10 @@ impl Controller {
         self.proportional.out == 0
     }
 
-    /// Undoes a reduction that was a mistake. `before` is the state before it (RFC 4015 §3.2). The window grows back
-    /// in slow start, so that no burst follows. It starts from the octets in flight (`pipe`) plus those just
-    /// acknowledged (`acked`, at most an initial window), from the initial window, or from the present window,
-    /// whichever is largest.
+    /// Undoes a reduction that was a mistake. `before` is the state before the reduction (RFC 4015 §3.2). The window
+    /// grows back in slow start, so that no burst follows. It starts from the largest of three: the octets in flight
+    /// (`pipe`) plus those just acknowledged (`acked`, at most an initial window); the initial window; the present
+    /// window. It never starts above the window in `before`.
     pub fn undo(&mut self, before: Controller, pipe: u32, acked: u32) {
         let (now, mss) = (self.window.cwnd, self.window.mss);
         *self = before;

@@ -59,8 +59,8 @@ impl Window {
     }
 
     /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns the input for congestion avoidance:
-    /// acknowledged octets that slow start has not used, and whether the window limits sending. `None`: slow start
-    /// has used the whole ACK.
+    /// acknowledged octets that slow start has not used, and whether the window limits sending. `None`: the ACK has no
+    /// further effect, because the window is still in slow start, or because the first slow start has just ended.
     pub fn slow_start(&mut self, ack: &Ack) -> Option<(u32, bool)> {
         // An ACK that reports congestion lets nothing grow (RFC 3168 §6.1.2).
         let limited = ack.limited && !ack.marked;

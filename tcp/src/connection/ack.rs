@@ -63,8 +63,9 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Returns whether a segment repeats the last ACK and acknowledges nothing new, as segments with data and
-    /// keep-alives do. Connections that mostly receive get many of these.
+    /// Returns whether a segment has no news for the sending side: nothing is outstanding, and the segment repeats the
+    /// last ACK and window, as segments with data and keep-alives do. Connections that mostly receive get many of
+    /// these.
     #[inline(always)]
     pub fn is_no_news(&self, s: &Segment) -> bool {
         s.ack == self.snd_una
@@ -143,7 +144,8 @@ impl<B: Buffers> Connection<B> {
         turned
     }
 
-    /// Ends the measured round trip and begins the next one.
+    /// Ends the measured round trip and begins the next one. Returns whether the delivery rate of the ended one is
+    /// known.
     #[inline(never)]
     fn end_round(&mut self, now: Time) -> bool {
         let c = &mut self.cold;

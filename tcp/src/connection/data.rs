@@ -8,8 +8,8 @@ use crate::wire::{Segment, flag};
 use core::ops::Range;
 
 /// Amount of unacknowledged data, in octets, from which on the ACK is not delayed. A full segment usually has at
-/// least this much. The sender's congestion window waits for the ACK. If the sender's stack does not copy its data,
-/// the data's memory is in use until the ACK arrives.
+/// least this much. A delay would be costly here, because the sender's congestion window waits for the ACK. Besides, if
+/// the sender's stack does not copy its data, the data's memory is in use until the ACK arrives.
 const MUCH: u32 = 1024;
 
 impl<B: Buffers> Connection<B> {
@@ -237,8 +237,8 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// Returns whether there is a place for a segment at `seq`: a free place, or the place of a segment farther from
-    /// the gap, which it then drops.
+    /// Returns whether there is a place for a segment at `seq`. If no place is free, drops the held segment that is
+    /// farthest from the gap and uses its place, unless `seq` lies farther still.
     fn may_hold<T>(&mut self, cx: &mut Cx<'_, T>, seq: Seq) -> bool {
         if !cx.net.pressure && cx.net.held.admits(self.held()) {
             return true;

@@ -24,7 +24,7 @@ pub struct ConnInfo {
     pub rto: Duration,
     /// Consecutive timeouts (`tcpi_retransmits`, `tcpi_backoff`).
     pub retries: u8,
-    /// Unanswered probes (`tcpi_probes`).
+    /// Keep-alive probes since the peer was last heard (`tcpi_probes`).
     pub probes: u8,
     /// Octets of data in a full segment (`tcpi_snd_mss`).
     pub snd_mss: u16,

@@ -45,8 +45,9 @@ use rack::Rack;
 use rate::Round;
 use repair::{Frto, Undo};
 
-/// Returns the largest number of out-of-order frames that a connection with this receive window may hold. This is the
-/// number of 512-octet segments that fill the window, within limits.
+/// Returns the largest number of out-of-order frames that a connection with this receive window may hold, and also the
+/// largest number of frames that it may park. This is the number of 512-octet segments that fill the window, but at
+/// least 64 and at most 65,536.
 fn held_frames(recv_window: u32) -> u32 {
     (recv_window >> 9).clamp(64, 1 << 16)
 }
@@ -76,7 +77,7 @@ pub enum State {
     Established,
     /// Our FIN is queued or sent, but not acknowledged.
     FinWait1,
-    /// Our FIN is acknowledged; the peer has not sent its own.
+    /// Our FIN is acknowledged. The peer has not sent its own, or our user has not taken all data before it.
     FinWait2,
     /// The peer has sent its FIN; we have not sent ours.
     CloseWait,
@@ -228,7 +229,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub cold: Box<Cold<B>>,
 }
 
-/// The part of a connection that is needed to send data, and not to take in-order data and to send its ACK.
+/// The part of a connection that is needed to send data. Taking in-order data and sending its ACK do without it.
 ///
 /// Sending one segment of new data and taking the peer's ACK of it touch the first seven cache lines, each of them for
 /// one purpose. The fields after these lines are for losses, for a closed window and for the end. A test checks the
@@ -272,7 +273,8 @@ pub(crate) struct Cold<B: Buffers> {
     /// Deadline of the retransmission timer. `rtx_at` is earlier while a loss probe or the reordering timer is due
     /// before it.
     pub rto_at: Time,
-    /// Time since which data has been outstanding without progress; `Time::MAX`: none is outstanding.
+    /// Time since which a SYN or data has been outstanding, or has waited for the neighbour's address, without
+    /// progress; `Time::MAX`: none has.
     pub stalled_since: Time,
     pub path_mtu: PathMtu,
     /// State for undoing the last window reduction; `None` when it can no longer turn out to be a mistake.
@@ -608,7 +610,8 @@ impl<B: Buffers> Connection<B> {
         self.cold.queue.records_at_end(f)
     }
 
-    /// Returns since when the peer has acknowledged nothing of the data sent; `Time::MAX` if nothing is outstanding.
+    /// Returns since when a SYN or data has been outstanding, or has waited for the neighbour's address, without
+    /// progress; `Time::MAX` if none has.
     pub fn stalled_since(&self) -> Time {
         self.cold.stalled_since
     }
@@ -624,7 +627,7 @@ impl<B: Buffers> Connection<B> {
         let pipe = self.pipe();
         let unsent = self.cold.queue.end().since(self.snd_nxt);
         let sendable = self.cold.congestion.cwnd().saturating_sub(pipe).min(window);
-        // Space for two records is kept back, because the caller may overshoot by the record that it is building.
+        // The caller may overshoot by the record that it is building. Twice its size is kept back, as a margin.
         let record = u64::from(mss.max(gso_max));
         let free = u64::from(cfg.send_buffer).saturating_sub(self.unacked() + 2 * record);
         let worth = sendable.saturating_add(4 * mss).saturating_sub(unsent);

@@ -71,8 +71,8 @@ impl<B: Buffers> Connection<B> {
         self.send_bare(cx, seq);
     }
 
-    /// Sends an ACK with a sequence number before the window, which the peer must answer. Used for keep-alive (RFC
-    /// 9293 §3.8.4) and window probes. A probe with an octet of data would split a record.
+    /// Sends an ACK that the peer must answer, because its sequence number lies before the window. Used for keep-alive
+    /// (RFC 9293 §3.8.4) and window probes. It carries no data, because an octet of data would split a record.
     pub(super) fn send_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         let seq = self.snd_una - 1;
         self.send_bare(cx, seq);
@@ -227,7 +227,7 @@ impl<B: Buffers> Connection<B> {
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, next.seq, flags, &options);
         if self.ect != 0 && !next.again {
-            // RFC 3168 §6.1.2, §6.1.5: only data that is sent for the first time.
+            // RFC 3168 §6.1.2, §6.1.5: only data that is sent for the first time carries ECT, and CWR if it is due.
             fields.ecn = self.ect;
             fields.flags |= self.reduced;
         }
@@ -348,8 +348,8 @@ impl<B: Buffers> Connection<B> {
             return segment(len);
         }
         // The record stays whole and waits until the window is large enough. If no window was ever large enough, the
-        // record waits until the window is half of the largest one. No record waits longer than the override time (RFC
-        // 9293 §3.8.6.2.1).
+        // record waits until the window is half of the largest one, and is then cut. After the override time it is cut
+        // in any case (RFC 9293 §3.8.6.2.1). While the window is closed, the record waits and the window is probed.
         if usable == 0 {
             self.cold.hold_until = Time::MAX;
             if self.outstanding() == 0 && !self.cold.persist {

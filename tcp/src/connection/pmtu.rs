@@ -65,7 +65,7 @@ impl<B: Buffers> Connection<B> {
         mtu - ip_tcp(self.key) - options
     }
 
-    /// Lowers the path MTU. Values below the minimum (576 octets for IPv4, 1280 for IPv6) are not believed.
+    /// Lowers the path MTU to `mtu` octets, but not below the minimum (576 octets for IPv4, 1280 for IPv6).
     pub fn lower_mtu(&mut self, mtu: u16, now: Time) {
         let mss = self.mss_of(mtu.max(self.least_mtu()));
         if mss < self.mss && !matches!(self.state, State::SynSent | State::SynReceived) {

@@ -6,7 +6,7 @@ use crate::buffers::{Buffers, Transmit};
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Time by which a peer is assumed to delay the ACK of a lone segment at most, in nanoseconds. If a peer delays it
+/// Longest time for which a peer is assumed to delay the ACK of a lone segment, in nanoseconds. If a peer delays it
 /// longer, the measured round-trip time grows, and the probe waits longer as well.
 const ACK_DELAY: u64 = 25_000_000;
 /// Shortest wait, in nanoseconds, so that two ends that take turns on a core do not probe each other.
@@ -30,8 +30,10 @@ impl<B: Buffers> Connection<B> {
         self.schedule_probe(now);
     }
 
-    /// Schedules a probe after data was sent or acknowledged. If data is outstanding, the probe is due in two round
-    /// trips, or when the retransmission timer would expire if that is earlier (RFC 8985 §7.2).
+    /// Schedules a probe after data was sent or acknowledged, if data is outstanding. There are probes only with SACK,
+    /// while nothing is known or suspected to be lost. The probe is due in two round trips, but not before
+    /// [`SHORTEST`]; for a lone segment, [`ACK_DELAY`] later; and at the latest when the retransmission timer would
+    /// expire (RFC 8985 §7.2).
     pub(super) fn schedule_probe(&mut self, now: Time) {
         if self.outstanding() == 0 {
             return;

@@ -95,7 +95,8 @@ impl<P: Payload> RecordQueue<P> {
             self.cursor = self.cursor.saturating_sub(1);
         }
         if self.records.is_empty() {
-            self.records.clear(); // the next record goes to the same place as the last one
+            // The next record then goes to the start of the buffer again, so an idle connection reuses one place.
+            self.records.clear();
         }
     }
 

@@ -69,7 +69,7 @@ impl Rack {
         self.dsack_round = self.dsack_round.filter(|r| una.lt(*r));
     }
 
-    /// Widens the window after a reported duplicate, at most once per round trip (step 4).
+    /// Widens the reordering window after a reported duplicate, at most once per round trip (step 4).
     pub fn on_dsack(&mut self, una: Seq, nxt: Seq) {
         if self.dsack_round.is_some_and(|r| una.lt(r)) {
             return;
@@ -139,7 +139,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Returns the time before which a segment must have been sent to count as lost when the retransmission timer
-    /// expires (RFC 8985 §6.3).
+    /// expires (RFC 8985 §6.3). `Time::MAX` without SACK: all segments count as lost.
     pub(super) fn lost_at_timeout(&self, now: Time) -> Time {
         if self.flags.has(Flags::SACK) { now - self.rack_patience() } else { Time::MAX }
     }

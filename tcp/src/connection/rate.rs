@@ -7,6 +7,7 @@ use crate::time::Time;
 /// A round trip in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
+    /// Start of the round; zero before the first call of [`turn`](Self::turn).
     began: Time,
     /// Octets delivered before it began.
     delivered: u64,
@@ -16,7 +17,8 @@ pub(super) struct Round {
 
 impl Round {
     /// Ends the round and begins the next one. The caller has seen the ACK of the last octet that had been sent when
-    /// the round began. Returns the rate of the ended round; `None` if it is not known.
+    /// the round began. Returns the rate of the ended round; `None` if its start was not measured, or if it took no
+    /// time.
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
         const SECOND: u64 = 1_000_000_000;

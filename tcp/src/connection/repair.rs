@@ -51,7 +51,8 @@ pub(super) struct Facts {
     pub idle: bool,
     /// It echoes Congestion Experienced (RFC 3168 §6.1).
     pub marked: bool,
-    /// Round-trip time of the newest segment that it acknowledges; `None` outside of the first slow start.
+    /// Round-trip time of the newest segment that it acknowledges. `None` outside of the first slow start, while the
+    /// window does not limit sending, and for a segment that was sent again.
     pub rtt: Option<Duration>,
     /// It ends a round trip whose delivery rate is known.
     pub turned: bool,
@@ -272,7 +273,8 @@ impl<B: Buffers> Connection<B> {
         if !in_recovery {
             return;
         }
-        // The segments that counted as lost are still on their way, because the path reorders segments.
+        // The segments that counted as lost are still on their way, because the path reorders them or, after
+        // a timeout, is slow.
         c.scoreboard.revive_lost();
         c.rack.reordering |= self.recovery == Recovery::Sack;
         c.frto = Frto::Off;

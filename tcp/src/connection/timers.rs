@@ -71,7 +71,7 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Finds out whether the cold part has a deadline, or time limits of its own.
+    /// Sets `timed` to whether the cold part has a deadline, or time limits of its own.
     pub fn settle_timed(&mut self) {
         let c = &self.cold;
         let none = [c.hold_until, c.pace_at, c.fin_wait_until].iter().all(|t| *t == Time::MAX);

@@ -23,7 +23,6 @@ impl<B: Buffers> Connection<B> {
         let mss = u32::from(self.mss);
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, first, flag::ACK, &options);
-        // RFC 3168 §6.1.2: the first segment reports that the window was reduced.
         fields.ecn = self.ect;
         let flags = fields.flags;
         let Some(volley) = cx.net.begin(&fields) else { return 0 };
@@ -39,6 +38,7 @@ impl<B: Buffers> Connection<B> {
                 break;
             }
             let push = if seq + len == end { flag::PSH } else { 0 };
+            // RFC 3168 §6.1.2: the first segment reports that the window was reduced.
             let reduced = core::mem::take(&mut self.reduced);
             let own = Own { seq, flags: flags | push | reduced };
             let gso_size = if len > mss { unit.min(self.mss) } else { 0 };

@@ -142,7 +142,7 @@ impl Inet6 {
                     self.queue(frame);
                 } else if at <= now {
                     (state, due) = (State::Usable, Time::MAX);
-                    // Neighbours that remember another station for the address learn ours (RFC 4861 §7.2.6).
+                    // Neighbours that remember another MAC address for it learn our MAC address (RFC 4861 §7.2.6).
                     self.advertise(ip, ipv6::ALL_NODES, None, advert::OVERRIDE);
                     if is_link_local(ip) {
                         self.joined(now);

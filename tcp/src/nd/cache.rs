@@ -234,8 +234,8 @@ impl Cache {
         waiting.then_some(Resolved::Found(n))
     }
 
-    /// Handles one timer that is due, and returns news about its neighbour, if there is any. `None`: no timer is due.
-    /// Call until it returns `None`.
+    /// Handles one timer that is due, and returns the news about its neighbour: `Some(None)` if there is no news;
+    /// `None` if no timer is due. Call until it returns `None`.
     pub fn advance(&mut self, now: Time) -> Option<Option<Resolved>> {
         let i = self.places.poll(now)?;
         let reachable = self.reachable;

@@ -38,7 +38,8 @@ pub(crate) mod advert {
     pub const OVERRIDE: u8 = 0x20;
 }
 
-/// Hop limit of these messages. Only packets from this link can have it (RFC 4861 §3.1).
+/// Hop limit of messages of neighbour discovery. Only packets from this link can have it (RFC 4861 §3.1). Messages of
+/// listener discovery have 1.
 pub(crate) const HOP_LIMIT: u8 = 255;
 /// The group of all routers with version 2 of listener discovery (RFC 3810 §5.2.14).
 const REPORTS_TO: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
@@ -59,7 +60,8 @@ pub(crate) fn pseudo_sum(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: usize)
     sum::fold(u64::from(addresses) + u64::from(protocol) + len as u64)
 }
 
-/// Returns a frame with an ICMPv6 message and fills in its checksum. `extension` lies between the headers.
+/// Returns a frame with an ICMPv6 message and fills in its checksum. `extension`: an extension header between the fixed
+/// header and the message, or empty. `first`: the next-header value of what follows the fixed header.
 fn frame_with(e: &Envelope, first: u8, extension: &[u8], message: &[u8]) -> Vec<u8> {
     let len = extension.len() + message.len();
     let mut f = Vec::with_capacity(14 + ipv6::HEADER + len);

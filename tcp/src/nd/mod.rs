@@ -60,6 +60,7 @@ pub(crate) struct Inet6 {
     routers: Vec<Router>,
     /// Largest packet on this link, in octets: the configured size, or the one that a router advertises.
     pub mtu: u16,
+    /// The configured size. No router can make `mtu` larger.
     link_mtu: u16,
     pub hop_limit: u8,
     /// Addresses are used only after the network was asked whether another host has them.
@@ -76,10 +77,14 @@ pub(crate) struct Inet6 {
     reached: Time,
     secret: Secret,
     out: VecDeque<Vec<u8>>,
+    /// MAC address of the host that has a configured address of ours; `None`: no host is known to have one.
     conflict: Option<[u8; 6]>,
+    /// Packets in which another host uses one of our addresses. The two fields after this one are the MAC address of
+    /// the last such host, and that address of ours.
     conflicts: u64,
     rival: Option<[u8; 6]>,
     contested_address: Option<Ipv6Addr>,
+    /// Time of the last defence of an address; `None`: none was defended.
     defended: Option<Time>,
 }
 
@@ -259,9 +264,9 @@ impl Inet6 {
             }
             let i = self.own.iter().position(|o| o.ip == target)?;
             if self.own[i].is_tentative() {
-                // RFC 7527: our own probe may come back to us. Also, a kernel whose interface has our Ethernet
-                // address makes the same address from it and probes for it when its interface comes up. No other
-                // station does that.
+                // RFC 7527: our own probe may come back to us. Besides, if a kernel's interface has our Ethernet
+                // address, the kernel makes the same IPv6 address from it and probes for it when that interface comes
+                // up. So a probe from our Ethernet address shows no conflict.
                 if a.src_mac != self.mac && !self.own[i].asked_with(nonce.unwrap_or(&[])) {
                     self.contested(i, a.src_mac, now);
                 }
@@ -381,8 +386,8 @@ impl Inet6 {
         }
     }
 
-    /// Handles one timer that is due, and returns news about its neighbour, if there is any. `None`: no timer is due.
-    /// Call until it returns `None`.
+    /// Handles one timer that is due, and returns the news about its neighbour: `Some(None)` if there is no news;
+    /// `None` if no timer is due. Call until it returns `None`.
     pub fn advance_neighbours(&mut self, now: Time) -> Option<Option<Resolved>> {
         let step = self.cache.advance(now)?;
         if let Some(Resolved::Absent(_)) = step {

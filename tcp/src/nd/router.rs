@@ -59,7 +59,7 @@ impl Inet6 {
 
     pub(super) fn solicit_routers(&mut self, now: Time) {
         self.solicit_at = Time::MAX;
-        // Asks only once there is an address that a router can answer to.
+        // Does not ask before there is an address that a router can answer to.
         let Some(src) = self.source_for(ANY_LINK_LOCAL) else { return };
         let frame = message::router_solicitation(self.mac, src);
         self.queue(frame);
