@@ -2,7 +2,10 @@
 //!
 //! ```text
 //! scaling [--rounds N] [--seconds S] [--cores 0,1] [--load write8,send8,read4k,write64k] [--json]
+//! scaling turns TASK N
 //! ```
+//!
+//! The second form lets one thread do the work of all cores of a task (JSON), N turns each, for `scripts/crossings`.
 
 use std::process::ExitCode;
 
@@ -10,9 +13,9 @@ use serde::Serialize;
 use urnic_bench::{
     perf::PerfError,
     scaling::{
-        Load,
+        Load, Task,
         compare::{self, ALL_GOAL, OWN_GOAL, Plan, Row, Spread},
-        worker,
+        turns, worker,
     },
 };
 
@@ -26,6 +29,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.first().map(String::as_str) {
         Some("worker") => work(arguments.get(1)),
+        Some("turns") => turns(arguments.get(1), arguments.get(2)),
         _ => parse(&arguments).and_then(|(plan, json)| report(&plan, json)),
     };
     outcome.unwrap_or_else(|error| {
@@ -40,10 +44,20 @@ fn usage() -> PerfError {
 
 /// Runs one process of a measurement.
 fn work(task: Option<&String>) -> Result<ExitCode, PerfError> {
-    let task = task.and_then(|task| serde_json::from_str(task).ok()).ok_or_else(usage)?;
-    let done = worker::run(&task)?;
+    let done = worker::run(&task_of(task)?)?;
     println!("{}", serde_json::to_string(&done).expect("plain data serialises"));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Lets one thread do the work of all cores, and prints the number of messages.
+fn turns(task: Option<&String>, number: Option<&String>) -> Result<ExitCode, PerfError> {
+    let number = number.and_then(|number| number.parse().ok()).ok_or_else(usage)?;
+    println!("{}", turns::turns(&task_of(task)?, number)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn task_of(task: Option<&String>) -> Result<Task, PerfError> {
+    task.and_then(|task| serde_json::from_str(task).ok()).ok_or_else(usage)
 }
 
 fn parse(arguments: &[String]) -> Result<(Plan, bool), PerfError> {

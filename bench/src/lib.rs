@@ -2,6 +2,8 @@
 //! for comparison. Also the relay, which impairs a link.
 
 pub mod compare;
+#[cfg(all(feature = "dpdk", target_arch = "x86_64"))]
+pub mod crossings;
 #[cfg(feature = "dpdk")]
 pub mod crowd;
 #[cfg(feature = "dpdk")]

@@ -353,7 +353,9 @@ pub enum ConfigError {
     #[error("{0} is not the address of a host")]
     Address(IpAddr),
     /// A gateway or router is neither another host of one of our prefixes nor, with IPv6, a link-local address.
-    #[error("gateway {0} is our own address, or outside the prefixes of our addresses and, with IPv6, not link-local")]
+    #[error(
+        "gateway {0} is our own address, or outside the prefixes of our addresses and, with IPv6, not link-local"
+    )]
     Gateway(IpAddr),
     /// The MTU is too small.
     #[error("MTU {0} is under 576, or under 1280 with IPv6")]

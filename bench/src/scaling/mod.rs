@@ -7,6 +7,7 @@
 
 pub mod compare;
 mod station;
+pub mod turns;
 pub mod worker;
 
 use std::{fmt, str::FromStr};

@@ -31,10 +31,38 @@ struct Common {
     /// Only the first queue's handle takes this lock once the port is open, so no handle ever waits for it.
     device: Mutex<Device>,
     ready: OnceLock<Ready>,
+    answers: Answers,
+}
+
+/// What the first queue has learned from the device. All queues read it in each pass, so it has a cache line of its own,
+/// which the first queue writes only if something has changed.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Answers {
     up: AtomicBool,
     sends_trains: AtomicBool,
     /// Number of the peer's queues; zero if there is no peer, or if the peer must have as many queues as we.
     peer_queues: AtomicU16,
+}
+
+impl Answers {
+    fn set_up(&self, up: bool) {
+        if self.up.load(Ordering::Relaxed) != up {
+            self.up.store(up, Ordering::Relaxed);
+        }
+    }
+
+    fn set_sends_trains(&self, sends: bool) {
+        if self.sends_trains.load(Ordering::Relaxed) != sends {
+            self.sends_trains.store(sends, Ordering::Relaxed);
+        }
+    }
+
+    fn set_peer_queues(&self, queues: u16) {
+        if self.peer_queues.load(Ordering::Relaxed) != queues {
+            self.peer_queues.store(queues, Ordering::Relaxed);
+        }
+    }
 }
 
 /// One queue of a device, for both directions.
@@ -69,9 +97,7 @@ impl Line {
         let common = Arc::new(Common {
             device: Mutex::new(device),
             ready: OnceLock::new(),
-            up: AtomicBool::new(false),
-            sends_trains: AtomicBool::new(false),
-            peer_queues: AtomicU16::new(0),
+            answers: Answers::default(),
         });
         let line = |queue| {
             let (ring, packet_ring, common) = (rings.next(), packet_rings.next(), common.clone());
@@ -123,7 +149,7 @@ impl Line {
 
     /// Updates all that depends on the number of the peer's queues.
     fn meet(&mut self) {
-        let peers = self.common.peer_queues.load(Ordering::Relaxed);
+        let peers = self.common.answers.peer_queues.load(Ordering::Relaxed);
         self.is_served = peers == 0 || self.queue < peers;
         self.beyond = if peers > self.queues { peers } else { 0 };
         self.turn = self.queue;
@@ -165,14 +191,14 @@ impl Line {
         if !self.looks_after_device() {
             self.id = self.common.ready.get().map(|ready| ready.id);
             self.meet();
-            return self.common.up.load(Ordering::Relaxed) && self.id.is_some();
+            return self.common.answers.up.load(Ordering::Relaxed) && self.id.is_some();
         }
         let (up, peers) = self.with_device(|device| (device.link_up(), device.peer_queues()));
-        self.common.peer_queues.store(peers.unwrap_or(0), Ordering::Relaxed);
+        self.common.answers.set_peer_queues(peers.unwrap_or(0));
         self.meet();
-        self.common.up.store(up, Ordering::Relaxed);
+        self.common.answers.set_up(up);
         if !up {
-            self.common.sends_trains.store(false, Ordering::Relaxed);
+            self.common.answers.set_sends_trains(false);
         }
         up
     }
@@ -181,11 +207,11 @@ impl Line {
     /// other queues use the answer that the first queue got last.
     pub(super) fn sends_trains(&self) -> bool {
         if !self.looks_after_device() {
-            return self.common.sends_trains.load(Ordering::Relaxed);
+            return self.common.answers.sends_trains.load(Ordering::Relaxed);
         }
         let device = self.common.device.lock().unwrap_or_else(PoisonError::into_inner);
         let sends = device.sends_trains();
-        self.common.sends_trains.store(sends, Ordering::Relaxed);
+        self.common.answers.set_sends_trains(sends);
         sends
     }
 

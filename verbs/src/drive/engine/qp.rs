@@ -105,7 +105,9 @@ pub(super) struct Culprit {
     pub(super) status: WcStatus,
 }
 
-/// A message that is being sent.
+/// A message that is being sent. It has cache lines of its own, because otherwise a message of another engine, which
+/// another core writes for each frame, may lie beside it.
+#[repr(align(64))]
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
     pub(super) origin: Origin,
