@@ -130,9 +130,8 @@ impl<D: Data> Core<D> {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
-    /// Takes stream data that arrives before RDMA mode. Returns the queue pair and the data that follows the start-up
-    /// frame that begins RDMA mode; `None` if there is no such data. The caller must hand the data to the queue pair's
-    /// stream.
+    /// Takes stream data that arrives before RDMA mode. The data may end start-up and begin RDMA mode. Returns the
+    /// queue pair and the octets after the last start-up frame, for the queue pair's stream; `None` if there are none.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();

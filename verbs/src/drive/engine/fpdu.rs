@@ -35,7 +35,7 @@ impl Writer<'_> {
         self.at += src.len();
     }
 
-    /// Writes octets from memory, which the CRC covers.
+    /// Writes `len` octets from memory. The CRC covers them.
     ///
     /// # Safety
     /// `[src, src + len)` must be readable. Its content may change during the call.

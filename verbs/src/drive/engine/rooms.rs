@@ -1,7 +1,7 @@
 //! Limits the connections that any host can create. Each kind has a room with a maximum number of seats: connections in
-//! start-up, requests that the program has not answered, connections that are over but have not closed, and such
-//! connections that were in RDMA mode. Even if all rooms are full and all queue pairs are connected, TCP's table has
-//! free places, so that newcomers always get in.
+//! start-up, requests that the program has not answered, connections that ended in start-up but have not closed, and
+//! connections that have lost their queue pair but have not closed. Even if all rooms are full and all queue pairs are
+//! connected, TCP's table has free places, so that newcomers always get in.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};

@@ -194,8 +194,8 @@ pub(crate) trait EngineOps: Send {
     /// Sets when TCP gives up on the silent peer of a queue pair; `None`: as configured.
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
-    /// Returns whether no connection needs the engine any longer: each peer has acknowledged all data and the FIN, or
-    /// the only possible peer has ended.
+    /// Returns whether no connection needs the engine after a [`shutdown`](Self::shutdown): each peer has acknowledged
+    /// all data and the FIN, or the only possible peer has ended.
     fn drained(&self) -> bool;
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);
