@@ -83,7 +83,8 @@ pub struct Options {
     pub rtr: RtrChoice,
     /// Changes to the MPA settings of single devices, with the devices' numbers.
     pub exceptions: Vec<(usize, MpaChange)>,
-    /// The CRC implementation, which this process uses from now on.
+    /// The CRC implementation that the process uses once the simulation is made. [`CrcKernel::Auto`] leaves the present
+    /// one.
     pub crc_kernel: CrcKernel,
     /// Number of engines of each device. The last entry also counts for the devices beyond the list; an empty list
     /// means one.
@@ -131,8 +132,8 @@ impl Default for Options {
 /// A node of the network that is not an RNIC, and can send any frames.
 pub trait Host {
     /// Takes the Ethernet frames in `arrived`, and puts frames to send into `send`. The simulation calls this at
-    /// every step, with the time since the start. Returns when the host wants another turn even if nothing arrives;
-    /// `None`: never.
+    /// every step, with the time `now` since the start. Returns the time since the start at which the host wants
+    /// another turn even if nothing arrives; `None`: never.
     fn turn(
         &mut self,
         now: Duration,
@@ -221,8 +222,8 @@ impl Simulation {
         &mut self.network
     }
 
-    /// Runs until `done` returns true, or virtual time `limit` has passed since the start. Returns whether `done`
-    /// returned true.
+    /// Runs until `done` returns true, no event is left, or the next event is later than virtual time `limit` since the
+    /// start. Returns whether `done` returned true.
     ///
     /// `done` is called whenever something may have happened, and may use the devices.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
@@ -247,7 +248,7 @@ impl Simulation {
         }
     }
 
-    /// Takes the link of device number `index` down or up.
+    /// Takes the link of device number `index` down or up. Does nothing if the device has a transport of its own.
     ///
     /// # Panics
     /// Panics if there is no such device.
@@ -317,7 +318,8 @@ impl Simulation {
 }
 
 impl Drop for Simulation {
-    /// Takes the links down, so that the devices do not wait for acknowledgements: no frames are carried from now on.
+    /// Takes the links down, because no frames are carried from now on. Time advances before the pass, so that the
+    /// engines read the link state in it.
     fn drop(&mut self) {
         self.clock.advance_by(1_000_000_000);
         for node in &self.nodes {
@@ -410,7 +412,7 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
     (queues, wire)
 }
 
-/// Makes a device in real time, which can reach only itself.
+/// Makes a device on the real clock. The device can reach only itself, because nothing carries its frames.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
     let clock = crate::drive::clock::Watch::new();

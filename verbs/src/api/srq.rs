@@ -31,7 +31,7 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// Maximum number of scatter-gather elements of a receive.
     pub max_sge: u8,
-    /// The limit, in receives, while its event is pending; otherwise 0.
+    /// The limit, in receives, until its event is raised; 0: no event is requested.
     pub limit: u32,
 }
 

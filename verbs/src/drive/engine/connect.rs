@@ -59,7 +59,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Makes an endpoint for a connection that has come in on a listening port, and returns the connection's tag.
+    /// Makes an endpoint for a connection that has come in on a listening port, and returns the connection's tag;
+    /// [`NO_TAG`], without an endpoint, if the port no longer has a listener.
     pub(super) fn admit(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         let Some(Listener { events, .. }) = self.listeners.get(&listener) else { return NO_TAG };
         let events = Arc::clone(events);
@@ -119,7 +120,7 @@ impl<D: Data> Core<D> {
                 endpoint.phase = Phase::Requesting { qp, initiator: Box::new(initiator), request };
                 self.schedule(index);
             }
-            // Unreachable: `connect` has checked the offer already.
+            // Unreachable: `attempt` has checked the offer already.
             Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
         }
     }
@@ -129,8 +130,8 @@ impl<D: Data> Core<D> {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Requesting { .. }))
     }
 
-    /// Takes stream data that arrives before RDMA mode. If the last start-up frame begins RDMA mode and data follows
-    /// it, returns this data and the queue pair, whose RDMAP stream takes the data; `None` otherwise.
+    /// Takes stream data that arrives before RDMA mode. The data may end start-up and begin RDMA mode. Returns the
+    /// queue pair and the octets after the last start-up frame, for the queue pair's stream; `None` if there are none.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
         let octets = data.bytes();
@@ -346,7 +347,7 @@ impl<D: Data> Core<D> {
         self.end_startup(index, Farewell::Fin, Some(CmEvent::ConnectError { qpn: qpn.0, reason }));
     }
 
-    /// Resets a connection that the application has asked for, but no longer wants, while it is in start-up.
+    /// Resets a connection that the application has asked for and no longer wants. Does nothing after start-up.
     pub(super) fn give_up_connecting(&mut self, index: EndpointIndex) {
         if let Some((qp, _)) = self.endpoints.get(index).and_then(|e| e.phase.wanted()) {
             let qpn = self.release_qp(qp);
@@ -375,8 +376,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Resets an accepted connection whose peer has not sent its ready-to-receive indication, without which this side
-    /// may never send.
+    /// Resets an accepted connection whose peer has not sent its ready-to-receive indication, because this side
+    /// must not send before the indication arrives.
     pub(super) fn rtr_timed_out(&mut self, index: EndpointIndex) {
         if let Some(&Endpoint { heard: false, phase: Phase::Open { qp }, .. }) = self.endpoints.get(index) {
             if let Some(core) = self.qps.get_mut(qp) {

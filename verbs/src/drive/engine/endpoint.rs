@@ -18,7 +18,8 @@ pub(super) struct Endpoint {
     pub(super) lender: Option<u32>,
     /// Whether the endpoint is in the ready list.
     pub(super) queued: bool,
-    /// Whether the endpoint's last turn left data to send, because the quantum was used up or the window was full.
+    /// Whether the endpoint's last turn in RDMA mode ended before the endpoint's work did (`Turn::More` or
+    /// `Turn::Starved`), so that turns of endpoints with less work come first.
     pub(super) greedy: bool,
     /// Whether the stream has stopped for want of memory, and waits for another try.
     pub(super) stopped: bool,
@@ -35,7 +36,8 @@ pub(super) struct Endpoint {
     pub(super) heard: bool,
     /// Number of zero-length Writes that were sent because no data had arrived (see [`peers`](super::peers)).
     pub(super) nudges: u8,
-    /// Whether `Disconnected` has been reported.
+    /// Whether the application has got the last event of the connection: `Disconnected`, or `ConnectError` for terms
+    /// that this side refuses.
     pub(super) announced: bool,
     /// Whether `outbox` holds octets.
     pub(super) has_outbox: bool,
@@ -92,9 +94,10 @@ pub(super) struct Lingers {
 pub(super) enum Room {
     /// Endpoints whose MPA Request is not complete.
     Starting,
-    /// Endpoints in [`Phase::Dismissed`] or [`Phase::Closing`] whose connection still exists.
+    /// Endpoints in [`Phase::Dismissed`], and endpoints in [`Phase::Closing`] that were never in RDMA mode. Their
+    /// connections still exist.
     Closing,
-    /// Endpoints in [`Phase::Closing`] that had a queue pair, and whose connection still exists.
+    /// Endpoints in [`Phase::Closing`] that were in RDMA mode, and whose connection still exists.
     Carried,
 }
 
@@ -115,7 +118,8 @@ pub(super) enum Phase {
     Open { qp: QpIndex },
     /// Passive side: the connection ends without a Reply. If data arrives now, the engine resets the connection.
     Dismissed,
-    /// Nothing more is sent. Arriving data is acknowledged and discarded until the connection closes.
+    /// The endpoint is over. Only data that was queued before is still sent, such as a rejecting Reply. Arriving data
+    /// is acknowledged and discarded until the connection closes.
     Closing,
 }
 
@@ -133,7 +137,7 @@ impl Phase {
     }
 }
 
-/// The parameters of `connect`.
+/// The parameters and the progress of a start-up that this side initiates: by `connect`, or on a converted socket.
 pub(super) struct Attempt {
     /// The reserved local address; `None`: any.
     pub(super) from: Option<BindId>,

@@ -15,7 +15,7 @@ use super::{Clock, Core, Engine};
 use crate::drive::transport::{Data, Transport};
 use crate::shared::prefetch::prefetch;
 
-/// Number of turns whose state is prefetched together. The state of so many fits into a first-level cache of 32 KiB.
+/// Number of turns whose state is prefetched together. All this state fits into a first-level cache of 32 KiB.
 pub(super) const TURNS: usize = 16;
 /// Bytes of an endpoint that RDMA mode touches.
 const ENDPOINT: usize = 64;
@@ -46,7 +46,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Prefetches what frames for these endpoints need.
+    /// Prefetches the state of these endpoints, for frames that have arrived or for turns.
     pub(super) fn foresee_endpoints(&self, indices: &[EndpointIndex]) {
         for place in indices.iter().filter_map(|index| self.endpoints.place(*index)) {
             prefetch(ptr::from_ref(place), ENDPOINT);

@@ -1,5 +1,6 @@
 //! Writes one FPDU into a transmit buffer: header | payload | pad | CRC. A single pass copies the octets and
-//! computes the CRC and, if wanted, the Internet checksum.
+//! computes the CRC and, if wanted, the Internet checksum. Large payload may be lent to the transport
+//! instead of copied.
 
 use super::qp::{Cursor, Origin};
 use crate::drive::transport::{Draft, Transport};
@@ -34,6 +35,8 @@ impl Writer<'_> {
         self.at += src.len();
     }
 
+    /// Writes `len` octets from memory. The CRC covers them.
+    ///
     /// # Safety
     /// `[src, src + len)` must be readable. Its content may change during the call.
     unsafe fn memory(&mut self, src: *const u8, len: usize) {
@@ -101,8 +104,8 @@ impl Composer<'_> {
     ///
     /// Returns `None`, and changes nothing, if the payload cannot be lent: it is inline, not contiguous, or not
     /// registered, or it begins in the last `lone_end` octets of its message. `lone_end` must be 0 if another request
-    /// follows. Otherwise the end of the message should be copied, because the peer may delay the acknowledgement of
-    /// the last octets, and a request that has lent them completes only with this acknowledgement.
+    /// follows. If none follows, the end of the message should be copied. A request that has lent octets completes only
+    /// when the peer acknowledges them, and the peer may delay its acknowledgement of the last ones.
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,

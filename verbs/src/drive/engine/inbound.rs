@@ -39,11 +39,11 @@ struct QpSink<'a> {
     overflow: bool,
     /// Whether an invalidation must wait for passes of other engines.
     later: bool,
-    /// Whether the peer's first FPDU has arrived.
+    /// Whether the peer's first FPDU has arrived in this call of [`Core::hear`].
     first: bool,
 }
 
-/// Whether a queue pair may take receives of a shared queue for which Sends of other queue pairs already wait.
+/// Whether a queue pair may take receives of a shared queue although Sends of other queue pairs already wait for them.
 #[derive(PartialEq, Eq)]
 enum Turn {
     /// It may take receives now.
@@ -288,7 +288,7 @@ impl Sink for QpSink<'_> {
 
 impl<D: Data> Core<D> {
     /// Hands stream data to the queue pair at `qp`. Returns the data that its stream cannot take now; `None` if the
-    /// stream has taken all.
+    /// stream has taken all, or if the connection is over and the data is discarded.
     fn receive_rdma(&mut self, endpoint: EndpointIndex, qp: QpIndex, data: D) -> Option<D> {
         let rest = self.hear(endpoint, qp, Turn::Later, |stream, sink| stream.receive(data, sink));
         let Rest { chunk: mut data, taken, wants } = rest?;
@@ -371,6 +371,7 @@ impl<D: Data> Core<D> {
             }
             Ok(rest) => {
                 if let Some(terminate) = terminated {
+                    // Only an Initiator reports errors of the enhanced start-up, and only in its first FPDU.
                     let startup = first && !initiator;
                     self.terminated(qp, if startup { terminate } else { terminate.after_startup() });
                 } else if overflow {

@@ -24,8 +24,9 @@ pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
 const MUCH: usize = 8 << 20;
 /// Approximate size of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;
-/// Octets that an FPDU of the largest size needs. Memory is short when the budget has less room; then at least this
-/// many octets are freed.
+/// Octets that an FPDU of the largest size needs. Memory is short when the budget has less room than this, or less than
+/// half of a small budget. Displacing stops when it has freed this many octets, or earlier at the first FPDU that is
+/// too young.
 const SHORT: usize = 68 << 10;
 /// Age from which an incomplete FPDU may be displaced while other sources wait. The segments of a younger FPDU may
 /// still be on the way.
@@ -188,7 +189,8 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Lets streams that have stopped continue, as long as there is memory.
+    /// Lets streams that have stopped continue, as long as there is memory. If memory is short, first displaces
+    /// incomplete FPDUs, at most once in [`LOOK_EVERY`].
     #[cold]
     pub(super) fn try_stopped(&mut self, now: Time) {
         if self.core.is_short() {

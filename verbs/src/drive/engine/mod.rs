@@ -106,9 +106,9 @@ pub struct MpaConfig {
     pub markers: bool,
     /// Ready-to-receive message (RTR), if any, that an initiator sends first, unless the application chooses one.
     pub rtr: RtrChoice,
-    /// Maximum number of inbound Reads per queue pair.
+    /// Maximum number of outstanding inbound Reads and Atomics per queue pair.
     pub ird: u16,
-    /// Maximum number of outbound Reads per queue pair.
+    /// Maximum number of outstanding outbound Reads and Atomics per queue pair.
     pub ord: u16,
     /// Time that a peer may take to send its MPA Request, and its RTR after our Reply.
     pub startup_timeout: Duration,
@@ -435,7 +435,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
     }
 
-    /// Gives waiting endpoints their turns.
+    /// Gives waiting endpoints their turns. Returns whether an endpoint wanted a turn, or Sends that wait for receives
+    /// got a chance.
     #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {
         self.take_doorbells();
@@ -588,7 +589,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         match endpoint {
             // The Request has been sent. If the peer accepts, this side answers with a Terminate (MPAE-31).
             Some(_) if requesting => qp.end(QpState::Error, None, crate::shared::wc::WcStatus::Flushed),
-            // Abort: the connection is reset (verbs draft §6.2, RTS to Error).
+            // Abort: the connection is reset, because the application moves the queue pair from RTS to Error.
             Some(endpoint) => {
                 self.core.fail(index, None, Why::Requested);
                 self.core.enter_error(index);
@@ -725,8 +726,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             return true; // no peer exists that could acknowledge anything
         }
         // A connection is done when it no longer exists, or when the peer has acknowledged our FIN and so all data.
-        // For [`FIN_WITHIN`], this also waits for the peers' FINs, so that they are acknowledged while this process
-        // exists.
+        // During the first `FIN_WITHIN`, connections must no longer exist, so that the FINs of the peers are
+        // acknowledged while this process exists. Peers that notice the end of this process do not need that.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
         if !waited && !self.transport.peers_notice_end() && self.core.endpoints.iter().next().is_some() {
             return false;

@@ -1,5 +1,5 @@
-//! Send path: queue pairs that have work take turns (deficit round robin). A turn cuts messages into FPDUs, writes
-//! the FPDUs into transmit buffers, and hands the buffers to TCP.
+//! Send path: queue pairs that have work take turns (round robin, with a quantum for each turn). A turn cuts messages
+//! into FPDUs, writes the FPDUs into transmit buffers, and hands the buffers to TCP.
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
@@ -186,6 +186,8 @@ impl<D: Data> QpCore<D> {
                 let mut data = [0; 8];
                 data[..4].copy_from_slice(&imm.to_be_bytes());
                 let solicited = view.entry.flags.contains(SendFlags::SOLICITED);
+                // The message has no octets of the list. `Payload` ties it to the request, so that the request does
+                // not complete before TCP has this message.
                 (Op::Immediate { data, solicited }, Carries::Payload, true)
             }
             SendOp::FetchAdd { .. }
@@ -250,9 +252,8 @@ impl<D: Data> QpCore<D> {
     }
 
     /// Handles the outcome of the next work request, which concerns only local memory and has just been carried out.
-    /// The order of the queue is kept: earlier requests have read their data, and later requests have not begun (verbs
-    /// draft §8.2.2). If the request took back memory, it is done when all passes of other engines that may use this
-    /// memory have ended.
+    /// The order of the queue is kept: earlier requests have read their data, and later requests have not begun. If the
+    /// request took back memory, it is done when all passes of other engines that may use this memory have ended.
     fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
         match outcome {
             Ok(grace) if grace.is_over() => {
@@ -513,7 +514,8 @@ struct Segments<'a, D> {
     /// Octets after which the turn is over.
     quantum: usize,
     conn: ConnId,
-    /// First the record under construction, then a spare.
+    /// First the record under construction, then a spare, in which [`add`](Self::add) continues if the next FPDU does
+    /// not fit into the first.
     drafts: &'a mut ArrayVec<D, 2>,
     spares: &'a mut Spares,
     /// Payload of at least this many octets is lent rather than copied.

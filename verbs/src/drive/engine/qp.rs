@@ -78,7 +78,7 @@ pub(super) struct SendSide {
     pub(super) responses_turn: bool,
     /// Whether an FPDU has been sent.
     pub(super) spoken: bool,
-    /// Whether this side opened the connection.
+    /// Whether this side is the MPA Initiator.
     pub(super) initiator: bool,
     /// Whether the first Read is the ready-to-receive indication, which the application has not posted.
     pub(super) rtr_read: bool,
@@ -150,12 +150,12 @@ impl Spares {
 /// The source of a message's payload.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
-    /// The scatter-gather list or inline data of work request `number`. `cursor` is the position, in the list and
-    /// in the message, at which the last FPDU ended.
+    /// The scatter-gather list or inline data of work request `number`. `cursor` is the element of the list at which
+    /// the search for the next FPDU's octets begins.
     WorkRequest { number: WrNumber, cursor: Cursor },
     /// Registered memory that an inbound Read Request names.
     Response(ReadRequest),
-    /// No payload of the application: a request, a Terminate, or a nudge.
+    /// No payload of the application: a Read or Atomic Request, an Atomic Response, a Terminate, the RTR, or a nudge.
     None,
 }
 
@@ -173,8 +173,8 @@ pub(super) struct ReceiveSide {
     pub(super) next: WrNumber,
     /// First receive that has not been completed: the one at `next`, or the one before it.
     pub(super) done: WrNumber,
-    /// For a queue pair with a shared queue, the place of the receive in hand, which exists if `next` is beyond
-    /// `done`; `None` for a queue pair with its own queue.
+    /// Place of the receive in hand of a queue pair with a shared queue; `None` for a queue pair with its own queue.
+    /// The place is in use while `next` is beyond `done`.
     held: Option<Box<HeldRecv>>,
     /// The grace period of an invalidation by the message in hand. The message is complete when this period is over.
     pub(super) grace: Option<Box<Grace>>,
@@ -291,7 +291,8 @@ impl<D: Data> QpCore<D> {
         self.stream.as_ref().is_some_and(|stream| stream.may_send())
     }
 
-    /// Returns whether every posted work request has been handed to TCP, and every Read has been answered.
+    /// Returns whether every posted work request is complete (see [`complete_sends`](Self::complete_sends)). While
+    /// `closing`, requests that were posted too late do not count.
     pub(super) fn send_queue_empty(&self) -> bool {
         self.tx.message.is_none() && self.tx.done == self.tx.next && self.nothing_to_begin()
     }
@@ -319,7 +320,8 @@ impl<D: Data> QpCore<D> {
         !self.tx.finished && (pending || under_way || own)
     }
 
-    /// Returns whether an incomplete FPDU has arrived, or a Send that waits for a receive.
+    /// Returns whether an end of the stream would now cut something short: an incomplete FPDU, a message that has taken
+    /// a receive and is incomplete, or a Send that waits for a receive.
     pub(super) fn is_cut_short(&self) -> bool {
         let cut = |stream: &Stream<D>| stream.mid_fpdu() || stream.sends_wait();
         self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
@@ -377,8 +379,8 @@ impl<D: Data> QpCore<D> {
     }
 
     /// Enters the terminate or the error state and ends all outstanding work. The send request `culprit` completes
-    /// with its status, the receive in hand with the status `open_receive`, and everything else as flushed (verbs
-    /// draft §6.2.4). Requests that are posted later are flushed when their doorbell rings.
+    /// with its status, the receive in hand with the status `open_receive`, and everything else as flushed. Requests
+    /// that are posted later are flushed when their doorbell rings.
     pub(super) fn end(&mut self, state: QpState, culprit: Option<Culprit>, open_receive: WcStatus) {
         let was_over = self.is_over();
         self.shared.set_state(state);
@@ -392,8 +394,8 @@ impl<D: Data> QpCore<D> {
         }
     }
 
-    /// Moves the queue pair, which is in the error state and has no connection, to the idle state of a new queue pair
-    /// (verbs draft §6.2, Error to Idle).
+    /// Moves the queue pair from the error state to the idle state of a new queue pair. The caller must have separated
+    /// it from its connection.
     pub(super) fn reset(&mut self) {
         self.flush(None, WcStatus::Flushed);
         let done = self.tx.done;
@@ -426,8 +428,8 @@ impl<D: Data> QpCore<D> {
         let mut status = if self.rx.next == self.rx.done { WcStatus::Flushed } else { open_receive };
         while let Some(wr_id) = self.rx.complete(&self.shared.recv) {
             let wc = Wc { wr_id, status, opcode: WcOpcode::Recv, qpn: self.shared.qpn, ..Wc::default() };
-            // If the completion queue overflows here, only flushed completions are lost, and their queue pairs are
-            // already in the error state.
+            // If the completion queue is full, this completion is lost. The queue pair need not fail for that, because
+            // it is already over.
             let _ = self.shared.recv_cq.push(self.engine, wc);
             status = WcStatus::Flushed;
         }

@@ -1,7 +1,7 @@
-//! Limits the connections that any host can create. There is a room with a maximum number of seats for each kind of
-//! these: connections in start-up, requests that the program has not answered, and connections that are over but have
-//! not closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
-//! newcomers always get in.
+//! Limits the connections that any host can create. Each kind has a room with a maximum number of seats: connections in
+//! start-up, requests that the program has not answered, connections that ended in start-up but have not closed, and
+//! connections that have lost their queue pair but have not closed. Even if all rooms are full and all queue pairs are
+//! connected, TCP's table has free places, so that newcomers always get in.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};
@@ -20,7 +20,7 @@ const ENDED_PER_PASS: usize = 16;
 pub(super) struct Rooms {
     starting: Crowd<EndpointIndex>,
     closing: Crowd<EndpointIndex>,
-    /// Closing connections that had a queue pair.
+    /// Closing connections that were in RDMA mode.
     carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
@@ -30,9 +30,9 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    /// Makes the rooms of a TCP stack that has at most `connections`. Of 524,288 connections, 4,096 may be in
-    /// start-up, 8,192 may wait for the program, and 16,384 that never had a queue pair may be closing. Of
-    /// connections that had a queue pair, as many may be closing as a device may have queue pairs.
+    /// Makes the rooms of a transport that has at most `connections` connections. Of 524,288 connections, 4,096 may be
+    /// in start-up, 8,192 may wait for the program, and 16,384 that were never in RDMA mode may be closing. Of those
+    /// that were in RDMA mode, as many may be closing as a device may have queue pairs.
     pub(super) fn new(connections: u32) -> Self {
         let all = connections as usize;
         Self {

@@ -23,8 +23,8 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use urnic_tcp::{ConnId, Time};
 
-/// Maximum octets that may be put aside. This is enough for thirty times as many full-size records as a port on a
-/// network has buffers.
+/// Maximum octets that may be put aside: about thirty times as many as fit into all send buffers of a port on a
+/// network.
 pub(crate) const ASIDE_MAX: usize = 128 << 20;
 /// While at least 1/`PLENTY_PART` of the buffers is free, every host gets buffers.
 const PLENTY_PART: usize = 2;
@@ -38,7 +38,7 @@ const RESERVE: usize = 64;
 const COUNT_EVERY: Duration = Duration::from_millis(4);
 /// How often connections that wait are tried again.
 const TRY_EVERY: Duration = Duration::from_millis(1);
-/// A connection is displaced when its peer has acknowledged nothing for this long.
+/// A connection may be displaced only if its peer has acknowledged nothing for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Each time, connections are displaced until they have freed 1/`FREED_PART` of the memory for records that are put
 /// aside.
@@ -141,8 +141,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Puts records aside until enough buffers are free: only records of hosts that have more than `held` buffers,
-    /// hosts with most buffers first. Among the connections of a host, begins with the one whose peer has been silent
-    /// for the longest time, that is, has acknowledged nothing.
+    /// hosts with most buffers first. Among the connections of a host, begins with the one on which nothing was
+    /// acknowledged for the longest time. If no more octets may be put aside, ends connections instead.
     #[cold]
     fn put_aside(&mut self, held: usize, now: Time) {
         let mut holders = HashMap::<Source, Holder>::new();
@@ -177,8 +177,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Ends connections, because no more records can be put aside: connections of the source that has most octets
-    /// outstanding, on which nothing was acknowledged for at least [`PATIENCE`]; the longest silence first.
+    /// Ends connections, because no more records can be put aside. Chooses the source that has most octets outstanding,
+    /// and those of its connections on which nothing was acknowledged for at least [`PATIENCE`]. The longest silence
+    /// comes first.
     #[cold]
     fn displace(&mut self, now: Time) {
         self.core.shares.look_at = now + TRY_EVERY;

@@ -127,8 +127,9 @@ impl<D: Data> Core<D> {
         self.farewell(index, Farewell::Fin);
     }
 
-    /// Handles the peer's FIN: flushes the remaining work and closes this side of the connection, too. If there was
-    /// remaining work, this side first sends a Terminate (ERR-46).
+    /// Handles the peer's FIN: flushes the remaining work and closes this side of the connection too. If there was
+    /// remaining work, this side first sends a Terminate (ERR-46), unless it must not send yet, or the FIN also
+    /// cuts something of the peer short ([`QpCore::is_cut_short`](super::qp::QpCore::is_cut_short)).
     pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
@@ -293,7 +294,7 @@ impl<D: Data> Core<D> {
         let Some(mut core) = self.qps.remove(qp) else { return };
         Self::remove_holder(&mut core, qp, &mut self.stopped);
         self.by_qpn[core.shared.qpn as usize] = Whereabouts::Unknown;
-        // This fails only while the process ends, and then has no effect, because no other queue pair has this scope.
+        // This fails only while the process ends. The failure does no harm, because no other queue pair has this scope.
         let _ = self.table.queue_pair_gone(core.shared.scopes.qp);
         let Some(index) = core.endpoint else { return };
         if core.awaits.stopped {
@@ -405,8 +406,8 @@ fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     }
 }
 
-/// Returns the status of the oldest incomplete work request after a Terminate was received, because the Terminate
-/// presumably concerns this request.
+/// Returns the status with which the oldest incomplete work request completes after the peer's Terminate. This request
+/// gets a status of its own, because the Terminate presumably concerns it.
 fn blame(terminate: &Terminate) -> WcStatus {
     match (terminate.layer, terminate.etype) {
         (0, 1) => WcStatus::RemoteAccess,

@@ -22,10 +22,10 @@ use urnic_tcp::Time;
 
 /// Time that a Send may wait, for each retry of [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry).
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// How long the peer's FIN waits behind the peer's Sends: counted from its arrival, or from the last receive that a
-/// Send took, if this is later.
+/// How long the peer's FIN waits behind the peer's Sends. The time begins when the FIN arrives, and again whenever a
+/// waiting Send takes a receive.
 const FIN_WAITS: Duration = Duration::from_secs(1);
-/// Length of a list of waiting endpoints at which those that no longer exist are removed.
+/// Smallest length of a list of waiting endpoints at which endpoints that no longer exist are removed from the list.
 const CLEAR_AT: usize = 64;
 /// How long this engine leaves receives to another engine whose turn it is. The other engine takes a receive within
 /// this time, unless no thread drives that engine.
@@ -170,8 +170,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends wait that were
-    /// acknowledged to the peer.
+    /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends that TCP has
+    /// acknowledged to the peer wait for receives.
     pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
         let now = self.now;
         let Some(core) = self.qps.get_mut(qp) else { return false };

@@ -69,8 +69,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
     let wanted = config.engine.count();
     let queues = u16::try_from(wanted).unwrap_or(u16::MAX);
-    // All queues together get as many buffers as a port with one queue, but each gets enough for a connection's
-    // window.
+    // The queues share the buffers of a port with one queue. With many queues, each gets at least `LEAST_FRAMES`, so
+    // that a connection can fill its window.
     let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
     let rx_frames = receive_frames(config);
     let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, node, ..usual };
@@ -173,7 +173,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
 /// Minimum number of buffers of a queue in each direction, besides the buffers that the driver holds.
 const LEAST_FRAMES: u32 = 384;
 
-/// Name of the interface that `urnic run` shows to programs. The kernel does not have this interface.
+/// Name of the interface that `urnic run` shows to programs: it adds this interface, which the kernel does not have, to
+/// the list of `getifaddrs`.
 const SHOWN: &str = "urnic0";
 
 /// Refuses an address that the kernel has on an interface, because the kernel and the device would both answer for

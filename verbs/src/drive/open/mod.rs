@@ -44,7 +44,8 @@ fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     ))
 }
 
-/// Returns the Ethernet address of a device, without opening it.
+/// Returns the Ethernet address of a device, without opening it. If the port has an address of its own, which only the
+/// open port knows, returns one that is derived from the IP address.
 pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     let derived =
         || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);
@@ -54,7 +55,9 @@ pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     }
 }
 
-/// Returns the index of the host's interface that has an address of the device; `None` if no interface has it.
+/// Returns the index of the host's interface that carries an address of the device: over the kernel's sockets, the
+/// interface that has the address, and otherwise the interface that the port uses. `None` if there is no such
+/// interface.
 pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     match &config.port.spec {
         None => host::interface(address),
@@ -67,7 +70,7 @@ pub(crate) fn has_address(address: IpAddr) -> bool {
     host::interface(address).is_some()
 }
 
-/// Selects the CRC implementation that the process uses from now on.
+/// Selects the CRC implementation that the process uses from now on. [`CrcKernel::Auto`] leaves the present one.
 pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
     let kernel = match wanted {
         CrcKernel::Auto => return Ok(()),

@@ -29,8 +29,8 @@ const EAGER_OCTETS: usize = 32 << 10;
 /// Size, in octets, from which payload is lent rather than copied. For smaller pieces, two more mbufs cost more than
 /// a copy.
 const LENDS_FROM: usize = 4096;
-/// Maximum length of two queues of frames: the hairpin, for frames to this host itself, and the strays, for frames that
-/// another queue of the port must send. Frames that do not fit are dropped, as on any link.
+/// Maximum number of frames in each of two queues: the hairpin, for frames to this host itself, and the strays, for
+/// frames that another queue of the port must send. Frames that do not fit are dropped, as on any link.
 const HAIRPIN: usize = 1024;
 
 /// A received frame.
@@ -203,7 +203,8 @@ pub(crate) struct DpdkPort {
     low: usize,
     /// Number of mbufs in the send pool.
     send_buffers: usize,
-    /// Number of frames that were dropped because there was no buffer or no place in a queue.
+    /// Number of frames for the wire that were dropped: for want of a buffer or of a place in a queue, or because lent
+    /// memory that they referred to was taken back.
     unsent: u64,
     spares_checksum: bool,
     lends: Option<ExternalMemory>,
@@ -351,7 +352,8 @@ impl DpdkPort {
             return;
         };
         room.copy_from_slice(&octets);
-        // The buffer contains only payload of this frame, so the headers fit in front of it, even if it is a train.
+        // The headers fit in front of the payload even if the frame is a train, because the buffer contains no payload
+        // of other frames.
         if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
             self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
         }

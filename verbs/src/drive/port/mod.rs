@@ -1,7 +1,7 @@
 //! The interface of a network port to the TCP stack above it, and the kinds of ports.
 //!
-//! TCP is generic over [`Port`], so that the same code drives a DPDK port in production (`dpdk`) and a simulated
-//! wire in virtual time ([`sim`]).
+//! The transport that runs TCP over a port is generic over [`Port`], so that the same code drives a DPDK port in
+//! production (`dpdk`) and a simulated wire in virtual time ([`sim`]).
 
 mod aside;
 #[cfg(feature = "dpdk")]
@@ -27,8 +27,8 @@ pub enum Spread {
     Unknown,
     /// The frame arrives at the queue with the same number as the queue from which the peer has sent it.
     Paired,
-    /// A NIC chooses the queue by a hash of the frame's addresses and ports, which
-    /// [`Steering::like_nic`](urnic_tcp::Steering::like_nic) computes from these values.
+    /// A NIC chooses the queue by a hash of the frame's addresses and ports. With `key` and `entries`,
+    /// [`Steering::like_nic`](urnic_tcp::Steering::like_nic) computes the same choice.
     #[cfg_attr(not(feature = "dpdk"), allow(dead_code))] // no other port has a NIC
     Nic {
         /// The 16 bits whose repetition is the NIC's hash key.
@@ -156,7 +156,8 @@ pub trait Port: Send {
     /// Completes output that is not finished, such as packet captures, because the process is about to end.
     fn finish(&mut self) {}
 
-    /// Arms the port to signal the next frame; `None` if it cannot signal. See `urnic_dataplane::Port::arm`.
+    /// Arms the port to signal the next frame, and returns the event that signals it; `None`: the port cannot signal.
+    /// See `urnic_dataplane::Port::arm`.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }

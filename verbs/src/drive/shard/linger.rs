@@ -3,7 +3,7 @@
 //! All ends of a process work the same way. The exiting thread requests the goodbye, that is, the graceful end of all
 //! connections. An engine's thread carries out the goodbye, and the exiting thread waits for a limited time. The
 //! exiting thread does not do this itself, because it may run a signal handler, which may have interrupted any code,
-//! even a pass.
+//! even a pass. A forked child leaves the connections to its parent.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -34,7 +34,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Id of the thread that waits for the goodbye, or 0. If this thread holds an engine, no other thread can get the
 /// engine, because a signal handler has interrupted the thread in a pass.
 static EXITING: AtomicUsize = AtomicUsize::new(0);
-/// Whether the goodbye could not get an engine, because another thread holds the engine.
+/// Whether the goodbye could not get all engines, because another thread holds an engine or the list of the shards.
 static LOST: AtomicBool = AtomicBool::new(false);
 /// When the goodbye ended, in nanoseconds since [`epoch`].
 static OVER: AtomicU64 = AtomicU64::new(0);
@@ -183,8 +183,9 @@ pub(super) fn is_wanted() -> bool {
     matches!(WISH.load(Ordering::Relaxed), wish::WANTED | wish::DONE)
 }
 
-/// Carries out the goodbye, if one is requested. The caller must be an engine's thread that does not hold its engine,
-/// or a thread that was started for the goodbye.
+/// Carries out the goodbye, if one is requested. After the goodbye, ends the silence of events and completions when it
+/// is time. The caller must be an engine's thread that does not hold its engine, or a thread that was started for the
+/// goodbye.
 #[cold]
 pub(super) fn grant() {
     if WISH.load(Ordering::SeqCst) == wish::DONE {
@@ -227,8 +228,8 @@ fn break_silence() {
     }
 }
 
-/// Returns whether the program must still receive no events and completions. Called by a poller that has just found
-/// this to be so.
+/// Returns whether events and completions are still held back from the program. A poller calls this when it finds that
+/// they are held back, because the time for that may be over.
 #[cold]
 pub(crate) fn still_quiet() -> bool {
     if WISH.load(Ordering::SeqCst) == wish::DONE {

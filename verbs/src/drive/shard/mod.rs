@@ -47,7 +47,7 @@ pub(crate) enum Polled {
     Worked,
     /// The pass found no work.
     Idle,
-    /// Another thread drives the engine, or pollers may not drive it.
+    /// No pass was run, because another thread drives the engine, a control verb waits, or pollers must not drive it.
     Skipped,
 }
 
@@ -184,6 +184,10 @@ impl Shard {
     }
 
     /// Runs `verb` while no pass is under way, and then a pass.
+    ///
+    /// # Errors
+    /// Errors of `verb`. [`Error::Interrupted`] if the engine's lock is not available, because its holder cannot
+    /// continue or the engine is closed. [`Error::Forked`] in a forked child.
     pub(crate) fn control<R>(&self, verb: impl FnOnce(&mut dyn EngineOps) -> Result<R>) -> Result<R> {
         if forked() {
             return Err(Error::Forked);

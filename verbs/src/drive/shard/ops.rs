@@ -55,12 +55,12 @@ pub(crate) struct EngineAttr {
     /// Kind of port, as the configuration names it.
     pub(crate) port: String,
     pub(crate) link_up: bool,
-    /// Port capabilities; `None` for a simulated port.
+    /// Port capabilities; `None` if the engine has no DPDK port.
     pub(crate) capabilities: Option<Capabilities>,
     /// Maximum payload octets of a frame that carries several segments to the present peer; 0 if frames cannot carry
     /// several segments.
     pub(crate) gso_max: usize,
-    /// Maximum number of Reads of a queue pair: inbound (`ird`) and outbound (`ord`).
+    /// Maximum number of outstanding Reads and Atomics of a queue pair: inbound (`ird`) and outbound (`ord`).
     pub(crate) ird: u16,
     pub(crate) ord: u16,
     /// Counters: names and values, in display order.
@@ -149,7 +149,8 @@ pub(crate) trait EngineOps: Send {
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
         None
     }
-    /// Ends a reservation. If the address has a listener, listening stops, and unanswered requests are rejected.
+    /// Ends a reservation. If the address has a listener, listening stops, and the connections of unanswered requests
+    /// are reset.
     fn unbind(&mut self, id: BindId);
     /// Starts to listen on a reserved address. `places` limits the number of requests that the application has not
     /// answered.
@@ -193,7 +194,8 @@ pub(crate) trait EngineOps: Send {
     /// Sets when TCP gives up on the silent peer of a queue pair; `None`: as configured.
     fn set_patience(&mut self, qpn: u32, patience: Option<Patience>) -> Result<()>;
 
-    /// Returns whether everything that was sent is acknowledged, and every connection is closed.
+    /// Returns whether no connection needs the engine after a [`shutdown`](Self::shutdown): each peer has acknowledged
+    /// all data and the FIN, or the only possible peer has ended.
     fn drained(&self) -> bool;
     /// Starts to close all connections gracefully.
     fn shutdown(&mut self);

@@ -1,7 +1,7 @@
 //! The interface of an engine to its transport, which provides reliable byte streams between addresses, like TCP's.
 //!
-//! The engine is generic over [`Transport`]. So the engine knows nothing of frames, neighbours, checksums and pools,
-//! and no message passes through a dynamic call. `over_port` uses urnic's own TCP on a port, and `over_kernel` uses
+//! The engine is generic over [`Transport`]. So the engine knows nothing of frames, headers and neighbours, and no
+//! message passes through a dynamic call. `over_port` uses urnic's own TCP on a port, and `over_kernel` uses
 //! the kernel's TCP sockets. [`Device::over`](crate::Device::over) makes a device on any other transport.
 //!
 //! # A whole transport
@@ -446,8 +446,8 @@ pub trait Transport: Send {
     /// Returns an empty record; `None` while no buffer is free.
     fn draft(&mut self) -> Option<Self::Draft>;
 
-    /// Returns the number of data octets in a segment of the connection; 0 if the connection no longer exists. An
-    /// FPDU fits into one segment (MPA-43).
+    /// Returns the maximum number of data octets in a segment of the connection; 0 if the connection no longer exists.
+    /// The engine makes FPDUs that fit into one segment (MPA-43).
     fn segment(&self, conn: ConnId) -> usize;
 
     /// Returns the recommended maximum record size, in octets: as much as the transport sends as one piece.
@@ -458,9 +458,9 @@ pub trait Transport: Send {
     /// Returns how many octets the engine should send now. 0: the engine must wait for [`Events::acked`].
     fn room(&self, conn: ConnId) -> usize;
 
-    /// Queues a record. `sum` is the one's-complement sum of its octets, if known. If the transport does not send the
-    /// record as one piece, it should cut it at multiples of `unit` octets; 0: anywhere. If the connection no longer
-    /// exists, the record is dropped, and [`Events::closed`] has told the engine or will do so.
+    /// Queues a record. `sum` is the one's-complement sum of its octets, if known. A transport that does not send the
+    /// record as one piece should cut the record at multiples of `unit` octets; 0: anywhere. If the connection no
+    /// longer exists, the record is dropped, and [`Events::closed`] has told the engine or will do so.
     fn send(&mut self, conn: ConnId, record: Self::Draft, sum: Option<u16>, unit: u16);
 
     /// Sends queued records, as far as the peer's window allows.
@@ -667,7 +667,7 @@ pub trait Events<D> {
     /// Reports that a connection has come in. Returns the connection's tag.
     fn incoming(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64;
 
-    /// Reports that a connection is established that the engine has opened.
+    /// Reports that a connection that the engine has opened is now established.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
     /// Announces that data or ACKs of the connections with these tags come next, so that the engine may prefetch its
