@@ -365,7 +365,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
             return Some(done);
         }
         passes += 1;
-        if !found || passes % PASSES_BETWEEN_YIELDS == 0 {
+        if !found || passes.is_multiple_of(PASSES_BETWEEN_YIELDS) {
             thread::yield_now();
         }
     }
