@@ -357,7 +357,10 @@ fn needs_root_unreachable_peers() {
         urnic(&veth.b, &node(&format!("perf client {host}"), "af_packet:vb", CLIENT, more))
     };
     // The prefix length is wrong, and there is no gateway.
-    fails(client("10.9.1.1", ""), &["no route to 10.9.1.1", "check the prefix length of ip.ip, or set ip.gateway"]);
+    fails(
+        client("10.9.1.1", ""),
+        &["no route to 10.9.1.1", "check the prefix length of ip.ip, or set ip.gateway"],
+    );
     fails(
         client("10.9.1.1", "--gateway 10.9.0.254"),
         &["cannot connect to 10.9.1.1", "host unreachable: the host or the gateway to it does not answer"],

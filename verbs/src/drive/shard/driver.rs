@@ -327,8 +327,8 @@ struct Drive {
     event: Option<Arc<dyn Wakeup>>,
 }
 
-/// Runs passes until there was no work for a while, or another thread polls. Returns `None` if another thread holds
-/// the lock.
+/// Runs passes until there was no work for a while, or another thread polls. Returns `None` without a pass
+/// if another thread holds the lock.
 fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
     let mut done = Drive::default();
     let mut end = None;
@@ -336,7 +336,9 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
     loop {
         watch.count();
         step_aside(shard);
-        let mut engine = shard.try_lock()?;
+        let Some(mut engine) = shard.try_lock() else {
+            return (passes > 0).then_some(Drive { deadline: None, event: None, ..done });
+        };
         let found = engine.pass();
         done.worked |= found;
         if found {
@@ -364,7 +366,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
         if stops || !spins {
             return Some(done);
         }
-        passes += 1;
+        passes = passes.wrapping_add(1);
         if !found || passes.is_multiple_of(PASSES_BETWEEN_YIELDS) {
             thread::yield_now();
         }
