@@ -25,7 +25,7 @@ mod counting {
 
     /// Count the cache lines that move between two cores for each message, with a device of two engines.
     ///
-    /// Traces a program that does the work of both cores in turns, instruction by instruction. A line is "fetched" when
+    /// Lets the two threads of a program take turns, and traces them instruction by instruction. A line is "fetched" when
     /// a core without it uses it after the other core wrote it, and "taken" when a core writes its copy while the other
     /// core has one. Shape "own": each core has its queue pairs at its own engine, and no line needs to move. Shape
     /// "all": each core has queue pairs at both engines, and the server's completion queue, shared receive queue and

@@ -5,7 +5,7 @@
 //! scaling turns TASK N
 //! ```
 //!
-//! The second form lets one thread do the work of all cores of a task (JSON), N turns each, for `scripts/crossings`.
+//! The second form lets each thread of a task (JSON) take N turns, for `scripts/crossings`.
 
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ fn work(task: Option<&String>) -> Result<ExitCode, PerfError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lets one thread do the work of all cores, and prints the number of messages.
+/// Lets the threads of a task take turns, and prints the number of messages.
 fn turns(task: Option<&String>, number: Option<&String>) -> Result<ExitCode, PerfError> {
     let number = number.and_then(|number| number.parse().ok()).ok_or_else(usage)?;
     println!("{}", turns::turns(&task_of(task)?, number)?);

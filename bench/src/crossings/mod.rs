@@ -1,9 +1,9 @@
 //! Counts which cache lines would move between cores.
 //!
-//! One thread of a traced process does the work of several cores in turns ([`crate::scaling::turns`]). The tracer makes
-//! this thread execute one instruction at a time, decodes each instruction, and assigns its memory accesses to the core
-//! whose turn it is. So the counts are exact. They contain no contention, because no two cores run at the same time, and
-//! nothing that a kernel or a NIC does.
+//! A traced process has one thread for each core ([`crate::scaling::turns`]). The tracer lets the threads take turns, makes
+//! the running thread execute one instruction at a time, decodes each instruction, and assigns its memory accesses to
+//! the thread's core. So the counts are exact. They contain no contention, because no two threads run at the same time,
+//! and nothing that a kernel or a NIC does.
 
 mod caches;
 mod step;
@@ -19,6 +19,7 @@ use std::{
 use caches::Caches;
 pub use caches::Move;
 use nix::{
+    libc::user_regs_struct,
     sys::{
         ptrace,
         signal::Signal,
@@ -30,13 +31,14 @@ use step::{Access, Decoder};
 
 use crate::{
     perf::PerfError,
-    scaling::{Task, turns::Mark},
+    scaling::{
+        Task,
+        turns::{STACK, traced_warm_up},
+    },
 };
 
-/// Bytes on either side of the thread pointer that hold thread-local variables.
-const THREAD_LOCAL: u64 = 8192;
-/// Bytes by which the stack may grow.
-const STACK_GROWTH: u64 = 8 << 20;
+/// Bytes behind the thread pointer that belong to the thread.
+const CONTROL_BLOCK: u64 = 4096;
 
 /// Result of [`trace`].
 #[derive(Debug, Default)]
@@ -80,7 +82,7 @@ pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfErro
         Command::new(program).args(["turns", &task, &turns.to_string()]).stdout(Stdio::piped()).spawn();
     let mut child =
         spawned.map_err(|source| PerfError::Os { doing: "starting the traced process", source })?;
-    let traced = follow(&mut child);
+    let traced = follow(&mut child, turns);
     if traced.is_err() {
         let _ = child.kill();
     }
@@ -88,81 +90,123 @@ pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfErro
     traced
 }
 
-fn follow(child: &mut Child) -> Result<Traced, PerfError> {
+fn follow(child: &mut Child, turns: u32) -> Result<Traced, PerfError> {
     let mut words = BufReader::new(child.stdout.take().ok_or_else(silent)?);
     let mut line = String::new();
     let read = |source| PerfError::Os { doing: "reading from the traced process", source };
     words.read_line(&mut line).map_err(read)?;
-    let mut addresses =
-        line.split_whitespace().map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16));
-    let (Some(Ok(marks)), Some(Ok(anchor))) = (addresses.next(), addresses.next()) else {
-        return Err(silent());
-    };
-    let mut traced = Traced { anchor, ..Traced::default() };
-    step_through(Pid::from_raw(child.id() as i32), marks, &mut traced)?;
-    let mut rest = String::new();
-    words.read_to_string(&mut rest).map_err(read)?;
-    traced.messages = rest.trim().parse().map_err(|_| silent())?;
-    Ok(traced)
-}
-
-/// Returns the addresses of the main thread's stack.
-fn stack_of(pid: Pid) -> Result<Range<u64>, PerfError> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"));
-    let maps =
-        maps.map_err(|source| PerfError::Os { doing: "reading the mappings of the traced process", source })?;
-    let line = maps.lines().find(|line| line.ends_with("[stack]")).ok_or_else(silent)?;
-    let mut ends = line.split([' ', '-']).map_while(|word| u64::from_str_radix(word, 16).ok());
-    let (Some(start), Some(end)) = (ends.next(), ends.next()) else { return Err(silent()) };
-    // The stack may grow while the process is traced.
-    Ok(start.saturating_sub(STACK_GROWTH)..end)
-}
-
-/// Steps through the instructions of the process from its first stop to the mark that ends the measurement.
-fn step_through(pid: Pid, marks: u64, traced: &mut Traced) -> Result<(), PerfError> {
-    let wait =
-        || match waitpid(pid, Some(WaitPidFlag::__WALL)).map_err(os("waiting for the traced process"))? {
-            WaitStatus::Stopped(_, signal) => Ok(signal),
-            _ => Err(silent()),
-        };
-    if wait()? != Signal::SIGSTOP {
-        return Err(silent());
-    }
-    let memory = std::fs::File::open(format!("/proc/{pid}/mem"));
+    let mut line = line.split_whitespace();
+    let mut address = || u64::from_str_radix(line.next()?.trim_start_matches("0x"), 16).ok();
+    let (Some(mark), Some(anchor)) = (address(), address()) else { return Err(silent()) };
+    let threads: Option<Vec<Pid>> = line.map(|word| word.parse().ok().map(Pid::from_raw)).collect();
+    let memory = std::fs::File::open(format!("/proc/{}/mem", child.id()));
     let memory = memory
         .map_err(|source| PerfError::Os { doing: "opening the memory of the traced process", source })?;
-    let stack = stack_of(pid)?;
-    let (mut decoder, mut caches) = (Decoder::new(memory), Caches::default());
-    let (mut core, mut counts) = (None, false);
-    loop {
-        let registers = ptrace::getregs(pid).map_err(os("reading the registers of the traced process"))?;
-        traced.instructions += u64::from(counts);
-        let mut mark = None;
-        for Access { address, size, writes } in decoder.accesses(&registers)? {
-            mark = mark.or_else(|| address.checked_sub(marks).and_then(Mark::at).filter(|_| writes));
-            // Each core would have a thread with a stack and thread-local variables of its own.
-            let local = registers.fs_base.wrapping_sub(THREAD_LOCAL)..registers.fs_base + THREAD_LOCAL;
-            if stack.contains(&address) || local.contains(&address) {
-                continue;
-            }
-            if let (Some(core), None) = (core, mark) {
-                for kind in caches.access(core, address, size, writes) {
-                    if counts {
-                        *traced.moves.entry((registers.rip, kind)).or_default() += 1;
+    let mut tracer = Tracer {
+        mark,
+        decoder: Decoder::new(memory),
+        caches: Caches::default(),
+        counts: false,
+        traced: Traced { anchor, ..Traced::default() },
+    };
+    let threads: Result<Vec<Thread>, PerfError> = threads
+        .ok_or_else(silent)?
+        .into_iter()
+        .enumerate()
+        .map(|(core, id)| Thread::stopped(core, id))
+        .collect();
+    tracer.run(&threads?, turns)?;
+    let mut rest = String::new();
+    words.read_to_string(&mut rest).map_err(read)?;
+    tracer.traced.messages = rest.trim().parse().map_err(|_| silent())?;
+    Ok(tracer.traced)
+}
+
+/// Waits until the thread has stopped, and returns the signal that stopped it.
+fn wait(thread: Pid) -> Result<Signal, PerfError> {
+    match waitpid(thread, Some(WaitPidFlag::__WALL)).map_err(os("waiting for the traced process"))? {
+        WaitStatus::Stopped(_, signal) => Ok(signal),
+        _ => Err(silent()),
+    }
+}
+
+fn registers(thread: Pid) -> Result<user_regs_struct, PerfError> {
+    ptrace::getregs(thread).map_err(os("reading the registers of the traced process"))
+}
+
+/// A stopped thread of the traced process.
+struct Thread {
+    core: usize,
+    id: Pid,
+    /// The addresses of the thread's stack and thread-local variables. No other thread uses them.
+    local: Range<u64>,
+}
+
+impl Thread {
+    /// Waits until the thread has stopped itself.
+    fn stopped(core: usize, id: Pid) -> Result<Self, PerfError> {
+        if wait(id)? != Signal::SIGSTOP {
+            return Err(silent());
+        }
+        let registers = registers(id)?;
+        // The thread pointer is at the upper end of the stack, above the thread-local variables.
+        let local = registers.fs_base - STACK as u64 / 2..registers.fs_base + CONTROL_BLOCK;
+        Ok(Self { core, id, local })
+    }
+}
+
+struct Tracer {
+    /// The address of the word that threads write at the beginning of each turn.
+    mark: u64,
+    decoder: Decoder,
+    caches: Caches,
+    /// Whether the measured turns have begun.
+    counts: bool,
+    traced: Traced,
+}
+
+impl Tracer {
+    /// Lets the threads take turns until `turns` turns of each thread have been measured, then releases them.
+    fn run(&mut self, threads: &[Thread], turns: u32) -> Result<(), PerfError> {
+        let all = || threads.iter();
+        all().try_for_each(|thread| self.step_to_mark(thread))?;
+        for _ in 0..traced_warm_up(turns) {
+            all().try_for_each(|thread| self.step_to_mark(thread))?;
+        }
+        self.counts = true;
+        for _ in 0..turns {
+            all().try_for_each(|thread| self.step_to_mark(thread))?;
+        }
+        all()
+            .try_for_each(|thread| ptrace::detach(thread.id, None))
+            .map_err(os("releasing the traced process"))
+    }
+
+    /// Steps through a thread's instructions until the thread has written the mark.
+    fn step_to_mark(&mut self, thread: &Thread) -> Result<(), PerfError> {
+        loop {
+            let registers = registers(thread.id)?;
+            self.traced.instructions += u64::from(self.counts);
+            let mut at_mark = false;
+            for Access { address, size, writes } in self.decoder.accesses(&registers)? {
+                if address == self.mark {
+                    at_mark = true;
+                } else if !thread.local.contains(&address) {
+                    for kind in self.caches.access(thread.core, address, size, writes) {
+                        if self.counts {
+                            *self.traced.moves.entry((registers.rip, kind)).or_default() += 1;
+                        }
                     }
                 }
             }
-        }
-        match mark {
-            Some(Mark::Begin) => counts = true,
-            Some(Mark::End) => return ptrace::detach(pid, None).map_err(os("releasing the traced process")),
-            Some(Mark::Turn(number)) => core = Some(number),
-            None => {}
-        }
-        ptrace::step(pid, None).map_err(os("stepping the traced process"))?;
-        match wait()? {
-            Signal::SIGTRAP => {}
-            other => return Err(PerfError::Gone(format!("the traced process got {other}"))),
+            ptrace::step(thread.id, None).map_err(os("stepping the traced process"))?;
+            match wait(thread.id)? {
+                Signal::SIGTRAP => {}
+                other => return Err(PerfError::Gone(format!("the traced process got {other}"))),
+            }
+            if at_mark {
+                return Ok(());
+            }
         }
     }
 }

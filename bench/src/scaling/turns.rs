@@ -1,15 +1,22 @@
-//! The work of several cores, done by one thread: the cores' turns alternate. [`crate::crossings`] traces the memory
-//! accesses, assigns each to the core whose turn it is, and so counts which cache lines would move between cores.
+//! The turns of several threads, one thread for each core. [`crate::crossings`] lets one thread at a time run, traces its
+//! memory accesses, and so counts which cache lines would move between the cores.
 
 use std::{
     io::{Write, stdout},
     mem,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Barrier, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
 };
 
-use nix::sys::{
-    ptrace,
-    signal::{Signal, raise},
+use nix::{
+    sys::{
+        ptrace,
+        signal::{Signal, raise},
+    },
+    unistd::{Pid, gettid},
 };
 
 use super::{
@@ -18,97 +25,95 @@ use super::{
 };
 use crate::perf::PerfError;
 
-/// Turns of each core before the measured turns.
+/// Turns of each thread before the measured turns, without the tracer.
 const WARM_UP: u32 = 200;
-/// Turns of each core that are traced before the measured turns, so that each slot of a queue has been used.
+/// Least number of turns of each thread that are traced before the measured turns, so that each slot of a queue has been
+/// used.
 const TRACED_WARM_UP: u32 = 4;
-/// Maximum number of cores.
-const CORES: usize = 8;
-/// Words that mark points of a trace: a store to a word tells the tracer which point the program has reached.
-static MARKS: [AtomicU64; 2 + CORES] = [const { AtomicU64::new(0) }; 2 + CORES];
+/// Maximum number of threads.
+const THREADS: usize = 8;
+/// Bytes of a thread's stack.
+pub(crate) const STACK: usize = 4 << 20;
+/// A store to the first word tells the tracer that the storing thread begins a turn, or has ended its last turn.
+static TURN: AtomicU64 = AtomicU64::new(0);
 
-/// A point of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
-    /// The measurement begins.
-    Begin,
-    /// The measurement ends.
-    End,
-    /// A turn of this core begins.
-    Turn(usize),
+/// Returns the number of traced turns of each thread before `turns` measured ones.
+pub(crate) fn traced_warm_up(turns: u32) -> u32 {
+    turns.max(TRACED_WARM_UP)
 }
 
-impl Mark {
-    /// Returns the mark whose word is `offset` bytes behind the first word.
-    pub fn at(offset: u64) -> Option<Self> {
-        match usize::try_from(offset / 8).ok()? {
-            _ if !offset.is_multiple_of(8) => None,
-            0 => Some(Self::Begin),
-            1 => Some(Self::End),
-            number => (number < MARKS.len()).then(|| Self::Turn(number - 2)),
-        }
-    }
-
-    fn reach(self) {
-        let index = match self {
-            Self::Begin => 0,
-            Self::End => 1,
-            Self::Turn(core) => 2 + core,
-        };
-        MARKS.iter().skip(index).take(1).for_each(|word| word.store(1, Ordering::Relaxed));
-    }
-}
-
-/// Runs `turns` turns of each core of `task` as a traced child. After a warm-up it writes two addresses to standard
-/// output, of the marks' words and of this function, so that the tracer knows where the program was loaded, and stops
-/// itself. Returns the number of messages that have completed in the measured turns.
+/// Runs the threads of `task` as a traced child, with `turns` measured turns of each thread. After a warm-up, writes a
+/// line to standard output: the address of the word that marks turns, the address of this function (so that the tracer
+/// knows where the program was loaded), and the number of each thread. Each thread stops itself until the tracer
+/// continues it. Returns the number of messages that have completed in the measured turns.
 ///
 /// # Errors
 /// [`PerfError`].
 pub fn turns(task: &Task, turns: u32) -> Result<u64, PerfError> {
-    let cores = task.cores.len();
-    if cores > CORES {
-        return Err(PerfError::Usage(format!("at most {CORES} cores")));
+    let threads = task.cores.len();
+    if threads > THREADS {
+        return Err(PerfError::Usage(format!("at most {THREADS} cores")));
     }
     let ends = Ends::open(task)?;
     let served: Vec<_> = match task.shape {
-        Shape::All => vec![Served::new(&ends.server, task, 0, cores)?],
+        Shape::All => vec![Served::new(&ends.server, task, 0, threads)?],
         Shape::Own => {
-            (0..cores).map(|core| Served::new(&ends.server, task, core, 1)).collect::<Result<_, _>>()?
+            (0..threads).map(|thread| Served::new(&ends.server, task, thread, 1)).collect::<Result<_, _>>()?
         }
     };
     let mut stations = Vec::new();
-    for (core, served) in (0..cores).zip(served.iter().cycle()) {
-        stations.push(Station::new(&ends, served, task, core)?);
+    for (thread, served) in (0..threads).zip(served.iter().cycle()) {
+        stations.push(Station::new(&ends, served, task, thread)?);
     }
-    let mut round = || -> Result<u64, PerfError> {
-        let mut messages = 0;
-        for (core, station) in stations.iter_mut().enumerate() {
-            Mark::Turn(core).reach();
-            messages += station.turn()?;
+    let numbers = Mutex::new(vec![Pid::from_raw(0); threads]);
+    let (warm, told) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let one = |thread: usize, mut station: Station<'_>| -> Result<u64, PerfError> {
+        let warmed = (0..WARM_UP).try_for_each(|_| station.turn().map(drop));
+        let refused =
+            |errno: nix::Error| PerfError::Os { doing: "stopping for the tracer", source: errno.into() };
+        // The tracer may only wait for a thread that has asked to be traced.
+        let asked = ptrace::traceme();
+        let mut all = numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().skip(thread).take(1).for_each(|number| *number = gettid());
+        drop(all);
+        warm.wait();
+        told.wait();
+        warmed?;
+        asked.and_then(|()| raise(Signal::SIGSTOP)).map_err(refused)?;
+        let mut turn = || -> Result<u64, PerfError> {
+            TURN.store(1, Ordering::Relaxed);
+            station.turn()
+        };
+        // The first turns only tell the tracer which core has which lines.
+        for _ in 0..traced_warm_up(turns) {
+            turn()?;
         }
-        Ok(messages)
+        let messages = (0..turns).try_fold(0, |sum, _| turn().map(|messages| sum + messages));
+        TURN.store(1, Ordering::Relaxed);
+        // Dropping the queue pairs of one thread first would end what the others still do.
+        mem::forget(station);
+        messages
     };
-    for _ in 0..WARM_UP {
-        round()?;
-    }
-    println!("{:p} {:p}", &raw const MARKS, self::turns as *const ());
-    let _ = stdout().flush();
-    let refused =
-        |errno: nix::Error| PerfError::Os { doing: "stopping for the tracer", source: errno.into() };
-    ptrace::traceme().and_then(|()| raise(Signal::SIGSTOP)).map_err(refused)?;
-    // The first turns only tell the tracer which core has which lines.
-    for _ in 0..turns.max(TRACED_WARM_UP) {
-        round()?;
-    }
-    Mark::Begin.reach();
-    let mut messages = 0;
-    for _ in 0..turns {
-        messages += round()?;
-    }
-    Mark::End.reach();
+    let messages = thread::scope(|scope| {
+        let one = &one;
+        let spawn = |(number, station)| {
+            let builder = thread::Builder::new().stack_size(STACK);
+            builder.spawn_scoped(scope, move || one(number, station))
+        };
+        let spawned: Result<Vec<_>, _> = stations.into_iter().enumerate().map(spawn).collect();
+        let running = spawned.map_err(|source| PerfError::Os { doing: "starting a thread", source })?;
+        warm.wait();
+        print!("{:p} {:p}", &raw const TURN, self::turns as *const ());
+        numbers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|number| print!(" {number}"));
+        println!();
+        let _ = stdout().flush();
+        told.wait();
+        let join = |thread: thread::ScopedJoinHandle<'_, Result<u64, PerfError>>| {
+            thread.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause))
+        };
+        running.into_iter().map(join).sum()
+    });
     // Dropping one end first would take the peer away from the other end.
-    mem::forget(stations);
     mem::forget((served, ends));
-    Ok(messages)
+    messages
 }

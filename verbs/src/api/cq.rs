@@ -8,6 +8,7 @@ use super::channel::CompChannel;
 use super::device::DeviceShared;
 use crate::drive::shard::{Polled, Shard, still_quiet};
 use crate::shared::cq::{CqShared, Poller, check_depth};
+use crate::shared::engines::EngineNumber;
 use crate::shared::error::Result;
 use crate::shared::queue::capacity_for;
 use crate::shared::quiet::is_quiet;
@@ -135,7 +136,8 @@ impl Cq {
     }
 
     /// Runs a pass of the home engine if callers may drive it, then a pass of another engine that completes to this
-    /// queue. The other engines take turns.
+    /// queue. The other engines take turns. If several threads poll this queue, each thread has another engine that it
+    /// drives first.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
@@ -152,20 +154,21 @@ impl Cq {
     #[inline(never)]
     fn drive_in_turn(&self, stays: bool) -> Polled {
         let cq = &*self.shared;
-        let pass = drive(self.device.shards.of(cq.home), stays);
+        let first = cq.first_to_drive();
+        let pass = drive(self.device.shards.of(first), stays);
         self.device.shards.look_after(cq.next_turn());
-        if cq.has_others() { self.drive_another(stays, pass) } else { pass }
+        if cq.has_others() { self.drive_another(first, stays, pass) } else { pass }
     }
 
     #[inline(never)]
-    fn drive_another(&self, stays: bool, pass: Polled) -> Polled {
+    fn drive_another(&self, first: EngineNumber, stays: bool, pass: Polled) -> Polled {
         for engine in self.shared.take_asked() {
             drive(self.device.shards.of(engine), stays);
         }
         if self.shared.skips_others() {
             return pass;
         }
-        let Some(engine) = self.shared.next_to_drive() else { return pass };
+        let Some(engine) = self.shared.next_to_drive(first) else { return pass };
         let Some(other) = self.device.shards.of(engine).visit(stays) else {
             self.shared.skip_others(PASSED_BY);
             return pass;

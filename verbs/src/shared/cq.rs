@@ -1,6 +1,7 @@
 //! The part of a completion queue that engines and application share.
 
 mod lane;
+mod pollers;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,6 +20,7 @@ use super::sync::{Line, SpinLock};
 use super::wc::Wc;
 
 pub(crate) use lane::{Entries, Lane};
+use pollers::Pollers;
 
 /// The completion queue has no room for the completion. The queue pair concerned goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,16 +65,16 @@ pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
     /// Number of polls that may take completions without driving the engine first, because the last poll left some.
     ahead: AtomicU8,
-    /// The engine that pollers have driven last, the home engine aside.
+    /// The engine that pollers have driven last, aside from the engine that each drives first.
     driven: AtomicU8,
-    /// Number of further polls that do not drive engines other than the home engine. Set when a poll found that
-    /// another thread drives the engine whose turn it was.
+    /// Number of further polls that drive one engine only. Set when a poll found that another thread drives the engine
+    /// whose turn it was.
     passing: AtomicU8,
-    /// Engines other than the home engine that the next poll drives in any case, one bit each, because they have
-    /// flushes for this queue.
+    /// Engines that the next poll drives in any case, one bit each, because they have flushes for this queue.
     asked: AtomicU64,
     /// Counts polls while the device has several engines; wraps.
     turns: AtomicU32,
+    pollers: Pollers,
 }
 
 /// The state of the poller. [`Polls::poller`] holds the only one.
@@ -111,6 +113,7 @@ impl CqShared {
                 passing: AtomicU8::new(0),
                 asked: AtomicU64::new(0),
                 turns: AtomicU32::new(0),
+                pollers: Pollers::default(),
             }),
             channel,
             events,
@@ -258,10 +261,17 @@ impl CqShared {
         !lane.is_empty() && self.polls.poller.try_lock().is_none_or(|poller| lane.holds_of(&poller, qpn))
     }
 
-    /// Returns the engine other than the home engine that a poller must drive next; the engines take turns. `None` if
-    /// there is none.
-    pub(crate) fn next_to_drive(&self) -> Option<EngineNumber> {
-        let others = self.others.load(Ordering::Acquire);
+    /// Returns the engine that this poll drives first, on a device with several engines: the home engine, or while
+    /// several threads poll this queue, an engine for each of them.
+    #[inline]
+    pub(crate) fn first_to_drive(&self) -> EngineNumber {
+        self.polls.pollers.first_to_drive(self.home, self.others.load(Ordering::Acquire) | self.home.bit())
+    }
+
+    /// Returns the engine other than `first` that a poller must drive next; the engines take turns. `None` if there is
+    /// none.
+    pub(crate) fn next_to_drive(&self, first: EngineNumber) -> Option<EngineNumber> {
+        let others = (self.others.load(Ordering::Acquire) | self.home.bit()) & !first.bit();
         // Two pollers at once may both drive the same engine. The next poll drives another.
         let last = u32::from(self.polls.driven.load(Ordering::Relaxed));
         let next = last + 1 + others.rotate_right((last + 1) % u64::BITS).trailing_zeros();
@@ -273,7 +283,7 @@ impl CqShared {
     /// Notes that a request was posted that `engine` will flush. The next poll then drives that engine, so that the
     /// poll finds the completion.
     pub(crate) fn ask(&self, engine: EngineNumber) {
-        if engine != self.home {
+        if self.has_others() {
             self.polls.asked.fetch_or(engine.bit(), Ordering::Relaxed);
         }
     }
@@ -286,7 +296,7 @@ impl CqShared {
         EngineNumber::of_set(engines)
     }
 
-    /// Returns whether this poll skips the engines other than the home engine. Two polls at once may count as one.
+    /// Returns whether this poll drives one engine only. Two polls at once may count as one.
     pub(crate) fn skips_others(&self) -> bool {
         let left = self.polls.passing.load(Ordering::Relaxed);
         if left > 0 {
@@ -295,7 +305,7 @@ impl CqShared {
         left > 0
     }
 
-    /// Makes the next `polls` polls skip the engines other than the home engine.
+    /// Makes the next `polls` polls drive one engine only.
     pub(crate) fn skip_others(&self, polls: u8) {
         self.polls.passing.store(polls, Ordering::Relaxed);
     }

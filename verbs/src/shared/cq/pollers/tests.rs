@@ -1,0 +1,82 @@
+//! Which engine a thread drives first.
+
+use std::thread;
+
+use super::*;
+
+fn engine(index: usize) -> EngineNumber {
+    EngineNumber::new(index).expect("an engine")
+}
+
+fn lanes(engines: &[usize]) -> u64 {
+    engines.iter().map(|index| engine(*index).bit()).sum()
+}
+
+/// Runs `f` in a thread of its own, so that it has no engine yet.
+fn in_a_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| scope.spawn(f).join().expect("the thread ends well"))
+}
+
+#[test]
+fn a_queue_that_one_thread_polls_makes_it_drive_the_home_engine() {
+    let pollers = Pollers::default();
+    for _ in 0..3 {
+        assert_eq!(pollers.first_to_drive(engine(2), lanes(&[0, 1, 2])), engine(2));
+    }
+}
+
+#[test]
+fn a_thread_takes_the_home_engine_of_its_own_queue_to_a_shared_one() {
+    let (all, shared) = (lanes(&[0, 1]), Pollers::default());
+    shared.first_to_drive(engine(0), all);
+    in_a_thread(|| {
+        let own = Pollers::default();
+        for _ in 0..3 {
+            assert_eq!(own.first_to_drive(engine(1), all), engine(1));
+            assert_eq!(shared.first_to_drive(engine(0), all), engine(1));
+        }
+        let elsewhere = Pollers::default();
+        elsewhere.first_to_drive(engine(3), lanes(&[3]));
+        assert_eq!(shared.first_to_drive(engine(0), all), engine(0), "engine 3 has no lane here");
+    });
+    assert_eq!(shared.first_to_drive(engine(0), all), engine(0));
+}
+
+#[test]
+fn threads_that_poll_only_a_shared_queue_divide_its_engines() {
+    let (all, shared) = (lanes(&[1, 4]), Pollers::default());
+    // This thread polls first: until another one does, the queue is its own.
+    assert_eq!(shared.first_to_drive(engine(1), all), engine(1));
+    // The tests of this process run at once, and some may take numbers between these two.
+    let mut found = [false; 2];
+    for _ in 0..64 {
+        let first = in_a_thread(|| {
+            let first = shared.first_to_drive(engine(1), all);
+            assert_eq!(shared.first_to_drive(engine(1), all), first, "it keeps to that engine");
+            first
+        });
+        found[usize::from(first == engine(4))] = true;
+        assert!([engine(1), engine(4)].contains(&first));
+    }
+    assert_eq!(found, [true; 2]);
+}
+
+#[test]
+fn a_thread_that_remains_alone_drives_the_home_engine_again() {
+    let (all, shared) = (lanes(&[0, 1]), Pollers::default());
+    shared.first_to_drive(engine(0), all);
+    in_a_thread(|| {
+        Pollers::default().first_to_drive(engine(1), all);
+        for _ in 0..=POLLS_ALONE {
+            assert_eq!(shared.first_to_drive(engine(0), all), engine(1));
+        }
+        assert_eq!(shared.first_to_drive(engine(0), all), engine(0));
+    });
+}
+
+#[test]
+fn numbers_in_turn_give_all_engines_of_a_set() {
+    let found: Vec<_> = (5..9).filter_map(|n| nth(lanes(&[0, 7, 63]), n)).map(EngineNumber::index).collect();
+    assert_eq!(found, [63, 0, 7, 63]);
+    assert_eq!(nth(0, 3), None);
+}
