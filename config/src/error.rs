@@ -41,8 +41,8 @@ pub struct ConfigError {
     pub origin: Origin,
     /// The key as `section.key`; `None` if the error is not about one key.
     pub key: Option<String>,
-    /// The problem.
+    /// Description of the mistake, such as `575 is outside 576 to 9000`.
     pub problem: String,
-    /// The remedy.
+    /// Advice on what to write instead, such as `did you mean mtu?`.
     pub remedy: String,
 }

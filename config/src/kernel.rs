@@ -16,14 +16,15 @@ pub enum KernelAddresses {
     Interface(String),
 }
 
-/// The longest name of an interface (`IFNAMSIZ` without the final zero).
+/// The longest name of an interface, in bytes (`IFNAMSIZ` without the final zero).
 const NAME_MAX: usize = 15;
 
 impl KernelAddresses {
-    /// Parses the value of the key `port.port`; `None` if it names a DPDK port instead of the kernel's sockets.
+    /// Parses the value of the key `port.port`; `None` if its kind, the part before the colon, is not `kernel`.
     ///
     /// # Errors
-    /// The problem, in words.
+    /// A description of the problem, if the part after the colon is neither an address nor the name of an
+    /// interface.
     pub fn parse(text: &str) -> Option<Result<Self, String>> {
         let (kind, argument) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
         if kind != "kernel" {

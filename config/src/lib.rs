@@ -36,9 +36,9 @@ use std::time::Duration;
 pub struct Config {
     /// The port below the stack.
     pub port: PortConfig,
-    /// Addresses.
+    /// Addresses, VLAN, routers and routes.
     pub ip: IpConfig,
-    /// Cores and progress of the engine.
+    /// Engines of a device: their number, their cores and the threads that drive them; the CRC implementation.
     pub engine: EngineConfig,
     /// TCP.
     pub tcp: TcpConfig,
@@ -177,8 +177,8 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keep-alive probes after which the peer counts as dead.
     pub keepalive_count: u8,
-    /// How long data may stay unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`: only the
-    /// maximum number of retransmissions ends the connection.
+    /// Maximum time that data stays unacknowledged before the connection is aborted (RFC 9293 §3.8.3); `None`:
+    /// only the maximum number of retransmissions ends the connection.
     pub user_timeout: Option<Duration>,
     /// Maximum time that octets of a stream should wait on a link between two processes; `None`: only the congestion
     /// window limits the octets in flight.
@@ -241,9 +241,9 @@ pub struct MpaConfig {
     /// The ready-to-receive indication that a connecting side sends first, so that the accepting side may send too
     /// (RFC 6581 §5).
     pub rtr: RtrChoice,
-    /// Default number of inbound RDMA Reads served at once per connection.
+    /// Maximum number of inbound RDMA Reads served at once per connection; an application may ask for fewer.
     pub ird: u16,
-    /// Default number of outbound RDMA Reads in flight per connection.
+    /// Maximum number of outbound RDMA Reads in flight per connection; an application may ask for fewer.
     pub ord: u16,
     /// Time limit of the start-up exchange.
     pub startup_timeout: Duration,

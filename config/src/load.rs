@@ -42,8 +42,8 @@ const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "URNIC_LOG"];
 const FILE_MAX: u64 = 1 << 20;
 
 impl Sources {
-    /// Returns sources with the environment of this process, without options, and without a file other than the one
-    /// that `URNIC_CONFIG` may name.
+    /// Returns the sources of a process without a command line: its environment, and the file that
+    /// `URNIC_CONFIG` names, if any.
     pub fn process() -> Sources {
         let env = std::env::vars_os()
             .filter_map(|(name, value)| {

@@ -33,9 +33,10 @@ impl Cidr {
         width == other_width && (own ^ other) & !host_bits(self.prefix) == 0
     }
 
-    /// Returns whether a host can have this address. It cannot if the address is the network's own, or a broadcast,
-    /// multicast, loopback, unspecified or IPv4-mapped address. An IPv6 network's own address belongs to its routers
-    /// (RFC 4291 §2.6.1).
+    /// Returns whether a host can have this address. It cannot if the address is the network's own, or a
+    /// broadcast, multicast, loopback, unspecified or IPv4-mapped address. An IPv6 network's own address
+    /// belongs to its routers (RFC 4291 §2.6.1). With a prefix of 31 bits or more (RFC 3021), or 127 bits or
+    /// more with IPv6 (RFC 6164), a network has neither an address of its own nor a broadcast address.
     fn usable(self) -> bool {
         let a = self.address;
         let (own, width) = bits(a);

@@ -22,7 +22,7 @@ pub enum PortSpec {
     Vhost {
         /// Path of the Unix socket.
         path: PathBuf,
-        /// Whether this side connects to the socket (`server=no`, the default) or creates it.
+        /// Whether this side creates the socket (`server=yes`) or connects to it (`server=no`, the default).
         server: bool,
     },
     /// `memif:PATH`: a link between two processes over a shared memory interface.
@@ -49,11 +49,11 @@ pub enum PortSpec {
         /// Frames per ring, a power of two from 64 to 4096.
         queue_size: u16,
     },
-    /// `af_xdp:IFACE`: one queue of a network interface, taken from the kernel by XDP.
+    /// `af_xdp:IFACE`: queues of a network interface, one for each engine, taken from the kernel by XDP.
     AfXdp {
         /// Name of the interface.
         interface: String,
-        /// The queue of the interface.
+        /// The first of these queues, counted from 0.
         queue: u16,
     },
     /// `tap:NAME`: a network interface that the port creates, with the kernel's stack behind it.
@@ -88,11 +88,12 @@ pub enum MemifRole {
 
 /// The longest path of a Unix socket in bytes, without the final zero.
 const PATH_MAX: usize = 107;
+/// Descriptors per ring of a memory link without `queue_size`.
 const QUEUE_DEFAULT: u16 = 256;
 /// Frames in a ring of `af_packet` without `queue_size`: large, because the kernel fills it even while we do not
 /// poll.
 const PACKET_QUEUE_DEFAULT: u16 = 4096;
-/// The longest name of a network interface (IFNAMSIZ without the final zero).
+/// The longest name of a network interface, in bytes (`IFNAMSIZ` without the final zero).
 const INTERFACE_MAX: usize = 15;
 
 impl PortSpec {

@@ -16,7 +16,8 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
     number.checked_mul(micros).map(Duration::from_micros)
 }
 
-/// Parses a number of bytes such as `65536`, `64KiB`, `1MiB` or `1GiB`.
+/// Parses a number of bytes such as `65536`, `64KiB`, `1MiB` or `1GiB`; `None` if `text` is not of this form,
+/// or if the number exceeds 64 bits.
 pub fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor = match unit {

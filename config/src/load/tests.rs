@@ -32,16 +32,15 @@ fn nothing_set_gives_the_defaults() {
     assert_eq!(parse(""), Ok(Config::default()));
 }
 
-/// The documented file states the defaults.
 #[test]
 fn the_documented_file_equals_the_defaults() {
     assert_eq!(parse(DOCUMENTED).unwrap(), Config::default());
 }
 
-/// The documented file names every key and its variable once, and its examples are valid.
+/// The documented file contains every key and its variable, contains no other keys, and its examples are valid.
 #[test]
 fn the_documented_file_is_complete() {
-    // Examples are lines that begin with # and no blank.
+    // A line is an example if a letter follows its #.
     let all: String = DOCUMENTED
         .lines()
         .map(|line| {
@@ -96,7 +95,7 @@ fn the_documentation_says_what_crcs_are_for() {
     assert!(comment.contains("Internet checksum") && comment.contains("as safe"), "{comment}");
 }
 
-/// Names of variables are unique, sections exist, and a variable sets the same field as its key.
+/// Each key has a variable and a path of its own, and its section exists.
 #[test]
 fn keys_are_consistent() {
     for (i, key) in KEYS.iter().enumerate() {

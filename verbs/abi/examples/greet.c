@@ -32,7 +32,8 @@ static void check(int ok, const char *what)
 	}
 }
 
-/* Sleeps until the request completes: rdma_get_send_comp and rdma_get_recv_comp arm, poll once more and wait. */
+/* Checks that a request has succeeded. The caller passes the result of rdma_get_send_comp or rdma_get_recv_comp, which
+ * sleep until the request completes: they arm the completion queue, poll once more and wait. */
 static void completed(int found, struct ibv_wc *wc, const char *what)
 {
 	check(found == 1, what);
@@ -76,7 +77,7 @@ static void serve(void)
 	check(memory != NULL, "ibv_reg_mr");
 	length_mr = rdma_reg_msgs(id, &length, sizeof length);
 	check(length_mr != NULL, "rdma_reg_msgs");
-	/* A message needs a waiting receive, so it is posted before the client may send. */
+	/* A message needs a waiting receive, so the receive is posted before the client may send. */
 	check(!rdma_post_recv(id, NULL, &length, sizeof length, length_mr), "rdma_post_recv");
 
 	struct place place = { .addr = htobe64((uintptr_t)offered), .rkey = htonl(memory->rkey) };

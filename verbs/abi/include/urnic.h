@@ -34,7 +34,8 @@ enum urnic_role {
  * Prepares an identifier for a connected TCP socket, in place of rdma_resolve_addr and rdma_resolve_route: ties it to
  * the device, so that rdma_create_qp can follow, and sets its addresses to the socket's. Causes no event.
  *
- * Returns 0, or -1 and errno: EINVAL (not an identifier, or bound already), EBADF, ENOTSOCK, ENOTCONN, EAFNOSUPPORT.
+ * Returns 0, or -1 and errno: EINVAL (not an identifier, or bound already), EBADF, ENOTSOCK, ENOTCONN, EAFNOSUPPORT,
+ * EMFILE (no descriptor is left), ENODEV (no device, or a forked child).
  */
 URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
 
@@ -49,7 +50,7 @@ URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
  *
  * The events are those of a connection: RDMA_CM_EVENT_ESTABLISHED at both ends, with the peer's private data, or
  * RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_UNREACHABLE, RDMA_CM_EVENT_CONNECT_ERROR. With a synchronous identifier, this
- * function waits for them. The start-up fails ten seconds after the call.
+ * function waits for them. A start-up that takes longer than ten seconds fails.
  *
  * The connection gets a descriptor of its own. The program keeps its descriptor and must close it, whatever this
  * function returns. Once the function has succeeded, the program must neither read nor write its descriptor. Octets
@@ -58,8 +59,8 @@ URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
  * Returns 0, or -1 and errno. These errors leave the socket unchanged: EOPNOTSUPP (the device is on a port, and does
  * not use the kernel's sockets), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (a
  * listening socket, a wrong argument, or a queue pair that is not in its initial state), EADDRNOTAVAIL (the device is
- * restricted to another address), ENOMEM (too many descriptors). With a synchronous identifier, a start-up that fails
- * causes the errors of rdma_connect.
+ * restricted to another address), EMFILE (no descriptor is left), ENODEV (a forked child). With a synchronous
+ * identifier, a start-up that fails causes the errors of rdma_connect.
  */
 URNIC_FUNCTION int urnic_convert(struct rdma_cm_id *id, int fd, int role, const void *already_read, size_t n,
 				 struct rdma_conn_param *param);

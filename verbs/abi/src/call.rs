@@ -153,7 +153,8 @@ pub fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded(body))
 }
 
-/// Runs `body` as [`number`] does, for calls that must be fast and need no device.
+/// Runs `body` as [`number`] does, for calls that must be fast. Also runs in a forked child: a call that needs
+/// the device must check that itself.
 #[inline]
 pub fn number_fast(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     as_number(guarded_fast(body))
@@ -186,7 +187,7 @@ pub fn quiet(body: impl FnOnce()) {
     });
 }
 
-/// Runs `body` as [`quiet`] does, for calls that must be fast and need no device.
+/// Runs `body` as [`quiet`] does, for calls that must be fast. Also runs in a forked child.
 #[inline]
 pub fn quiet_fast(body: impl FnOnce()) {
     let _ = guarded_fast(|| {

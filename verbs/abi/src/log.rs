@@ -1,5 +1,5 @@
-//! Log messages for events that C programs learn of only as a number: why a connection has ended, and why a port, a
-//! descriptor or the conversion of a socket was refused.
+//! Log messages for events that C programs learn of only as a number: why a connection has ended or a queue
+//! pair has failed, and why a call was refused for a reason that the user can remove, such as a port in use.
 
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
@@ -42,7 +42,7 @@ impl Allowance {
     }
 
     /// Asks to log a line. Returns the number of lines that were suppressed before it; `None` if this line must be
-    /// suppressed, too.
+    /// suppressed as well.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / ONE_MORE.as_secs();
@@ -105,14 +105,15 @@ pub fn refused(error: &Error) {
 pub fn refused_call() -> Errno {
     let errno = last_errno();
     if matches!(errno, libc::EMFILE | libc::ENFILE) {
-        // The device may not be open yet.
+        // Opening the device starts the log, and the device may not be open yet.
         to_stderr();
         refused(&Error::NoDescriptor);
     }
     errno
 }
 
-/// Logs the end of a connection, unless a program at either end closed it.
+/// Logs the end of a connection: at level debug if either end closed it, if this end aborted it, or if the
+/// failure of its queue pair was logged before; otherwise as a warning.
 pub fn disconnected(
     qpn: u32,
     peer: Option<SocketAddr>,

@@ -50,8 +50,9 @@ impl Rnic {
         ip.is_unspecified() || ip.is_loopback() && self.source_beyond_loopback((ip, 0).into()).is_some()
     }
 
-    /// If `to` is a loopback address but our source address for packets to it is not, returns that source address,
-    /// to which such packets go. Otherwise returns `None`.
+    /// Returns the address of the device that stands for the loopback address `to`, because packets to `to` go
+    /// there. `None` if `to` is not a loopback address, if no route leads to it, or if our source address for
+    /// packets to it is a loopback address as well.
     pub fn source_beyond_loopback(&self, to: SocketAddr) -> Option<IpAddr> {
         let own = if to.ip().to_canonical().is_loopback() { self.source_for(to).ok() } else { None };
         own.filter(|own| !own.is_loopback())
@@ -124,15 +125,15 @@ fn start(config: &'static Config) -> urnic::Result<Rnic> {
     Ok(Rnic { device, attributes, config, gids: Gids::default() })
 }
 
-/// Called by `liburnic.so` when the program is about to end without running exit handlers. Closes the connections, as
-/// kernels do however a process ends. Safe in signal handlers.
+/// Closes the connections, as kernels do however a process ends. `liburnic.so` calls this when the program is
+/// about to end without running exit handlers. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_before_exit() {
     urnic::before_exit();
 }
 
-/// Called by `liburnic.so` for the thread that opens a socket: returns whether the thread is DPDK's. Safe in signal
-/// handlers.
+/// Returns whether the caller is the thread in which urnic runs DPDK's control calls. `liburnic.so` asks
+/// whenever a thread opens a socket. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_control_thread() -> bool {
     urnic::is_control_thread()
@@ -146,8 +147,8 @@ extern "C" fn urnic_needs_dpdk() -> bool {
         && Config::load(&Sources::process()).is_ok_and(|config| config.port.spec.is_some())
 }
 
-/// Called by `liburnic.so` for its interface: writes the Ethernet address and the MTU of a device with a port, which
-/// need not be open.
+/// Writes the Ethernet address and the MTU of the device without opening it. `liburnic.so` shows them as those
+/// of its interface.
 ///
 /// # Safety
 /// `mac` and `mtu` are the caller's places for the answers.
@@ -164,9 +165,10 @@ unsafe extern "C" fn urnic_link(mac: *mut [u8; 6], mtu: *mut c_int) {
     });
 }
 
-/// Returns the index of the interface that an address of the device is on: the kernel's index if the kernel has such
-/// an interface; else, for a device with a port, the index of the interface that `liburnic.so` shows, because
-/// programs look up the interface of an index; else 0, which stands for no interface.
+/// Returns the index of the interface that an address of the device is on. If the kernel has no such interface,
+/// returns the index of the interface that `liburnic.so` shows for a device with a port, so that programs that
+/// look the index up find an interface. On the kernel's sockets, returns 0 in that case, which stands for no
+/// interface.
 pub fn interface(config: &Config, address: IpAddr) -> u32 {
     const OURS: u32 = 0x7572_6e00;
     let none = if config.port.spec.is_some() { OURS } else { 0 };

@@ -12,8 +12,8 @@ enum Linked {
     Shared,
     /// To its archives: there are two EALs in the process.
     Archives,
-    /// To its archives, with their functions exported, so that the loader binds urnic's calls to these functions,
-    /// too.
+    /// To its archives, with their functions exported, so that the loader binds urnic's calls to these
+    /// functions as well.
     Exported,
 }
 

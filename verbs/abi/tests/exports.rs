@@ -22,7 +22,7 @@ const INTERPOSED: [&str; 13] = [
     "socket",
     "urnic_find",
 ];
-/// Functions of the engine that the shim calls.
+/// Functions of `liburnic_verbs.so` that only `liburnic.so` calls.
 const INTERNAL: [&str; 4] = ["urnic_before_exit", "urnic_control_thread", "urnic_link", "urnic_needs_dpdk"];
 
 /// Builds a library, and returns its file.

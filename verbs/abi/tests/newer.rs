@@ -1,5 +1,5 @@
-//! Functions that rdma-core added after the release whose headers are installed, in a C program that finds them by
-//! the versions of their symbols.
+//! Functions that rdma-core has added since release 44, in a C program that finds them by name or by the
+//! versions of their symbols.
 
 mod ways;
 

@@ -62,7 +62,8 @@ enum Watched {
     Memcheck,
     /// By valgrind, without leak detection, because a forked child has the memory of threads that do not exist in it.
     Touches,
-    /// Not watched: AddressSanitizer reports false errors, because cancelled threads leave their stacks behind.
+    /// By nothing. AddressSanitizer reports false errors if threads are cancelled, because these leave their
+    /// stacks behind.
     No,
 }
 
@@ -151,7 +152,7 @@ fn needs_verbs_h_several_threads_call_every_function() {
     succeeds("calls", &["4"], Watched::Asan);
 }
 
-/// Client and server are in one process, on one address, in two contexts.
+/// Client and server are in one process and on one address.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
 fn needs_verbs_h_a_process_talks_to_itself() {

@@ -28,7 +28,8 @@ const FOLDER: &str = "drop-in";
 const LIBRARIES: [(&str, Option<&str>); 2] =
     [("libibverbs.so.1", None), ("librdmacm.so.1", Some("libibverbs.so.1"))];
 
-/// Functions of the C library that `liburnic.so` overrides, to show the device's address and to end connections.
+/// Functions of the C library that the drop-in libraries override, to show the device's address and to end
+/// connections.
 const INTERPOSED: [&str; 11] = [
     "getifaddrs",
     "freeifaddrs",

@@ -16,7 +16,7 @@ enter:
     push %r8
     push %r9
     push %r11
-    # The function's name is the string number r11 after the first.
+    # Moves rdi to the function's name: skips as many strings of `names` as r11 says.
     lea names(%rip), %rdi
 2:
     test %r11d, %r11d

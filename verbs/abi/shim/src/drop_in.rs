@@ -1,4 +1,5 @@
-//! Finds the functions that the drop-in libraries jump to. Each of their symbols asks once.
+//! Finds the functions that the drop-in libraries jump to. A symbol of these libraries asks at its first call,
+//! and remembers the answer.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -75,7 +76,8 @@ fn open(path: &Path, flags: c_int) -> Option<usize> {
     (!handle.is_null()).then_some(handle as usize)
 }
 
-/// Takes the place of a function of rsockets if there is no librdmacm.
+/// Takes the place of a function of rsockets if there is no librdmacm, or if the librdmacm is too old to have
+/// the function.
 extern "C" fn unavailable() -> isize {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = libc::ENOSYS };

@@ -173,7 +173,7 @@ pub fn before_exit() {
     }
 }
 
-/// Returns whether the caller is a thread of DPDK's and not of the program.
+/// Returns whether the caller is the thread in which urnic runs DPDK's control calls.
 pub fn is_control_thread() -> bool {
     let function = CONTROL_THREAD.load(Ordering::Acquire);
     // SAFETY: the function of that name, which takes no arguments.

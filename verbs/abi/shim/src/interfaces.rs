@@ -11,7 +11,7 @@ pub const NAME: &CStr = c"urnic0";
 /// The interface's state, as `IFF_` flags.
 pub const FLAGS: c_int = libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_BROADCAST | libc::IFF_MULTICAST;
 
-/// An entry of ours, which the list has before those of the kernel.
+/// An entry of ours in a list of `getifaddrs`. Our entries come before those of the kernel.
 #[repr(C)]
 struct Entry {
     base: libc::ifaddrs,
@@ -61,7 +61,7 @@ fn sockaddr(ip: IpAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Returns the next definition of a function after ours.
+/// Returns the next definition of a function after ours; if there is none, the C library's own.
 pub fn next(name: &CStr, cache: &Cache) -> *mut c_void {
     cached(cache, || {
         // SAFETY: a NUL-terminated string.

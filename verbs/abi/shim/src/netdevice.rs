@@ -1,5 +1,6 @@
 //! Shows the interface of [`interfaces`](crate::interfaces) to programs that ask through the requests of
-//! `netdevice(7)`, `if_nametoindex` and related functions. The kernel is asked first, and its answers stay unchanged.
+//! `netdevice(7)`, `if_nametoindex` and related functions. Answers about the kernel's interfaces stay
+//! unchanged; lists of interfaces contain ours as well.
 
 use std::ffi::{CStr, c_char, c_int, c_short, c_uint, c_ulong, c_void};
 use std::net::{IpAddr, Ipv4Addr};
@@ -60,7 +61,8 @@ fn is_there() -> bool {
     !interfaces::addresses().is_empty()
 }
 
-/// Returns the IPv4 address and mask of the interface, which has at most one address.
+/// Returns the IPv4 address and mask of the interface, which has at most one IPv4 address; `None` if it has
+/// none.
 fn ipv4() -> Option<(Ipv4Addr, Ipv4Addr)> {
     interfaces::addresses().into_iter().find_map(|(ip, prefix)| match ip {
         IpAddr::V4(ip) => Some((ip, interfaces::mask4(prefix))),
@@ -189,7 +191,8 @@ unsafe fn configuration(fd: c_int, asked: *mut Configuration) -> c_int {
     }
 }
 
-/// Returns the index of our interface for its name; otherwise calls `real`, another definition of `if_nametoindex`.
+/// Calls `real`, another definition of `if_nametoindex`. If that finds no interface, and the name is that of
+/// ours, returns our index.
 ///
 /// # Safety
 /// `real` is null or a function of that name; `name` is a NUL-terminated string.

@@ -11,9 +11,10 @@ use crate::rnic::config;
 /// glibc's error number for a name without an address of the family.
 const EAI_ADDRFAMILY: c_int = -9;
 
-/// Returns the address family in which names are looked up first: the family of the port's addresses, or AF_UNSPEC if
-/// the port has both families. A device on the kernel's sockets has no configured addresses. There, the family is
-/// IPv4, because the host's own name has addresses of both families, and servers listen on IPv4 unless told otherwise.
+/// Returns the address family in which names are looked up first: the family of the configured addresses, or
+/// AF_UNSPEC if they are of both families. Without configured addresses, as on the kernel's sockets, the family
+/// is IPv4, because the host's own name has addresses of both families, and servers listen on IPv4 unless told
+/// otherwise.
 fn family() -> c_int {
     let own = config().map_or(&[][..], |config| &config.ip.addresses);
     let (v4, v6) = (own.iter().any(|a| a.address.is_ipv4()), own.iter().any(|a| a.address.is_ipv6()));

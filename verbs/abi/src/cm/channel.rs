@@ -187,7 +187,7 @@ unsafe fn child(
         Id::settle(id)?;
         let route = &mut (*id).base.route;
         place(&mut route.dst_addr, &sockaddr(request.peer()));
-        // If the connection has ended, the program learns that later.
+        // A connection that has ended meanwhile has no local address. The program learns of the end later.
         let own = request.local().ok().or_else(|| from.state().address);
         if let Some(own) = own {
             place(&mut route.src_addr, &sockaddr(own));

@@ -16,7 +16,7 @@ use crate::live::{self, Kind};
 use crate::log;
 use crate::rnic::rnic;
 
-/// Default backlog of a listener, as in the kernel.
+/// Default and maximum backlog of a listener, as in the kernel.
 const BACKLOG: u32 = 1024;
 /// Time that a peer has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -187,7 +187,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     })
 }
 
-/// Rejects the request as [`rdma_reject`] does, because only InfiniBand negotiates the options of this call.
+/// Does the same as [`rdma_reject`]. The reason that this call states, that the peer's ECE options are not
+/// acceptable, exists on InfiniBand only.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the program's pointers.

@@ -29,7 +29,7 @@ fn duplicate(fd: c_int) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Sets an identifier's addresses to those of a socket.
+/// Ties an identifier to the device, and sets its addresses to those of a socket.
 ///
 /// # Safety
 /// `id` is an identifier that no other thread uses.
@@ -100,6 +100,8 @@ fn convert(
     let begun = connector()?.convert(&pair.qp, duplicate(fd)?, role, already_read, &terms);
     let connection = begun.inspect_err(|e| log::refused(e.error())).map_err(|e| errno_of(e.error()))?;
     this.state().connected(connection);
+    // The conversion has begun and cannot be undone, so a failure here is ignored: only the addresses may be
+    // missing.
     // SAFETY: no other thread uses the identifier during this call, as the program promises.
     let _ = unsafe { settle(id, fd) };
     Ok(())

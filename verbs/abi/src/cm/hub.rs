@@ -206,7 +206,8 @@ impl Hub {
     }
 }
 
-/// Returns the engine's event channel for connections that this process requests.
+/// Returns the engine's event channel for connections that this process requests or converts. Events of
+/// accepted connections come through the channel of their listener.
 pub fn connector() -> Result<&'static EventChannel, Errno> {
     static CONNECTOR: OnceLock<EventChannel> = OnceLock::new();
     if let Some(connector) = CONNECTOR.get() {
@@ -297,7 +298,8 @@ fn peer_of(qpn: u32) -> Option<SocketAddr> {
     unsafe { address((&raw const (*id).base.route.dst_addr).cast()) }.ok()
 }
 
-/// Returns the event and status by which the kernel reports the failure of an iWARP connection.
+/// Returns the event by which the kernel reports the failure of an iWARP connection, and the errno in its
+/// status.
 fn failure(reason: ConnectFailure) -> (c_int, c_int) {
     match reason {
         ConnectFailure::Refused => (RDMA_CM_EVENT_REJECTED, libc::ECONNREFUSED),

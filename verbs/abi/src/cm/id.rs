@@ -191,7 +191,8 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Rejects connection requests that the program has not answered.
+/// Rejects connection requests that the program has not answered. A dropped request is rejected only if it was
+/// adopted before.
 fn discard(pending: Vec<Pending>) {
     for pending in pending {
         if let (What::Request(mut request), Ok(connector)) = (pending.what, connector()) {

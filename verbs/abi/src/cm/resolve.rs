@@ -208,7 +208,8 @@ extern "C" fn start_to_route(id: *mut rdma_cm_id) -> c_int {
     zero(|| route(id))
 }
 
-/// Finds the route to the peer. A cancellation point if the identifier is synchronous.
+/// Raises the event and does nothing else, because [`rdma_resolve_addr`] has found the route already. A
+/// cancellation point if the identifier is synchronous.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     match start_to_route(id) {

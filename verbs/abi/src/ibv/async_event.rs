@@ -1,4 +1,5 @@
-//! Asynchronous events: each goes to the context of the object that it is about.
+//! Asynchronous events: an event about an object goes to the context of the object, and an event about the
+//! device or its port to all contexts.
 
 use std::ffi::{c_int, c_void};
 

@@ -143,8 +143,9 @@ pub unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_att
     })
 }
 
-/// Arms the queue. Completions that already wait cause no event (verbs §8.2.5). perftest relies on that: it arms
-/// before it polls, and counts each event as a completion.
+/// Arms the queue. Completions that already wait cause no event (§8.2.5 of the Verbs draft, which
+/// docs/conformance.md names). perftest relies on that: it arms before it polls, and counts each event as a
+/// completion.
 pub unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
         // SAFETY: null or a completion queue.

@@ -27,7 +27,7 @@ pub unsafe fn region<'a>(mr: *mut ibv_mr) -> Result<&'a Mr, Errno> {
 }
 
 /// Converts access flags from C. Ignores the flags for windows and huge pages, because windows can be bound to any
-/// region, and huge pages need no hint.
+/// region, and huge pages need no hint. Ignores optional flags as well, such as the one for relaxed ordering.
 pub fn access(flags: c_uint) -> Result<Access, Errno> {
     const PAIRS: [(c_uint, Access); 5] = [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -115,7 +115,8 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(|| register(pd, addr, length, Some(iova), access))
 }
 
-/// Returns 0, or a negative code of `enum ibv_rereg_mr_err_code`. After a failure the old registration stays valid.
+/// Returns 0, or -1 and errno. -1 is `IBV_REREG_MR_ERR_INPUT`, which says that the old registration stays
+/// valid.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,

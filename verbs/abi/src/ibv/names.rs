@@ -87,8 +87,8 @@ unsafe extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
     name(&NAMES, event, c"unknown")
 }
 
-/// Rates of InfiniBand links: the value of `enum ibv_rate`, the multiple of 2.5 Gbit/s (0 if libibverbs converts the
-/// rate to none), and Mbit/s.
+/// Rates of InfiniBand links: the value of `enum ibv_rate`; the multiple of 2.5 Gbit/s, or 0 if libibverbs has
+/// no multiple for the rate; and the rate in Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (5, 2, 5000),

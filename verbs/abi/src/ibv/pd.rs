@@ -15,7 +15,7 @@ use crate::live::{self, Kind};
 pub struct Domain {
     base: ibv_pd,
     pub pd: Pd,
-    /// The number of regions, windows, queues and parent domains in this domain.
+    /// The number of regions, windows, queue pairs, shared receive queues and parent domains in this domain.
     pub users: AtomicU32,
     /// The domain that a parent domain wraps; null if this domain is not a parent domain.
     inner: *mut Domain,

@@ -12,7 +12,7 @@ use crate::ffi::*;
 
 /// The maximum number of elements of a list.
 const MAX_SGE: usize = 32;
-/// Size of the buffer in which inline bytes from several pieces are gathered.
+/// Size in bytes of the buffer in which inline payload from several pieces is gathered.
 const GATHER: usize = 4096;
 
 pub fn flags(send_flags: c_uint) -> SendFlags {

@@ -247,7 +247,7 @@ unsafe extern "C" fn ibv_query_qp(
         attr.cur_qp_state = attr.qp_state;
         attr.port_num = PORT;
         attr.cap = this.cap();
-        attr.path_mtu = 3;
+        attr.path_mtu = 3; // IBV_MTU_1024, nominal: TCP decides the size of segments
         attr.qp_access_flags = IBV_ACCESS_LOCAL_WRITE
             | IBV_ACCESS_REMOTE_WRITE
             | IBV_ACCESS_REMOTE_READ

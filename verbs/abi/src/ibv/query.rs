@@ -143,13 +143,14 @@ pub unsafe extern "C" fn query_port(
         let zero: ibv_port_attr = unsafe { std::mem::zeroed() };
         let answer = ibv_port_attr {
             state: if up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
-            max_mtu: 5,
+            max_mtu: 5, // IBV_MTU_4096
             active_mtu: mtu,
             gid_tbl_len: c_int::try_from(context.rnic.gids()?.len()).unwrap_or(c_int::MAX),
             max_msg_sz: u32::MAX,
             pkey_tbl_len: 1,
             active_width: 2, // 4x
             active_speed: 4, // QDR
+            // LinkUp, or Disabled.
             phys_state: if up { 5 } else { 3 },
             link_layer: IBV_LINK_LAYER_ETHERNET,
             ..zero

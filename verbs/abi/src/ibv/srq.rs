@@ -38,7 +38,7 @@ fn known() -> MutexGuard<'static, HashMap<u32, usize>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Called by the engine when a queue has fewer receives than its limit.
+/// Queues the event of a shared receive queue that has fewer receives than its limit.
 pub fn limit_reached(srqn: u32) {
     let known = known();
     if let Some(srq) = known.get(&srqn) {

@@ -4,7 +4,7 @@
 #include "harness.h"
 
 static const char *v4, *v6;
-static bool on_loopback; /* the device's address on the loopback is the host's own */
+static bool on_loopback; /* the device's addresses are the host's loopback addresses */
 
 static struct sockaddr_storage address(const char *ip, uint16_t port)
 {

@@ -359,7 +359,7 @@ static void shared_queues(struct ibv_context *context, void *memory)
 	FAILS(context->ops.post_srq_recv(NULL, &good, &bad), EINVAL);
 	OK(ibv_post_srq_recv(srq, NULL, &bad));
 
-	/* A queue pair that receives from the shared queue differs in some points. */
+	/* A queue pair that receives from the shared queue takes no receives itself, and keeps the queue in use. */
 	struct ibv_cq *cq = SOME(ibv_create_cq(context, 16, NULL, NULL, 0));
 	struct ibv_qp_init_attr qp_init = qp_like(cq);
 	qp_init.srq = srq;
@@ -537,7 +537,7 @@ static void queue_pairs(struct ibv_context *context, void *memory)
 	ibv_wr_set_sge_list(qpx, 3, sges);
 	FAILS(ibv_wr_complete(qpx), EINVAL);
 	ibv_wr_start(qpx);
-	ibv_wr_set_sge(qpx, 1, 2, 3); /* of nothing */
+	ibv_wr_set_sge(qpx, 1, 2, 3); /* no request has begun */
 	ibv_wr_set_sge_list(qpx, 2, NULL);
 	FAILS(ibv_wr_complete(qpx), EINVAL);
 	ibv_wr_start(qpx);
@@ -806,7 +806,7 @@ static void identifiers(void)
 	OK(rdma_resolve_addr(id, (void *)&(struct sockaddr_in){ .sin_family = AF_INET }, (void *)&own, 1000));
 	CHECK(rdma_get_dst_port(id) == htons(1));
 
-	/* A waiting event moves to another channel, and to the identifier's own. */
+	/* A waiting event moves to another channel. */
 	FAILS(C(rdma_migrate_id)(NULL, other), EINVAL);
 	FAILS(rdma_migrate_id(id, (void *)&count), EBADF);
 	OK(rdma_migrate_id(id, other));
@@ -995,7 +995,7 @@ static void connections(void)
 	FAILS(l.client->verbs->ops.bind_mw(l.client->qp, mw, NULL), EINVAL);
 	OK(ibv_dealloc_mw(mw));
 
-	/* Events of completion queues. */
+	/* A channel that no completion queue uses. */
 	struct ibv_comp_channel *channel = SOME(ibv_create_comp_channel(l.client->verbs));
 	OK(ibv_destroy_comp_channel(channel));
 

@@ -16,7 +16,7 @@ static const unsigned NEEDED_BY[KINDS] = {
 #define LENGTH 65536
 #define RECEIVES 16
 
-/* One end: an object of each kind, and the data that the other end needs. */
+/* One end: an object of each kind, and the registered memory. */
 struct end {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;

@@ -43,7 +43,8 @@ static void told(struct rdma_event_channel *channel, struct rdma_cm_id *id, enum
 	OK(rdma_ack_cm_event(event));
 }
 
-/* A program's protocol, then RDMA: converts one end after the other, because each has its own channel. */
+/* A program's protocol, then RDMA. One thread converts one end after the other: the calls do not wait, because each
+ * identifier has a channel. */
 static void both_roles(int connected_asks)
 {
 	struct link l = { 0 };

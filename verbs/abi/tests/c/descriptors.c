@@ -33,7 +33,7 @@ static int descriptors(void)
 	return n;
 }
 
-/* A request arrives and is rejected, and the other end gets the event; nothing remains of the connection. */
+/* Rejects the request that arrives. The other end gets the event, and nothing remains of the connection. */
 static void turn_away(struct rdma_event_channel *channel, int before)
 {
 	struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);

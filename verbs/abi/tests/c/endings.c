@@ -1,6 +1,7 @@
 /* How processes end, and what careless programs do to themselves, on a network of three nodes.
  *
- *   endings serve          echoes the messages of any number of clients; prints who connects and who leaves, and how
+ *   endings serve          echoes the messages of up to 64 clients at once; prints which clients connect and leave,
+ *                          and how they leave
  *   endings witness ADDR   is echoed all the time, until SIGTERM
  *   endings WAY ADDR       connects, is echoed, says "ready", and ends in a way of the table below
  *
@@ -15,9 +16,9 @@
 #define PORT 7171
 #define MESSAGE 512
 #define DEPTH 8
-/* Exit status of a process that should have ended by itself. */
+/* Exit status if the way ends the process. */
 #define ENDED 7
-/* Exit status of a process that should have gone on. */
+/* Exit status if the process goes on after the way. */
 #define GOES_ON 8
 
 extern char **environ;
@@ -278,7 +279,7 @@ static void calls_and_exits(int signal)
 	exit(ENDED);
 }
 
-/* Handlers that clean up first. */
+/* The handler calls verbs before it exits, as handlers that clean up do. */
 static void by_verbs_in_handler(void)
 {
 	struct ibv_wc wc;
@@ -312,8 +313,8 @@ static void by_daemon(void)
 	_exit(0);
 }
 
-/* A thread of the program fetches all events; an event during the end of the process would be used after its
- * object is gone. */
+/* Threads of the program wait for events of every kind. No event may arrive while the process ends, because its object
+ * may be gone by then. */
 static atomic_int ending, heard;
 
 static void *hears_events(void *unused)
@@ -404,7 +405,7 @@ static void *starts_to_poll(void *cq)
 	return NULL; /* the poll never ends */
 }
 
-/* A thread ends while it reads a queue: no other thread can read that queue, but all others go on. */
+/* A thread ends while it reads a queue: no other thread can read that queue, but all other queues work. */
 static void thread_ends_with_lock(void)
 {
 	pthread_t thread;

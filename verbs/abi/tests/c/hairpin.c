@@ -1,5 +1,6 @@
-/* Client and server are in one process on one address. Tests every operation and verifies the data. Also tests two
- * contexts, the stamps of completions, and synchronous identifiers in two threads. */
+/* Client and server are in one process on one address. Tests Writes, Reads, Sends and atomics, and verifies the data.
+ * Also tests unaligned structures, two contexts, the stamps of completions, and synchronous identifiers in two
+ * threads. */
 #include <stddef.h>
 
 #include "harness.h"
@@ -17,7 +18,7 @@ static void expect(struct ibv_cq *cq, enum ibv_wc_opcode opcode, uint32_t len)
 		failed(__FILE__, __LINE__, ibv_wc_status_str(wc.status), wc.opcode, (int)wc.byte_len);
 }
 
-/* Tests every operation, from the client to the server and back. */
+/* Tests the operations, from the client to the server and back. */
 static void operations(struct link *l)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };

@@ -150,6 +150,7 @@ static inline void link_at(struct link *l, struct sockaddr *to)
 	take_event(l->channel, RDMA_CM_EVENT_ESTABLISHED);
 }
 
+/* Makes a channel and a listener, and connects a link. */
 static inline void link_up(struct link *l)
 {
 	struct sockaddr_in any = own_address(0), to;
@@ -175,6 +176,7 @@ static inline void link_ends_free(struct link *l)
 	}
 }
 
+/* Frees all of a link, whether it is connected or not. */
 static inline void link_free(struct link *l)
 {
 	link_ends_free(l);
@@ -182,6 +184,7 @@ static inline void link_free(struct link *l)
 	rdma_destroy_event_channel(l->channel);
 }
 
+/* Disconnects a link, waits until both ends know, and frees all but its channel and listener. */
 static inline void link_part(struct link *l)
 {
 	struct rdma_cm_event *event;
@@ -196,6 +199,7 @@ static inline void link_part(struct link *l)
 	link_ends_free(l);
 }
 
+/* Disconnects a link as `link_part` does, and frees all of it. */
 static inline void link_down(struct link *l)
 {
 	link_part(l);

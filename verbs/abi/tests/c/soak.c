@@ -1,7 +1,7 @@
-/* Makes connections, registrations and queues, and does every operation with verified data, in two threads, for some
- * time. The resources of the process must not grow. Now and then the program destroys everything and prints what is
- * left: bytes in use on the heap, resident memory (KiB), and descriptors; then the numbers of connections and
- * operations so far.
+/* Makes connections, registrations and queues, does Writes, Reads, Sends and atomics, and verifies the data, in two
+ * threads, for some time. The resources of the process must not grow. Now and then the program destroys everything and
+ * prints what is left: bytes in use on the heap, resident memory (KiB), and descriptors; then the numbers of
+ * connections and operations so far.
  *
  *   soak SECONDS SEED */
 #include <dirent.h>

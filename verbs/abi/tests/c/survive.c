@@ -9,7 +9,7 @@ static atomic_int ready;
 static _Thread_local pid_t me;
 static atomic_int waiter;
 
-/* The thread is about to block: it does not sleep before that. */
+/* Announces that this thread is about to block. It must not sleep before that. */
 static void about_to_wait(void)
 {
 	me = gettid();
