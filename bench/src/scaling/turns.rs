@@ -20,7 +20,8 @@ use crate::perf::PerfError;
 
 /// Turns of each core before the measured turns.
 const WARM_UP: u32 = 200;
-/// Turns of each core that are traced before the measured turns, so that each slot of a queue has been used.
+/// Minimum number of turns of each core that are traced before the measured turns, so that each slot of a queue
+/// has been used. There are as many of them as measured turns, if that is more.
 const TRACED_WARM_UP: u32 = 4;
 /// Maximum number of cores.
 const CORES: usize = 8;
@@ -59,9 +60,10 @@ impl Mark {
     }
 }
 
-/// Runs `turns` turns of each core of `task` as a traced child. After a warm-up it writes two addresses to standard
-/// output, of the marks' words and of this function, so that the tracer knows where the program was loaded, and stops
-/// itself. Returns the number of messages that have completed in the measured turns.
+/// Runs `turns` turns of each core of `task` as a traced child. After a warm-up, writes the addresses of the
+/// marks' words and of this function to standard output: they tell the tracer where the program was loaded.
+/// Then stops this process, until the tracer lets it go on. Returns the number of messages that have completed
+/// in the measured turns.
 ///
 /// # Errors
 /// [`PerfError`].
