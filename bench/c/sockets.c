@@ -7,9 +7,9 @@
  *   sockets wake ADDRESS PORT SIZE N        the same to a server that sleeps in recv(); random silences precede the rounds
  *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
- * Each end prints one JSON object, with the processor time of its measured part in seconds. The client's object
- * also contains the measured times. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4
- * (RFC 5044, RFC 5041).
+ * Each end prints one JSON object, with the processor time of its rounds or messages in seconds; that of `ping`
+ * includes 1,000 rounds of warm-up. The client's object also contains the measured times. An 8-byte RDMA Write is 28
+ * octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC 5041).
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -42,7 +42,7 @@ mod counting {
         /// Turns of each core; for 64 KiB Writes an eighth of them
         #[arg(long, default_value_t = 8)]
         turns: u32,
-        /// Print the source lines that move cache lines, too (needs nm and addr2line)
+        /// Also print the source lines that move cache lines (needs nm and addr2line)
         #[arg(long)]
         lines: bool,
     }
@@ -125,7 +125,8 @@ mod counting {
             .ok_or_else(|| PerfError::Gone("the program has no symbol of scaling::turns::turns".to_owned()))
     }
 
-    /// Returns the innermost source line of this repository at an address of the program's file.
+    /// Returns the innermost source line of this repository at an address of the program's file. Returns the
+    /// innermost line of all if none is of this repository, and the address if addr2line knows no line.
     fn place(program: &Path, address: u64) -> Result<String, PerfError> {
         let found = output(
             Command::new("addr2line")

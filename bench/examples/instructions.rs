@@ -1,6 +1,7 @@
 //! Runs RDMA operations between two devices over a perfect simulated link, and does nothing else, so that
-//! `scripts/instructions` can count their instructions. Usage: `instructions OP SIZE COUNT` with OP write, read, send,
-//! or pingpong. In a pingpong, the other end answers each Write by a Write.
+//! `scripts/instructions` can count their instructions. Usage: `instructions OP SIZE COUNT` with OP write,
+//! read, send, or pingpong. COUNT is the number of operations, or of round trips in a pingpong, where the other
+//! end answers each Write by a Write.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -35,6 +36,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         return Err("usage: instructions write|read|send|pingpong SIZE COUNT".into());
     };
     let (size, count): (u32, u64) = (size.parse()?, count.parse()?);
+    // Portable CRC code, because its instructions do not depend on the processor.
     let mut simulation = Simulation::new(&Options { crc_kernel: CrcKernel::Portable, ..Options::default() })?;
     let (pd, server_cq, server, server_events) = queue_pair(&simulation.device(0))?;
     let (client_pd, cq, client, events) = queue_pair(&simulation.device(1))?;

@@ -1,8 +1,10 @@
 //! Sleeping ends over the kernel's sockets, for `scripts/kernel-check`.
 //!
+//! ```text
 //! sleeping_sockets listen                 prints "ready", accepts and sleeps until it is killed
 //! sleeping_sockets read ADDRESS           times Reads and Writes of the listener's memory; prints one JSON object
 //! sleeping_sockets connect ADDRESS N      makes N connections, prints "ready" and sleeps until it is killed
+//! ```
 
 use std::{env, io::Write, net::SocketAddr, process::ExitCode};
 

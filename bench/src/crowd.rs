@@ -196,7 +196,7 @@ impl Crowd {
                 return Err(PerfError::Stalled { what: "connections", seconds: PATIENCE.as_secs() });
             }
         }
-        // The passive end may send only after it has received a message from the active one.
+        // Each connection is used once, as [`Many::setup_us`] says.
         for number in self.active.len() - some..self.active.len() {
             self.write(number)?;
         }
@@ -252,9 +252,9 @@ pub struct Many {
     pub qps: usize,
     /// Engines of each device.
     pub engines: usize,
-    /// Queue pairs at the engine that has the fewest.
+    /// Queue pairs at the server's engine that has the fewest.
     pub least_at_engine: u32,
-    /// Queue pairs at the engine that has the most.
+    /// Queue pairs at the server's engine that has the most.
     pub most_at_engine: u32,
     /// Resident memory and EAL heap of one queue pair, in bytes.
     pub bytes_per_qp: f64,
@@ -330,7 +330,7 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
         write_of_many_us: quantile(&of_many, 0.5),
         write_on_each_us: quantile(&of_each, 0.5),
     };
-    // Dropping the crowds would only cost time, because the process ends now.
+    // The crowds are not dropped, because that takes long and callers end the process next.
     std::mem::forget((few, all));
     Ok(report)
 }

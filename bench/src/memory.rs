@@ -196,7 +196,7 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) resident: u64,
-    /// Memory used on EAL's heap.
+    /// Memory used on EAL's heap. `resident` leaves out hugepages; on ordinary pages it contains the heap too.
     pub(crate) heap: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Stores inputs as files.
+//! Stores inputs as files, and reads those that once failed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

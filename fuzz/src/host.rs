@@ -1,4 +1,4 @@
-//! A stack in memory, the application above it, and the frames that it has sent.
+//! A stack in memory, the application above it, and the frames that the stack has sent.
 
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpPacket};
 use std::rc::Rc;
@@ -23,8 +23,10 @@ impl Frame for Bytes {
     }
 }
 
+/// Octets that an application gives to the stack to send.
 pub type Record = Rc<[u8]>;
 
+/// The kinds of buffers of the stack: frames that arrive, and records to send.
 pub struct Memory;
 
 impl Buffers for Memory {
@@ -111,7 +113,7 @@ impl<A: Handler<Bytes>> Host<A> {
         self.stack.flush(now, &mut self.out);
     }
 
-    /// Returns to this host the frames that it sent to itself. Returns `false` if there were none.
+    /// Delivers the frames that this host sent to itself. Returns `false` if there were none.
     pub fn loop_back(&mut self, now: Time) -> bool {
         let frames = std::mem::take(&mut self.out.loopback);
         let some = !frames.is_empty();

@@ -1,8 +1,8 @@
 //! Frames of all kinds that a link can send to the parts of a stack below TCP: ARP, ICMP, neighbour, router and
-//! listener discovery, address claims, fragments, extension headers. The input determines the frames and how much time
-//! passes. In every case, the state that the stack keeps must stay within its bounds ([`Stack::audit`]); the stack may
-//! send only from its own addresses, and only a bounded number of frames at once; its messages must be well-formed, and
-//! its timers must end.
+//! listener discovery, address claims, fragments, extension headers. The input determines the frames and how
+//! much time passes. In every case, the state that the stack keeps must stay within its bounds
+//! ([`Stack::audit`]); the stack may send only from its own addresses, and only a bounded number of frames at
+//! once; its messages must be well-formed; and in the end, no timer may stay due.
 
 mod craft;
 
@@ -59,6 +59,7 @@ pub fn run(data: &[u8]) {
     let mtu = usize::from(config.mtu);
     let v6 = config.autoconf || config.addresses.iter().any(|a| a.ip.is_ipv6());
     let Ok(host) = Host::new(config, App::default()) else {
+        // An IPv6 gateway without IPv6 addresses is refused.
         return assert!(!v6, "a fair configuration");
     };
     let mut run = Run { host, now: Time::ZERO, mtu, sent: Vec::new(), own: HashSet::new() };
@@ -237,11 +238,11 @@ impl Run {
             143 => assert_eq!(header[7], 1),
             kind => assert!(matches!(kind, 1 | 3 | 4 | 129), "a message of kind {kind}"),
         }
-        // Only messages about ourselves may go to groups (RFC 4443 §2.4 e).
+        // Discovery and reports may go to groups, errors and echo replies may not (RFC 4443 §2.4 e).
         assert!(matches!(message[0], 133 | 135 | 136 | 143) || !dst.is_multicast());
     }
 
-    /// Lets time pass without frames from the link. The timers must run out, or fire only at long intervals.
+    /// Lets time pass without frames from the link. The timers must run out, or become due again only later.
     fn drain(&mut self) {
         for conn in self.host.app.all() {
             self.host.stack.abort(self.now, conn, &mut self.host.out);

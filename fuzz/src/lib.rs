@@ -2,8 +2,8 @@
 //! some initial inputs. `fuzz_targets/` runs the bodies with libFuzzer. The tests here run them briefly and
 //! deterministically. Inputs that once failed are kept in `regressions/TARGET/`; both runs begin with these inputs.
 //!
-//! To add a target `x`: a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`, and a
-//! `[[bin]]` in Cargo.toml.
+//! A new target `x` needs a module here with `run` and `seeds`, its name in `short_runs!`, `fuzz_targets/x.rs`,
+//! and a `[[bin]]` in Cargo.toml.
 
 pub mod config_file;
 pub mod corpus;

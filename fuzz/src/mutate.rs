@@ -3,13 +3,14 @@
 use fastrand::Rng;
 use std::time::{Duration, Instant};
 
-/// Runs `body` over the seeds and their mutations. `URNIC_FUZZ_SECONDS` sets a duration instead of a fixed number of
-/// inputs. `URNIC_FUZZ_SEED` sets the first seed of the random numbers. Prints the input on which `body` panics.
+/// Runs `body` over the seeds and their mutations. `URNIC_FUZZ_SECONDS` sets a duration instead of a fixed
+/// number of inputs. `URNIC_FUZZ_SEED` sets the first seed of the random numbers. Prints the input on which
+/// `body` panics. If `URNIC_FUZZ_INPUT` names a file, such as one that libFuzzer left for a finding, runs only
+/// the input in that file.
 pub fn short_run(seeds: &[Vec<u8>], body: fn(&[u8])) {
     let number = |name| std::env::var(name).ok().and_then(|s: String| s.parse::<u64>().ok());
     let end = number("URNIC_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     let first = number("URNIC_FUZZ_SEED").unwrap_or(0);
-    // Runs a single input to examine a finding: the file that libFuzzer left.
     if let Ok(file) = std::env::var("URNIC_FUZZ_INPUT") {
         return body(&std::fs::read(file).expect("the file can be read"));
     }

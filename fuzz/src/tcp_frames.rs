@@ -141,7 +141,7 @@ impl Run {
         self.after();
     }
 
-    /// Checks the frames that were sent, and returns those sent to ourselves.
+    /// Checks the frames that the stack has sent, and delivers those that it sent to itself.
     fn after(&mut self) {
         for _ in 0..50 {
             for frame in std::mem::take(&mut self.host.out.frames) {
@@ -154,7 +154,7 @@ impl Run {
         assert!(self.host.held() <= MOST_HELD, "{} frames held", self.host.held());
     }
 
-    /// Without a peer, every timer must run out in a bounded number of steps.
+    /// Checks that without a peer, every timer runs out in a bounded number of steps.
     fn drain(&mut self) {
         self.host.out.limit = 64;
         for conn in self.host.app.all() {

@@ -178,7 +178,7 @@ impl Run {
                 self.drain(who);
             }
             _ => {
-                // A router sends an ICMP error, about a frame that was sent or is forged.
+                // An ICMP error about a frame in flight arrives, with any MTU: from a router, or forged.
                 let mtu = usize::from(input.u16());
                 if let Some(message) = self.links[who].first().and_then(|f| link::too_big(f, mtu)) {
                     self.ends[who].receive(self.now, message, false);
@@ -330,7 +330,7 @@ impl Run {
         panic!("the ends never fall silent: {}", self.describe());
     }
 
-    /// From now on the link is good: all written data must arrive, and both ends must close.
+    /// Makes the link good, and checks that all written data arrives and both ends close.
     fn heal(&mut self) {
         for (end, link) in self.ends.iter_mut().zip(&mut self.links) {
             (link.mtu, end.out.limit) = (usize::MAX, 64);

@@ -9,7 +9,7 @@
  *
  * -m: largest message. -P N: N processes share the connections; the first uses PORT, the next PORT + 1, and so on. This
  * is necessary because libsiw cannot make completion queues for more than about 48 connections in one process.
- * Exit: 0 done and verified, 1 failed, 3 the connection was lost.
+ * Exit: 0 done and verified, 1 failed, 2 usage, 3 the connection was lost.
  */
 #include <arpa/inet.h>
 #include <endian.h>
@@ -142,7 +142,7 @@ static int request(struct conn *c, enum ibv_wr_opcode op, struct ibv_mr *mr, siz
 	if (op == IBV_WR_SEND_WITH_INV)
 		wr.invalidate_rkey = rkey;
 	wr.wr.rdma.remote_addr = addr;
-	wr.wr.rdma.rkey = rkey;                             /* libsiw takes the STag to invalidate from here as well */
+	wr.wr.rdma.rkey = rkey;                             /* libsiw also takes the STag to invalidate from here */
 	if (ibv_post_send(c->id->qp, &wr, &bad))
 		return fail("ibv_post_send");
 	return await(c, 0, &wc);
@@ -480,7 +480,7 @@ static int listen_and_serve(void)
 		perror("peer: cannot listen");
 		return -1;
 	}
-	/* Reads must not block, because an event that poll has reported disappears if a thread destroys its identifier. */
+	/* rdma_get_cm_event must not block: an event that poll has reported disappears if a thread destroys its identifier. */
 	if (fcntl(channel->fd, F_SETFL, O_NONBLOCK))
 		return fail("fcntl");
 	puts("listening");

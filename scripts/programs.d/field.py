@@ -35,7 +35,10 @@ def make():
 
 
 def sockets(port, state):
-    """Counts the TCP sockets at a local port: sockets of a program itself, or of RDMA over the kernel's sockets."""
+    """Counts the TCP sockets at a local port that are in a state, which is a number of /proc/net/tcp.
+
+    They are sockets of a program itself, or of RDMA over the kernel's sockets.
+    """
     count = 0
     for table in ("tcp", "tcp6"):
         with open(f"/proc/net/{table}") as file:

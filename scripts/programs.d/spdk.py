@@ -14,6 +14,7 @@ from field import ADDRESS, Failed, Skipped, connected, hugepages_mb
 
 NQN = "nqn.2016-06.io.spdk:cnode1"
 WHERE = f"trtype:RDMA adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
+# Memory of each program, in MiB.
 MEMORY = 256
 # Size of the target's disk, in MiB.
 DISK = 64
@@ -37,6 +38,7 @@ class Spdk:
         raise Skipped(f"SPDK was built without {name}")
 
     def start(self, name, arguments, memory="-s"):
+        """Starts a program. `memory` is its option for the size of its memory; None: the memory grows as needed."""
         words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments)]
         words += [memory, str(MEMORY)] if memory else []
         return self.field.start(words, environment=self.environment)
@@ -75,7 +77,7 @@ class Spdk:
             raise Failed(f"{how}: {said[-800:]}")
 
     def identify(self, patience=60):
-        """Connects, issues some commands, and disconnects."""
+        """Connects, sends some commands, and disconnects."""
         said = self.start("spdk_nvme_identify", ["-r", f"{WHERE} subnqn:{NQN}"], "-d").ends(patience)
         if "SPDK01" not in said:
             raise Failed(said[-800:])

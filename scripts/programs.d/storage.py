@@ -83,7 +83,7 @@ def qemu(field, _long):
                 raise Failed(said[-800:])
 
 
-# Tests that fail over iSER because of faults of libiscsi 1.19 and tgtd 1.0.85, which do not depend on the transport.
+# Tests that fail over iSER because of faults of libiscsi 1.19 and tgtd 1.0.85, not of urnic.
 UNFIT = {
     f"ALL.{test}"
     for test in (

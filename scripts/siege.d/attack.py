@@ -19,7 +19,7 @@ import lab  # noqa: E402
 import peer  # noqa: E402
 import rawtcp  # noqa: E402
 
-# Seconds within which an attack must be under way, even if the server refuses every peer.
+# Seconds after which an attack counts as under way, even if some peers' first attempts have no outcome yet.
 PATIENCE = 4
 
 

@@ -16,7 +16,8 @@ ARRIVE = 60
 # Number of connections without an attack: two of the honest client, and one that is closing.
 PEACE = 3
 # Number of attempts at a measurement whose results are late, because other load on the machine may be the cause. Beside
-# two busy loops, on a virtual machine that then stops a processor for 100 ms now and then, a quarter of them was late.
+# two busy loops, on a virtual machine that stops a processor for 100 ms now and then, a quarter of the measurements
+# was late.
 ATTEMPTS = 6
 
 

@@ -1,4 +1,4 @@
-"""The kinds of siege. A kind is a coroutine for one connection, or a generator of frames, with a name."""
+"""The kinds of siege. A kind is a coroutine for a peer or a listener, or a function that makes frames, with a name."""
 
 import dataclasses
 import typing

@@ -91,7 +91,7 @@ async def listen_closes(address, tally, ended):
     await serve(address, tally, ended, close)
 
 
-@listen("listen-stops-inside", "a complete start-up, then 60,000 octets of one FPDU of 65,018")
+@listen("listen-stops-inside", "a complete start-up, then 60,000 octets of one FPDU of 65,024")
 async def listen_stops_inside(address, tally, ended):
     reply = wire.REPLY_KEY + wire.request()[16:]
     part = wire.fpdu(wire.tagged(wire.WRITE, 1, 0, bytes(65004)))[:60000]

@@ -29,7 +29,7 @@ async def startup_drip(peer):
     await peer.drain()
 
 
-@kind("startup-oversize", "an MPA Request that announces 65,535 octets of private data, and sends them", pause=0.05)
+@kind("startup-oversize", "an MPA Request that announces 65,535 octets of private data, and 60,000 of them", pause=0.05)
 async def startup_oversize(peer):
     await peer.open()
     await peer.send(wire.request(bytes(60000), length=65535))
@@ -78,7 +78,7 @@ async def silent(peer):
     await peer.drain()
 
 
-@kind("half-closed", "a complete start-up, then a FIN, and no end of it")
+@kind("half-closed", "a complete start-up, then a FIN from a peer that stays and reads nothing")
 async def half_closed(peer):
     await peer.start_up()
     peer.socket.shutdown(socket.SHUT_WR)

@@ -16,7 +16,7 @@ def long_fpdu():
     return wire.fpdu(wire.tagged(wire.WRITE, 1, 0, bytes(65004)))
 
 
-@kind("stop-inside", "60,000 octets of one FPDU of 65,018, then nothing", short=400)
+@kind("stop-inside", "60,000 octets of one FPDU of 65,024, then nothing", short=400)
 async def stop_inside(peer):
     await peer.start_up()
     await peer.send(long_fpdu()[:60000])
@@ -57,7 +57,7 @@ async def long_fpdus(peer):
         await peer.send(fpdu[1500:])
 
 
-@kind("gap-before", "a Send whose only segment has message offset 4095: what is before it belongs to others", pause=0.05)
+@kind("gap-before", "a Send whose only segment has message offset 1000 or 4095: an echo would contain octets of other peers", pause=0.05)
 async def gap_before(peer):
     await peer.start_up()
     await peer.send(wire.fpdu(wire.send(1, b"x", offset=1000 if peer.number % 2 else 4095)))
@@ -249,7 +249,7 @@ async def reads_cut(peer):
     peer.reset()
 
 
-@kind("tiny-mss", "segments of at most 48 octets, both ways")
+@kind("tiny-mss", "an MSS of 88 octets, so that segments are small both ways")
 async def tiny_mss(peer):
     await peer.start_up(before=lambda sock: sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88))
     read = wire.fpdu(wire.read_request(1, 65536, peer.hall.stag, peer.hall.address))

@@ -15,14 +15,14 @@ def raw(name, what, **more):
     return kind(name, what, by="raw", **more)
 
 
-@raw("half-open", "a TCP handshake, then nobody is there any more", lingers=True)
+@raw("half-open", "a TCP handshake, then the peer is gone", lingers=True)
 async def half_open(peer):
     await peer.open()
     peer.wire.peers.pop(peer.key)
     await peer.stay()
 
 
-@raw("vanishes", "a start-up and Reads of 16 MiB, then nobody is there any more", lingers=True)
+@raw("vanishes", "a start-up and Reads of 16 MiB, then the peer is gone", lingers=True)
 async def vanishes(peer):
     await ask(peer)
     peer.wire.peers.pop(peer.key)
@@ -68,7 +68,7 @@ async def window_shrinks(peer):
             await asyncio.sleep(0.02)
 
 
-@raw("holes", "a stream without its first octet, 500 segments behind it, never filled")
+@raw("holes", "60 segments of a stream without its first octet, which never comes")
 async def holes(peer):
     await peer.start_up(MSS + SACK_OK)
     payload = bytes(1000)
@@ -155,7 +155,7 @@ async def acks_ahead(peer):
         await asyncio.sleep(0.02)
 
 
-@raw("acks-split", "one acknowledgement for every octet")
+@raw("acks-split", "some 17 acknowledgements for every segment")
 async def acks_split(peer):
     await ask(peer)
     peer.settle()
@@ -196,7 +196,7 @@ async def options_strange(peer):
         await asyncio.sleep(0.05)
 
 
-@raw("timestamps-wild", "timestamps that leap a day forth and back")
+@raw("timestamps-wild", "timestamps that leap twelve days forth and back")
 async def timestamps_wild(peer):
     peer.settle()
     await peer.start_up(MSS + b"\1\1\x08\x0a" + struct.pack("!II", 1 << 20, 0))

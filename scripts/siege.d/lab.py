@@ -68,7 +68,7 @@ class Program:
         return json.loads(self.line(patience))
 
     def end(self, patience=10):
-        """Closes the input of the process and waits for its end; returns its last line."""
+        """Closes the input of the process and waits for its end; returns the rest of its output."""
         try:
             self.process.stdin.close()
         except OSError:

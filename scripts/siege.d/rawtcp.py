@@ -104,7 +104,7 @@ class RawPeer:
         self.tally.started += 1
 
     async def until(self, done, patience):
-        """Waits until `done` returns true, and looks again whenever a segment of the server arrives."""
+        """Waits at most `patience` seconds until `done` returns true; calls it again when a segment arrives."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while not done() and loop.time() < until:

@@ -30,7 +30,7 @@ enum What {
     KernelClient {
         #[command(flatten)]
         game: GameArgs,
-        /// Duration of the measurement
+        /// Duration of the measurement in seconds
         #[arg(long, value_name = "S")]
         seconds: f64,
     },

@@ -178,8 +178,9 @@ pub fn page(results: &Results) -> String {
     put("<h2>Round trip of 8 bytes</h2>");
     put(
         "<p>The share of round trips that took no longer than so many microseconds, up to 99.9 %. Further left is \
-         better. The raw link's frame is as long as that of an 8-byte Write. Stock programs are in the table only: perftest and \
-         sockperf tell percentiles, the latter of 14 bytes, its least, and fi_pingpong a mean.</p>",
+         better. The raw link's frame is as long as that of an 8-byte Write. Stock programs are in the table only, because \
+         they print no distribution: perftest and sockperf print percentiles, fi_pingpong prints a mean. sockperf's \
+         messages have 14 bytes, its minimum.</p>",
     );
     put(&latency_plot(results));
     put(&table(
@@ -198,9 +199,9 @@ pub fn page(results: &Results) -> String {
     ));
     put("<h2>Bandwidth over message size</h2>");
     put(
-        "<p>Payload; of the raw link bits of full frames, whose payload the receiver never reads. iperf3's message \
-         is the length of a write: TCP packs small ones together. With TSO/GSO, segments of 64 KiB cross \
-         the cable uncut, which no wire would carry.</p>",
+        "<p>Bits of payload; for the raw link, bits of full frames, whose payload the receiver does not read. iperf3's \
+         message size is the length of a write, and TCP packs small writes together. With TSO/GSO, segments of 64 KiB \
+         cross the cable uncut, which no wire would carry.</p>",
     );
     put(&size_plot(&over_size(results, |m| m.median), "Gbit/s"));
     put(&table(
@@ -209,7 +210,7 @@ pub fn page(results: &Results) -> String {
         of(results, Quantity::Bandwidth).filter_map(row_of),
     ));
     put("<h2>Message rate</h2>");
-    put("<p>Messages per second in the runs above; the table has Writes of one request per call.</p>");
+    put("<p>Messages per second in the runs above; in the table, Writes of urnic perf --mode rate.</p>");
     let rate = over_size(results, |m| (m.who != who::FLOOR).then_some(m.median? * 1e3 / 8.0 / m.size as f64));
     put(&size_plot(&rate, "million messages per second"));
     put(&table(
@@ -220,10 +221,10 @@ pub fn page(results: &Results) -> String {
     if of(results, Quantity::Instructions).next().is_some() {
         put("<h2>Instructions per segment</h2>");
         put(
-            "<p>Counted by callgrind, of full segments with timestamps and their ACKs: one for 32 segments received, one \
-             for each two sent. Both stacks compute and verify checksums by portable code. smoltcp copies into its socket \
-             buffer, and from there into frames; urnic hands on frames with ranges, and headers with references, unless \
-             it says that it copies.</p>",
+            "<p>Counted by callgrind, for full segments with timestamps and their ACKs: one ACK for 32 segments received, \
+             and one for every two sent. Both stacks compute and verify checksums by portable code. smoltcp copies \
+             payload into its socket buffer, and when it sends, from there into frames. urnic copies no payload, except \
+             in the rows that say so.</p>",
         );
         put(&table(
             &["instructions", "data of a segment", "count", "runs"],

@@ -131,7 +131,7 @@ impl Socket {
 /// Echoes every message until the client is done.
 ///
 /// # Errors
-/// A socket failed, or no message arrived for ten seconds.
+/// A socket failed, or no message arrived for ten seconds. A TCP server waits for its client without a limit.
 pub fn serve(game: &PingPong) -> io::Result<()> {
     let mut message = vec![0; game.size];
     let mut socket = match game.protocol {

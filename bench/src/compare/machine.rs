@@ -74,7 +74,7 @@ pub fn describe() -> Facts {
     let virtual_machine = cpuinfo("flags").is_some_and(|flags| flags.contains(" hypervisor"));
     Facts::from([
         ("processor", cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned())),
-        ("cores used", format!("{:?}", urnic_dataplane::allowed_cores())),
+        ("cores allowed", format!("{:?}", urnic_dataplane::allowed_cores())),
         ("virtual machine", if virtual_machine { "yes" } else { "no" }.to_owned()),
         ("memory", meminfo("MemTotal")),
         ("hugepages", format!("{} of {} free", meminfo("HugePages_Free"), meminfo("HugePages_Total"))),

@@ -1,5 +1,6 @@
-//! Measures urnic (also under other projects' programs), the raw link below it, and comparable programs on the kernel's
-//! sockets. At the end, counts the instructions of urnic's TCP and of smoltcp's. `scripts/bench` uses this module.
+//! Measures urnic by itself and with other projects' programs on it, the raw link below it, and comparable
+//! programs on the kernel's sockets. At the end, counts the instructions of urnic's TCP and of smoltcp's.
+//! `scripts/bench` uses this module.
 //!
 //! There are several runs. Each run makes every measurement once, so that other load on the machine affects all
 //! measurements. At most two ends poll at a time, each pinned to its own core if there are two cores.

@@ -10,7 +10,7 @@ use crate::perf::Latency;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantity {
-    /// Median round trip, us.
+    /// Median round trip, us; for fi_pingpong, which reports no median, the mean.
     Latency,
     /// Gbit/s of message payload; for the raw link, of frames.
     Bandwidth,
@@ -37,12 +37,13 @@ impl Quantity {
 pub struct Sample {
     /// The number of the run, from 1.
     pub run: usize,
-    /// The value; for a latency, the median of the run.
+    /// The value; for a latency, the median of the run, or fi_pingpong's mean.
     pub value: f64,
-    /// Percentiles of a latency, in microseconds; `None` for other quantities.
+    /// Percentiles of a latency, in microseconds; `None` for other quantities, and for fi_pingpong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
     /// Distribution of a latency: pairs of microseconds and the share of round trips that took no longer.
+    /// `None` for other quantities, and for programs that print no distribution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_cdf: Option<Vec<[f64; 2]>>,
 }
@@ -58,9 +59,10 @@ pub struct Measurement {
     pub unit: &'static str,
     /// Bytes of a message; for the raw link, of a frame.
     pub size: u64,
-    /// The median of the samples.
+    /// The median of the samples; `None` if there are none.
     pub median: Option<f64>,
-    /// Each percentile of a latency, as the median of the runs; `None` for other quantities.
+    /// Each percentile of a latency, as the median of the runs; `None` for other quantities, and for
+    /// fi_pingpong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
     /// The samples, one for each run.
@@ -142,9 +144,9 @@ impl Outcome {
 pub struct Verdict {
     /// The goal.
     pub goal: String,
-    /// The ratio that the goal limits.
+    /// The ratio that the goal limits; `None` if one of its measurements is missing.
     pub ratio: Option<f64>,
-    /// The two medians, in words.
+    /// The ratio and its two medians, in words.
     pub measured: String,
     /// Whether the goal was met.
     pub outcome: Outcome,

@@ -1,4 +1,4 @@
-//! Which core has which cache lines, in caches without a limit.
+//! Models which cores hold which cache lines, in caches of unlimited size.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,8 @@ struct Line {
 pub(super) struct Caches(HashMap<u64, Line>);
 
 impl Caches {
-    /// Notes an access of `size` bytes by `core`, and returns the movements that it causes.
+    /// Notes an access of `size` bytes by `core`, and returns the movements that it causes. The access is noted
+    /// line by line as the caller takes items, so the caller must use up the iterator.
     pub(super) fn access(
         &mut self,
         core: usize,

@@ -71,7 +71,8 @@ fn silent() -> PerfError {
 /// Runs `program turns TASK TURNS`, where `program` is `bench/examples/scaling.rs`, and traces the measured turns.
 ///
 /// # Errors
-/// [`PerfError::Os`] if tracing is not permitted; [`PerfError::Gone`] if the program fails.
+/// [`PerfError::Os`] if the program cannot be started or traced; [`PerfError::Pin`] if this thread cannot run on
+/// the task's first core; [`PerfError::Gone`] if the program fails.
 pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfError> {
     // On one core the two processes take turns without waking another core, which makes a step much shorter.
     if let Some(core) = task.cores.first() {

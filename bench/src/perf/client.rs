@@ -28,8 +28,9 @@ const SERVER_APPEARS: Duration = Duration::from_secs(15);
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Octets that the messages in flight may have in the modes `bw` and `rate`, if the default window is used. With
-/// `--verify`, the slots of one end have at most as many octets. The minimum of messages or slots may exceed this size.
+/// Limit, in octets, for the messages in flight on all lanes in the modes `bw` and `rate`; it determines the
+/// default window. With `--verify`, it also limits the slots of all lanes at one end. A lane has at least four
+/// messages in the default window and two slots, even if these exceed the limit.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
 /// Connects to the server and measures. If `bar` is set and stderr is a terminal, shows the progress.

@@ -81,7 +81,8 @@ impl Completions {
         self.found.get(place).copied().unwrap_or_default()
     }
 
-    /// Like [`Self::poll`], but an end that waits by events sleeps until there are completions.
+    /// Like [`Self::poll`], but an end that waits by events sleeps if there are no completions. After the sleep
+    /// it returns no places, so that the caller's next call takes the completions.
     #[inline]
     pub(super) fn wait(&mut self, what: &'static str) -> Result<Range<usize>, PerfError> {
         let found = self.poll(what)?;
@@ -137,7 +138,7 @@ pub(super) struct End {
     notes: Mr,
     /// The connection that opened the session.
     pub(super) control: Qp,
-    /// Memory for control messages: first for arriving messages, then for leaving messages.
+    /// Memory for control messages: the lower half for arriving messages, the upper half for leaving messages.
     letters: Mr,
     letters_sent: u32,
     /// Number of messages that the load beside the measurement has moved.
@@ -547,7 +548,8 @@ impl End {
         }
     }
 
-    /// Writes the last byte of the outgoing slot, on which the other end of a ping-pong spins.
+    /// Writes the last byte of the outgoing slot. The other end of a ping-pong polls the place where this byte
+    /// arrives.
     #[inline]
     pub(super) fn stamp(&self, lane: u32, number: u64) -> Result<(), PerfError> {
         let last = self.session.offset(lane, OUT) + self.session.size - 1;
@@ -556,7 +558,8 @@ impl End {
             .doing("writing a message")
     }
 
-    /// Returns whether the last byte of message `number` is in the incoming slot.
+    /// Returns whether the last byte of the other end's message `number` is in the incoming slot. This byte is
+    /// the same in both directions, so this end's role serves as well as the other's.
     #[inline]
     pub(super) fn stamped(&self, lane: u32, number: u64) -> Result<bool, PerfError> {
         let last = self.session.offset(lane, IN) + self.session.size - 1;

@@ -1,4 +1,4 @@
-//! The floor: how fast the raw port carries frames of the same size, without urnic's protocols above it.
+//! The floor: how fast the raw port carries frames of a given size, without urnic's protocols above it.
 //!
 //! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts and
 //! times them. Neither end reads the contents of frames, because the layers below the engine do not read them either.
@@ -62,8 +62,10 @@ impl FloorOptions {
         Ok(())
     }
 
-    /// Returns the length in bytes of control frames, which are not measured. After the last measured frame, the sender
-    /// asks for the receiver's count with a control frame, and the receiver answers with a control frame.
+    /// Returns the length in bytes of control frames, which are not measured. It differs from that of measured
+    /// frames, because a receiver tells the two kinds apart by their length alone. After the last measured
+    /// frame, the sender asks for the receiver's count with a control frame, and the receiver answers with a
+    /// control frame.
     fn control_size(&self) -> usize {
         if self.size == 64 { 65 } else { 64 }
     }
@@ -200,6 +202,7 @@ impl Raw {
 
     #[cold]
     fn look(&mut self, what: &'static str) -> Result<(), PerfError> {
+        // This call lets the port accept a peer that has started or restarted.
         self.port.link_up();
         if self.quiet.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
             return Err(PerfError::Stalled { what, seconds: PATIENCE.as_secs() });
@@ -322,7 +325,8 @@ fn measure(raw: &mut Raw, options: &FloorOptions, bar: bool) -> Result<Outcome, 
         raw.await_peers_end();
     }
     if options.mode == Mode::Bw {
-        // The result is the receiver's count, and the receiver's time from the first frame to the last.
+        // The result is the receiver's count, and the receiver's time from the first frame to the client's
+        // question.
         outcome.messages = counted;
         outcome.lap.wall = wall;
     }

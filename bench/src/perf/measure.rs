@@ -146,8 +146,9 @@ impl Extent {
         }
     }
 
-    /// Returns by how many messages a caller that begins to count after `done` messages exceeds the warm-up. If the
-    /// number of messages is given, the caller must add as many messages. Returns 0 if the time is given.
+    /// Returns the number of messages by which `done` exceeds the warm-up. A caller that begins to count after
+    /// `done` messages must send this number of messages in addition to [`Self::total`]. Returns 0 if the
+    /// measurement has a length in seconds.
     pub(super) fn excess(&self, done: u64) -> u64 {
         match self.amount {
             Amount::Iters(_) => done.saturating_sub(self.warmup.unwrap_or(done)),

@@ -8,7 +8,8 @@
 //!   byte of its buffer. Reads and Atomics are timed from post to completion.
 //! * `bw`: the client keeps a window of requests outstanding. The clock stops when the other end confirms the last
 //!   Write or Send, or when the last Read or Atomic completes.
-//! * `rate`: as `bw`, with one request per call and a completion for every 64th request.
+//! * `rate`: as `bw`, with a larger default window, and with fewer completions: one for every 64th request, or
+//!   two per window if the window is smaller than 128. In both modes a call posts one request.
 
 mod client;
 mod crew;

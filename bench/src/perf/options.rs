@@ -37,7 +37,8 @@ pub enum Mode {
     Lat,
     /// Bandwidth, while a window of messages is outstanding.
     Bw,
-    /// Messages per second, with one request per call and a completion for every 64th request.
+    /// Messages per second, with one request per call and a completion for every 64th request, or for every
+    /// half of a window smaller than 128.
     Rate,
 }
 

@@ -64,7 +64,7 @@ pub struct PerfReport {
     pub size: u64,
     /// MTU of the IP layer, bytes; null for a floor, and over the kernel's sockets.
     pub mtu: Option<u64>,
-    /// Whether FPDUs carry a CRC; null for a floor.
+    /// Whether the reporting end asks for CRCs (FPDUs also carry them if the other end asks); null for a floor.
     pub crc: Option<bool>,
     /// Queue pairs used, over all threads; null for a floor.
     pub qps: Option<u64>,

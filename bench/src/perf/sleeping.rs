@@ -122,7 +122,7 @@ pub(super) fn make_qp(pd: &Pd, cq: &Cq) -> Result<Qp, PerfError> {
     pd.create_qp(&init).doing("creating a queue pair")
 }
 
-/// Runs the target: connects, and sleeps until it is killed.
+/// Runs the target: accepts one connection, and sleeps until it is killed.
 fn sleep(config: &Config, dir: &Path) -> Result<SleepReport, PerfError> {
     let config = end_config(config, dir, End::Server)?;
     let device = Device::open(&config).doing("opening the device")?;

@@ -136,7 +136,8 @@ impl Client<'_> {
         }
     }
 
-    /// Closes all lanes when the time is over. After this, each lane posts at most one more message.
+    /// Closes all lanes when the time is over. A lane posts one more message if no signalled message or no mark
+    /// covers its last ones: as every last message of a lane, this one is signalled and marked.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(lane) else { break };

@@ -2,7 +2,8 @@
 //!
 //! The first connection carries control messages. It opens with the parameters of the measurement
 //! ([`Hello::Session`]). Each further connection is a lane ([`Hello::Lane`]), a queue pair that messages are measured
-//! on. All messages are JSON: they are small, outside the measured path, and readable in a capture.
+//! on. Private data and control messages are JSON: they are small, outside the measured path, and readable in a
+//! capture. A [`Note`] is 8 bytes.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 

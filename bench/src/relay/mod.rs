@@ -117,7 +117,7 @@ impl Relay {
     }
 
     /// Takes the frames that have arrived by `now`, and sends the frames that are due. `now` is in nanoseconds, and
-    /// must not decrease. Returns `true` if there was anything to do.
+    /// must not decrease. Returns whether a port received or sent a frame; dropping a frame does not count.
     pub fn pass(&mut self, now: u64) -> bool {
         let [a, b] = &mut self.sides;
         let [there, back] = &mut self.links;

@@ -1,4 +1,5 @@
-//! The process that starts the measuring processes, alternately for each kind, and compares their results.
+//! The process that compares three kinds of measurement: independent processes, and a device in each [`Shape`].
+//! It starts the processes of one kind after those of another, in turn.
 
 use std::{
     env,
@@ -91,7 +92,7 @@ pub fn run(plan: &Plan, tell: impl Fn(usize)) -> Result<Vec<Row>, PerfError> {
     for round in 0..plan.rounds {
         tell(round);
         for row in &mut rows {
-            // The order rotates, so that each kind is measured first, second and third equally often.
+            // The order rotates from round to round, so that no kind is always measured first.
             for turn in 0..3 {
                 let task = |shape, cores: &[usize]| Task {
                     shape,

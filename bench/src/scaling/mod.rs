@@ -1,6 +1,7 @@
-//! How a device with several engines scales. Two devices of one process are joined by a ring; thread `i` on core `i`
-//! drives engine `i` of both. This process is compared with as many independent processes as it has engines. The
-//! independent processes do the same work with one engine each, at the same time and on the same cores.
+//! Measures how a device with several engines scales. Two devices of one process are joined by a ring; thread
+//! `i` on core `i` drives engine `i` of both. This process is compared with as many independent processes as it
+//! has engines. Before or after it, they do the same work on the same cores, side by side, with one engine
+//! each.
 //!
 //! Every measurement runs in its own processes ([`worker`]). They report when they are ready, and begin when the
 //! process that compares them ([`compare`]) tells them.
@@ -26,13 +27,13 @@ pub enum Shape {
     All,
 }
 
-/// The load of the threads.
+/// The load of the threads. Each call posts one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
-    /// Writes of 8 bytes, one request per call.
+    /// Writes of 8 bytes.
     Write8,
-    /// Sends of 8 bytes into a shared receive queue, one request per call.
+    /// Sends of 8 bytes into a shared receive queue.
     Send8,
     /// Reads of 4 KiB.
     Read4k,

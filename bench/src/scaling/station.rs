@@ -26,7 +26,7 @@ const RECEIVES: u32 = 512;
 const TRIES: usize = 256;
 /// The maximum number of completions that a poll takes.
 const POLL: usize = 32;
-/// MiB of packet memory for each engine of either device.
+/// MiB of EAL's memory for each engine, for both devices of the process together.
 const MEMORY_MB: u32 = 160;
 
 pub(super) fn device(doing: &'static str) -> impl Fn(urnic::Error) -> PerfError {

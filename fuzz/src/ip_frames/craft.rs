@@ -123,7 +123,7 @@ fn quote(input: &mut Input, sent: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
-/// Makes an ICMPv6 message: neighbour discovery, listener discovery, an error, or an echo.
+/// Makes a frame with an ICMPv6 message: neighbour discovery, listener discovery, an error, or an echo.
 pub fn icmp6(input: &mut Input, known: &[Ipv6Addr], sent: &[Vec<u8>]) -> Vec<u8> {
     let kind = [135, 136, 134, 137, 130, 128, 2, 1, 3, 4, 133, 129, 143, 135, 136, 134]
         [usize::from(input.u8() & 15)];
@@ -269,7 +269,7 @@ fn extensions(input: &mut Input, last: u8) -> (u8, Vec<u8>) {
     (kinds.first().copied().unwrap_or(last), all)
 }
 
-/// Makes a TCP segment over IPv6.
+/// Makes a frame with a TCP segment over IPv6.
 pub fn tcp6(input: &mut Input, known: &[Ipv6Addr]) -> Vec<u8> {
     let how = input.u8();
     let mut tcp = vec![0x13, 0x88 + (how & 3), 0, 7 + (how >> 2 & 1)];

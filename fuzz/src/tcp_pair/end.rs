@@ -8,12 +8,12 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId, Numbers, StackConfig, Time};
 
-/// Period of the streams in octets: longer than any window or segment.
+/// Period of the streams in octets: longer than any segment or record.
 const PERIOD: usize = 65_521;
 /// The maximum number of octets in a record.
 pub const RECORD: usize = 30_000;
 
-/// Returns one period of the streams' octets.
+/// Returns one period of the streams' octets, and as many octets of the next as a record may need.
 fn pattern() -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     PATTERN.get_or_init(|| {

@@ -130,7 +130,8 @@ fn effect(
     }
     let ahead = n.ts_recent.is_some() && timestamp != n.ts_recent;
     let stolen = ack.gt(n.snd_una) && peer.is_none_or(|p| ack.gt(p.rcv_nxt));
-    // A window with a sequence number ahead of the peer's counts until the peer has reached that number (SND.WL1).
+    // The window of a segment whose number is ahead of the peer's holds until the peer reaches that number
+    // (SND.WL1).
     let lasting = seq != n.rcv_nxt;
     if len > 0 || ahead || stolen || lasting { Effect::Streams } else { Effect::Beliefs }
 }
