@@ -15,7 +15,7 @@ use urnic_config::PortSpec;
 #[command(
     name = "urnic",
     version,
-    after_help = "Exit codes: 0 done and verified, 1 failed, 2 bad usage or configuration.\n\
+    after_help = "Exit codes: 0 done, and verified if asked, 1 failed, 2 bad usage or configuration.\n\
                   Settings come from defaults, a TOML file (--config or URNIC_CONFIG), the environment (URNIC_*) and \
                   options; each overrides the ones before.\n\
                   URNIC_LOG=debug (or info, trace) writes a log to standard error."
@@ -109,8 +109,8 @@ pub struct NodeArgs {
 pub struct InfoArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Show only the connections and counters of your programs (as root: of all) that run on urnic in this network
-    /// namespace
+    /// Show only the connections, engines and counters of the programs that run on urnic in this network
+    /// namespace: your own programs; as root, those of all users
     #[arg(long)]
     pub connections: bool,
     /// Print one JSON object
@@ -168,7 +168,8 @@ pub struct RpingArgs {
     /// Be the client: send pings
     #[arg(short, long, requires = "address", conflicts_with = "persistent")]
     pub client: bool,
-    /// Address or name of the server
+    /// Client: address or name of the server. Server: one of its own addresses, which --ip sets, or the
+    /// unspecified address
     #[arg(short, long, value_name = "HOST")]
     pub address: Option<String>,
     /// TCP port [default: 7174]
@@ -221,8 +222,8 @@ pub struct MeasureArgs {
     /// Queue pairs of each thread, which spreads its messages over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub qps: usize,
-    /// Load beside the measurement, such as write:8: 8 queue pairs, each with two Writes (or Reads) of 8 MiB
-    /// outstanding
+    /// Load beside the measurement, such as write:8: 8 queue pairs of each thread, each with two Writes (or
+    /// Reads) of 8 MiB outstanding
     #[arg(long, value_name = "OP:N")]
     pub beside: Option<Beside>,
     /// Threads of each end, 1 to 64, each with its own queue pairs and messages; a server uses its client's number
@@ -337,7 +338,7 @@ pub struct FloorArgs {
                         SIGINT (Ctrl-C) or SIGTERM ends the relay; then it prints what it did."
 )]
 pub struct RelayArgs {
-    /// The first port, A: any kind but ring, such as af_packet:eth0 or vhost:/tmp/a
+    /// The first port, A: any DPDK port but ring, such as af_packet:eth0 or vhost:/tmp/a
     #[arg(value_name = "PORT_A")]
     pub a: PortSpec,
     /// The second port, B
@@ -364,7 +365,7 @@ pub struct RelayArgs {
     /// Largest IP packet in bytes that may cross, 576 to 9000
     #[arg(long, value_name = "BYTES", help_heading = "Settings")]
     pub mtu: Option<String>,
-    /// Core to run on
+    /// Core to run on; of several, the first
     #[arg(long, value_name = "LIST", help_heading = "Settings")]
     pub cores: Option<String>,
 }
@@ -390,8 +391,8 @@ fn size(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "write a number of bytes such as 4096 or 64KiB".to_owned())
 }
 
-/// The smallest and the largest ping, in octets. The smallest has space for the text of any ping number; the largest is
-/// rping's limit.
+/// The smallest and the largest ping, in octets. The smallest has space for the text of a ping number of up to
+/// 13 digits; the largest is rping's limit.
 pub const PING_SIZES: (u32, u32) = (26, 65_535);
 
 /// How our libraries get into a program.

@@ -17,7 +17,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// The command needs ports, and the build with ports is not installed.
+    /// Returns the failure of a command that needs ports, if the build with DPDK is not installed.
     #[cfg(not(feature = "dpdk"))]
     pub fn without_dpdk() -> Self {
         Failure::Failed(

@@ -45,7 +45,7 @@ struct Info {
 struct RunInfo {
     /// The environment variables that `urnic run` sets.
     environment: BTreeMap<&'static str, String>,
-    /// Why `urnic run` would fail to run a program; null if it would not fail.
+    /// A known reason why `urnic run` would fail, such as missing libraries; null if none is known.
     missing: Option<String>,
 }
 
@@ -70,10 +70,11 @@ struct Offloads {
     rx_checksum: &'static str,
     /// Whether frames are sent in several pieces.
     scatter_gather: bool,
-    /// The memory that is sent without a copy: `none`, `eal` or `any`.
+    /// The memory that is sent without a copy: `none`, `eal` (only DPDK's own) or `any`.
     zero_copy: &'static str,
     /// Whether the present peer accepts several TCP segments as one frame.
     tso: bool,
+    /// Always false.
     rss: bool,
 }
 
@@ -123,7 +124,7 @@ pub fn run(args: &InfoArgs) -> Result<(), Failure> {
     })
 }
 
-/// Returns the version of DPDK.
+/// Returns the version of DPDK; `None` if this command was built without it.
 fn dpdk() -> Option<&'static str> {
     #[cfg(feature = "dpdk")]
     let version = Some(urnic_dataplane::Eal::version().trim_start_matches("DPDK "));
@@ -218,7 +219,7 @@ impl Info {
         match &self.device {
             Some(device) => device.text(&mut text),
             None => text.push_str(
-                "no device: a port needs an address (--ip ADDR/LEN), the kernel's sockets take none",
+                "no device: a port needs an address (--ip ADDR/LEN), and the kernel's sockets accept none",
             ),
         }
         self.run.text(&mut text);

@@ -60,7 +60,8 @@ fn report(failure: &failure::Failure) -> ExitCode {
 /// Logs to stderr as `URNIC_LOG` asks. By default DPDK's messages are left out, because some appear whenever a link
 /// goes down. If starting DPDK or opening a port fails, urnic's error message quotes the last errors that DPDK logged.
 ///
-/// `debug`: log this command's own steps as well.
+/// `debug`: without `URNIC_LOG`, also log the debug messages of all parts of urnic, whose targets begin with
+/// `urnic`.
 fn log(debug: bool) {
     let usual = match debug {
         true => "warn,urnic_dataplane::dpdk=error,urnic=debug",

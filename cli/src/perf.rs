@@ -92,7 +92,6 @@ fn amount(args: &AmountArgs, usual: Amount) -> Amount {
     }
 }
 
-/// Prints a result.
 fn show(report: Result<PerfReport, PerfError>, form: &FormArgs) -> Result<(), Failure> {
     let mut report = report?;
     if !form.cdf {

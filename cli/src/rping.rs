@@ -88,5 +88,6 @@ impl Report {
     }
 }
 
-/// Time limit of the peer's answer to a request.
+/// Time limit of each wait: for the connection, for a completion, and for the peer's answer. Only a server
+/// waits for its client's requests without a limit.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -81,12 +81,13 @@ impl Libraries {
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
 
-    /// Checks that the libraries with DPDK, which the preloaded library uses for ports, can be loaded. Succeeds if they
-    /// are not installed apart: the installed libraries may support ports themselves, and report an error if they do
-    /// not.
+    /// Checks that the build of the libraries with DPDK, which the preloaded library uses for ports, can be
+    /// loaded. Succeeds if that build has no folder of its own, because the other libraries may then support
+    /// ports themselves. If they do not, they report an error.
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);
+        // The command in the same folder needs the same libraries of DPDK.
         match folder.join(Self::FILES[1]).is_file() {
             true => crate::builds::loadable(&folder.join("urnic")),
             false => Ok(()),

@@ -13,7 +13,8 @@ use crate::failure::Failure;
 pub struct Settings(Sources);
 
 impl Settings {
-    /// Starts with the environment of this process, and a file.
+    /// Starts with the environment of this process, and a file; `None`: the file that `URNIC_CONFIG` names, if
+    /// any.
     pub fn new(file: Option<&Path>) -> Self {
         Self(Sources { file: file.map(Path::to_path_buf), ..Sources::process() })
     }

@@ -169,7 +169,7 @@ fn info_of_the_machine() {
     refuses(&mut urnic(&["perf", "server", "--port", "kernel:a/b"]), &["port.port", "neither an address"]);
 }
 
-/// The device has the number of engines that `--engines` sets, by default one for each core.
+/// The device has the number of engines that `--engines` sets; `auto` means one for each core of `--cores`.
 #[test]
 fn info_of_several_engines() {
     let engines = |args: &[&str]| {
@@ -186,7 +186,7 @@ fn info_of_several_engines() {
     assert_eq!(environment["URNIC_ENGINES"], "2");
 }
 
-/// With a port, the device is described; here over a ring, in the same process.
+/// With a port, `urnic info` describes the device on it; here the port is one end of a ring.
 #[test]
 fn info_of_a_device() {
     let settings = ["--port", "ring:info", "--ip", "10.9.0.1/24", "--mac", "02:00:00:00:00:09"];

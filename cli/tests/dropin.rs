@@ -233,7 +233,7 @@ assert count.value == 1, count.value
 device = ctypes.cast(devices, ctypes.POINTER(ctypes.c_void_p))[0]
 first = get_name(device).decode()
 
-# The first interface, of old, knows no devices.
+# The oldest version of the interface lists no devices.
 old = versioned(b"ibv_get_device_list", b"IBVERBS_1.0", ctypes.c_void_p)
 assert old(None) is None
 
@@ -243,7 +243,7 @@ context = cm.rdma_get_devices(ctypes.byref(count))[0]
 device = ctypes.cast(context, ctypes.POINTER(ctypes.c_void_p))[0]
 second = get_name(device).decode()
 
-# rsockets are the system's librdmacm's own, on our rdma_*.
+# The code of rsockets comes from the system's librdmacm, and calls our rdma_*.
 socket = cm.rsocket(2, 1, 0)
 print(first, second, "rsocket:", socket >= 0)
 "#;

@@ -270,7 +270,7 @@ impl Lab {
         }
     }
 
-    /// Runs a program that ends in one way; checks its end, and what the peer and the witness notice.
+    /// Runs a program that ends in one way; checks its end, and what the peer hears of it.
     fn ends(&self, program: &Path, way: Way, (name, end, hears): (&str, End, Hears)) {
         let mut command = self.end.program("timeout");
         let stopped = match name {
@@ -374,7 +374,7 @@ fn needs_root_programs_with_address_sanitizer_end() {
     matrix(Transport::AfPacket, Way::Asan, |name| LOADED.contains(&name));
 }
 
-/// All cases, in the other ways of loading.
+/// Runs the cases that are not in [`LOADED`], in the other ways of loading. The tests above run those that are.
 #[test]
 #[ignore = "long, and needs root and the headers of rdma-core"]
 fn long_programs_end_in_every_way_of_loading() {

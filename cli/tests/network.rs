@@ -76,7 +76,7 @@ fn node(command: &str, port: &str, ip: &str, more: &str) -> String {
     format!("{command} --port {port} --ip {ip}/24 {more}")
 }
 
-/// Measures every operation between the ends of a cable, and verifies all data.
+/// Measures Writes, Sends and Reads between the ends of a cable, and verifies all data.
 fn measure(kind: &str, mtu: u16) {
     let all = [
         ("write", "lat", 8, 2000),
@@ -154,8 +154,8 @@ fn needs_root_perf_between_the_kernel_and_af_packet() {
     }
 }
 
-/// Clients connect to link-local addresses: to configured addresses, and to addresses derived from Ethernet addresses,
-/// with and without the interface's name.
+/// Clients connect to link-local addresses: to a configured one with the interface's name, and to one that is
+/// derived from the Ethernet address, without the name.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_perf_over_ipv6_on_the_link() {
@@ -306,7 +306,7 @@ fn needs_root_address_conflicts() {
 
 /// Processes on one interface do not receive each other's frames. So urnic refuses an address that another process
 /// uses, and names that process. Another address is free, even with the same Ethernet address. The same address is free
-/// in another namespace, and after its process was killed.
+/// in another VLAN, in another namespace, and after its process was killed.
 #[test]
 #[ignore = "needs root, for network namespaces"]
 fn needs_root_an_address_belongs_to_one_process_of_an_interface() {

@@ -139,7 +139,7 @@ fn what_is_missing_is_said() {
     assert!(shown.contains("\"missing\":\"there is no liburnic.so"), "{shown}");
 }
 
-/// Programs that do not use RDMA, and children of programs that do, cost nothing: no device is opened.
+/// A program that does not use RDMA gets the preloaded library only, and no device is opened for it.
 #[test]
 fn other_programs_run_as_ever() {
     let _alone = alone();
@@ -153,7 +153,7 @@ fn other_programs_run_as_ever() {
     assert!(!folder.path().join("link.sock").exists());
 }
 
-/// Settings reach the program from every source.
+/// Settings from options and from the configuration file reach the program.
 #[test]
 fn settings_become_the_programs_environment() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -12,8 +12,8 @@ use netns::{Namespace, Veth};
 use stock::{Node, alone, perftest, urnic};
 
 const LOOPBACK: &str = "127.0.0.1";
-/// An interface other than the loopback, because libfabric's verbs provider accepts no address of `lo`
-/// (`vrb_getifaddrs`).
+/// Address of an interface other than the loopback, because libfabric's verbs provider accepts no address of
+/// `lo` (`vrb_getifaddrs`).
 const OTHER: &str = "10.9.0.1";
 
 /// A host, with copies of the command and its libraries that every user may run.

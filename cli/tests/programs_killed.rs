@@ -216,7 +216,7 @@ fn needs_rping_a_server_survives_its_clients() {
     clients_die(KERNEL, 1);
 }
 
-/// The long test covers the other side of the link.
+/// `long_programs_of_four_engines_survive_the_others` also has the server at the `vhost` end.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_a_server_of_four_engines_survives_its_clients() {

@@ -30,7 +30,7 @@ fn counter(printed: &str, name: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Other programs, each of which runs once: endpoints, a shared receive queue, rsockets.
+/// Other programs, one pair in each stage: endpoints, a shared receive queue, rsockets.
 const OTHERS: [(&str, &str); 3] = [
     ("rdma_server", "rdma_client"),
     ("rdma_xserver", "rdma_xclient"),
@@ -54,7 +54,7 @@ fn soak(seconds: u64, engines: usize) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lasts = Duration::from_secs(2 * seconds);
     let (left, mut right) = link(folder.path(), "turns", 6, lasts, engines);
-    right.hugepages = false; // they start sooner without
+    right.hugepages = false; // clients start sooner without
     let other = link(folder.path(), "others", 8, lasts, engines);
     let (steady_left, steady_right) = link(folder.path(), "steady", 7, lasts, engines);
 

@@ -152,7 +152,6 @@ fn needs_root_fio_over_af_packet() {
     stock::fio_jobs(SERVER, "--bs=16k --size=1m", |server, client| cable.pair(server, client));
 }
 
-/// The programs of rsockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package rdmacm-utils"]
 fn needs_root_rsockets_over_af_packet() {

@@ -105,8 +105,8 @@ impl Lab {
         engine
     }
 
-    /// Lets the kernel in `a` and the engine exchange data both ways at once, on two connections: each of them is the
-    /// client once.
+    /// Lets the kernel in `a` and the engine exchange data both ways at once, on two connections in turn: first
+    /// with the kernel as the client, then with the engine.
     fn exchange(&self, engine: &mut Child, (ours, kernels): (&str, &str), bytes: u64) {
         let (ours, kernels) = (ours.parse().expect("an address"), kernels.parse().expect("an address"));
         for engine_is_client in [false, true] {

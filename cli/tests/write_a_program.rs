@@ -14,7 +14,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace")
 }
 
-/// Builds the Rust program. Like every program, it reads the settings that `urnic run` puts into the environment.
+/// Builds an example of the crate `urnic`, and returns its path. Under `urnic run`, the example reads its
+/// settings from the environment.
 fn rust(example: &str) -> PathBuf {
     let profile = urnic().parent().expect("a folder");
     let mut build = Command::new(env!("CARGO"));

@@ -40,7 +40,7 @@ use urnic_tcp::{
 const MOST: u32 = 8192;
 /// Frames that a pass takes.
 const BURST: usize = 32;
-/// Octets of data in a segment: 1460 without the timestamps option.
+/// Octets of data in a segment: an MSS of 1460, less 12 for the timestamps option.
 const DATA: usize = 1448;
 /// The peer's window in segments, and its window scale.
 const WINDOW: u32 = 64;

@@ -53,7 +53,8 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
             lane.send(info(buffer, args.size)).map_err(|why| why.failure("a Send to complete"))?;
             lane.receive(Some(PATIENCE)).map_err(|why| why.failure(what))?;
         }
-        // The histogram's upper bound exceeds the time limit of a ping.
+        // A ping consists of four waits of up to `PATIENCE` each. If it takes longer than the histogram's upper
+        // bound, a minute, it counts as a minute.
         times.saturating_record(began.elapsed().as_nanos() as u64);
         if args.validate || args.verbose {
             sink.read_at(0, &mut back)?;

@@ -69,7 +69,7 @@ static void tell(struct end *e, const char *memory)
 	e->posted++;
 }
 
-/* Sleeps until an event or a completion arrives, and takes all that have arrived. */
+/* Sleeps until an event or a completion arrives. Takes one event, and all completions. */
 static void look(struct end *e)
 {
 	struct pollfd fds[2] = { { .fd = e->events->fd, .events = POLLIN }, { .events = POLLIN, .fd = e->channel ? e->channel->fd : -1 } };

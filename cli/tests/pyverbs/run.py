@@ -3,7 +3,8 @@
     run.py TESTS
 
 TESTS is the folder `tests` of rdma-core. Outcomes: ok, skipped, failed, hang. Each file of tests runs in its own
-process, because a device belongs to the process that opened it. If a test hangs, the later tests of its file are not run.
+process, because a device belongs to the process that opened it. If a test hangs or crashes, the later tests of its file
+are not run.
 """
 
 import os

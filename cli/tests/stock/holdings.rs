@@ -35,9 +35,9 @@ impl Holdings {
         }
     }
 
-    /// Returns the upper bounds of a process's resources at rest after it has had a peer; `self` are its resources
-    /// before. The bounds add DPDK's threads for the link, the descriptors of an rping, and the link's descriptors: for
-    /// each of the eight queues of a vhost port, or for each engine of a virtio_user port.
+    /// Returns the upper bounds of a process's resources at rest after it has had a peer; `self` are its
+    /// resources before. The bounds add DPDK's threads for the link, the descriptors of an rping, and those of
+    /// the link. A vhost port has some for each of at least eight queues, a virtio_user port for each engine.
     pub fn with_a_peer(self, engines: usize) -> Self {
         Self { threads: self.threads + 2, descriptors: self.descriptors + 16 + 5 * (engines - 1), ..self }
     }

@@ -44,7 +44,7 @@ pub fn urnic() -> &'static Path {
     })
 }
 
-/// A program under the command `timeout`; ended if the test fails before it ends.
+/// A program under the command `timeout`. Dropping this ends the program by SIGTERM, if it still runs.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -106,7 +106,8 @@ pub struct Server {
     errors: JoinHandle<String>,
 }
 
-/// Returns whether this signal alone ended a program, or the program under the `timeout` that reports it.
+/// Returns whether a signal ended a program. The process may be `timeout`, which exits with 128 plus the number
+/// of the signal that ended its program.
 pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
 }
@@ -163,13 +164,15 @@ impl Talking {
         self.running.kill();
     }
 
-    /// Waits until the program has printed `lines` further lines. Returns `false` if the program ends before.
+    /// Waits until the program has printed `lines` further lines. Returns `false` if the program ends before,
+    /// or prints nothing for [`PATIENCE`].
     pub fn goes_on(&self, lines: usize) -> bool {
         while self.lines.try_recv().is_ok() {}
         (0..lines).all(|_| self.lines.recv_timeout(PATIENCE).is_ok())
     }
 
-    /// Waits until the program has printed a line that begins with `what`. Returns `false` if the program ends before.
+    /// Waits until the program has printed a line that begins with `what`. Returns `false` if the program ends
+    /// before, or prints nothing for [`PATIENCE`].
     pub fn says(&self, what: &str) -> bool {
         std::iter::from_fn(|| self.lines.recv_timeout(PATIENCE).ok()).any(|line| line.starts_with(what))
     }
@@ -229,7 +232,8 @@ fn engines_asked() -> usize {
 }
 
 impl Node {
-    /// Starts a program; options for `urnic run` may precede it: `--rsockets -- iperf -s`.
+    /// Starts a program; options for `urnic run` may precede it: `--rsockets -- iperf -s`. `logs`: the program
+    /// logs the debug messages of `urnic_verbs`, unless the node sets `log`.
     pub fn run(&self, program: &str, logs: bool) -> Running {
         self.run_for(PATIENCE + self.lasts, program, logs)
     }
@@ -268,7 +272,7 @@ impl Node {
         spawn(command)
     }
 
-    /// Runs as an ordinary user without any settings.
+    /// Starts a program as the user `nobody`, in the environment that [`Node::nobodys`] describes.
     fn run_as_nobody(&self, folder: &Path, patience: Duration, program: &str, logs: bool) -> Running {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.namespace.as_deref().expect("a namespace")]);

@@ -6,7 +6,7 @@ pub trait Frame: Sized {
     /// Returns an independent copy, for duplication; `None` if there is no memory for one.
     fn copy(&self) -> Option<Self>;
 
-    /// Returns the octets, for corruption and ECN marking. They must not be shared with other frames.
+    /// Returns the octets, for corruption, swaps and ECN marking. They must not be shared with other frames.
     fn bytes_mut(&mut self) -> &mut [u8];
 
     /// Returns whether the frame has no octets.

@@ -28,7 +28,7 @@ pub struct Impairment {
     pub corrupt: f64,
     /// Probability that two 16-bit words after the headers are exchanged, which the Internet checksum cannot detect.
     pub swap: f64,
-    /// Probability that an ECN-capable frame is marked Congestion Experienced, independent of the queue.
+    /// Probability that an ECN-capable IPv4 frame is marked Congestion Experienced, independent of the queue.
     pub mark: f64,
     /// Time from one end to the other, in nanoseconds.
     pub delay: u64,
@@ -38,7 +38,7 @@ pub struct Impairment {
     pub rate: Option<u64>,
     /// Most frames that may wait because of `rate`. Further frames are dropped.
     pub queue: usize,
-    /// Number of waiting frames from which on ECN-capable frames are marked; `None`: none are marked.
+    /// Number of waiting frames from which on ECN-capable IPv4 frames are marked; `None`: none are marked.
     pub ecn: Option<usize>,
     /// Most frames in transit: waiting because of `rate`, or travelling. Further frames are dropped.
     pub limit: usize,
@@ -52,7 +52,7 @@ pub struct Impairment {
 const QUEUE: usize = 1000;
 /// Default of `burst_len`, in frames.
 const BURST_LEN: usize = 20;
-/// Default of `limit`, in frames: 100 ms at 10 Gbit/s in frames of 1,500 octets.
+/// Default of `limit`, in frames: more than 150 ms at 10 Gbit/s in frames of 1,500 octets.
 const LIMIT: usize = 1 << 17;
 /// Default of `limit_bytes`, in octets.
 const LIMIT_BYTES: usize = 256 << 20;

@@ -32,7 +32,7 @@ pub struct Statistics {
     pub duplicated: u64,
     /// Frames held back.
     pub reordered: u64,
-    /// Frames changed in a way that checksums detect.
+    /// Frames of which one bit was flipped. A checksum detects this if it covers the bit.
     pub corrupted: u64,
     /// Frames changed in a way that the Internet checksum does not detect.
     pub swapped: u64,
@@ -55,6 +55,7 @@ pub struct Link<F> {
     bytes: usize,
     /// Last arrival time of a frame that was not held back.
     last_arrival: u64,
+    /// Number of frames and copies put in transit so far. It orders arrivals.
     pushes: u64,
     /// Further frames of the present burst that will be lost.
     burst: usize,

@@ -85,7 +85,7 @@ fn data_carries_the_ack() {
 
 #[test]
 fn those_of_a_burst_count_as_one() {
-    // Returns what the stack sends at once, and what the sender does afterwards.
+    // Returns what the stack sends at once, and its state afterwards.
     let after = |arrives: fn(&Conversation) -> Vec<Seg>| {
         let mut b = Bench::listening(|_| {}, Script { close_first: false, ..Script::send(50_000) });
         let c = b.open(syn()).0;

@@ -13,7 +13,7 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Runs the same connection many times. Each run loses another TCP frame from host 0 to host 1, or from 1 to 0.
+/// Runs the same connection many times. Each run loses another frame from node 0 to node 1, or from 1 to 0.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
     // No connection of these tests has more than 24 frames in one direction.
     for n in 0..24u64 {

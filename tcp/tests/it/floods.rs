@@ -76,7 +76,7 @@ fn receive(host: &mut Host, now: Time, frame: Vec<u8>) {
     host.stack.flush(now, &mut host.out);
 }
 
-/// A frame whose source address, ports and sequence number change each time.
+/// A frame whose source address, source port, sequence number and ACK change each time.
 pub struct Forge(Vec<u8>);
 
 impl Forge {
@@ -256,7 +256,7 @@ fn blind_segments() {
     let c = b.established(Seg { seq: 1000, mss: Some(1460), ..Seg::default() });
     let mut answers = 0;
     for i in 0..300_000u32 {
-        // Half of the segments are in or near the window.
+        // Half of the RSTs and SYNs, and all data, are in or near the window.
         let seq = if rng.bool() { c.nxt.wrapping_add(rng.u32(1..1 << 20)) } else { rng.u32(..) };
         if seq == c.nxt {
             continue;
@@ -265,7 +265,7 @@ fn blind_segments() {
         let seg = match i % 3 {
             0 => Seg { rst: true, seq, ack: rng.bool().then(|| rng.u32(..)), ..Seg::default() },
             1 => Seg { syn: true, seq, ack: rng.bool().then(|| rng.u32(..)), ..Seg::default() },
-            // An ACK that the victim cannot have asked for.
+            // Without an ACK, or with one that the victim cannot accept.
             _ => Seg {
                 seq: c.nxt.wrapping_add(rng.u32(0..1 << 20)),
                 ack,
@@ -286,8 +286,8 @@ fn blind_segments() {
     assert_eq!(b.host.app.sessions[0].received, 100);
 }
 
-/// A million segments with data around the window. Each is answered by at most one ACK, nothing is delivered, and
-/// held data is bounded. Afterwards the stream goes on.
+/// A million segments with data outside of the window. Each is answered by at most one ACK, and nothing is
+/// delivered or held. Afterwards the stream goes on.
 #[test]
 fn data_outside_of_the_window() {
     let seed = fastrand::u64(..);
@@ -323,8 +323,8 @@ fn open_by_hand(lan: &mut Lan, port: u16) -> (u32, u32) {
     (1000, una)
 }
 
-/// Peers send with as many gaps as they may, on many connections. The frames that they pin are bounded in all, and a
-/// late peer still finds a place for a few.
+/// Peers send with as many gaps as they may, on many connections. The frames that they pin are bounded in
+/// total, and each connection leaves half of the free places to later ones.
 #[test]
 fn pinned_frames_are_bounded() {
     const LIMIT: u32 = 4096;
@@ -407,7 +407,7 @@ fn tiny_windows() {
                 assert!(seg.data.len() <= usize::from(window));
                 c.una = c.una.max(seg.seq.wrapping_add(seg.data.len() as u32));
             }
-            // A window update without a change, and another one.
+            // Two ACKs that leave the window as it is.
             sent += b.burst(&[c.seg(), c.seg()]).len();
         }
         assert!(b.host.app.sessions[0].closed.is_none());
@@ -439,8 +439,8 @@ fn tiny_segments() {
     }
 }
 
-/// Requests for our address from ever new addresses fill the neighbour cache, but it does not grow beyond its limit.
-/// Connections keep their neighbours.
+/// Requests for our address come from far more addresses than the neighbour cache can hold. Connections keep
+/// their neighbours.
 #[test]
 fn neighbours_are_bounded() {
     let mut lan = Lan::new(1, |_, c| c.tcp.max_neighbours = 64);

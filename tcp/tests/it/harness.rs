@@ -394,7 +394,7 @@ impl World {
         World::new(&impairment, vec![Host::new(1, &tune), Host::new(2, &tune)])
     }
 
-    /// Lets host 1 listen on port 7 and host 0 connect to it.
+    /// Lets node 1 listen on port 7, and node 0 connect to it.
     pub fn open(&mut self, client: Script, server: Script) {
         self.hosts[1].app.on_accept = Some(server);
         self.hosts[1].stack.listen_on(7, 1024).expect("listen");

@@ -16,7 +16,8 @@ impl Path {
     pub const OPEN: Path = Path { mtu: usize::MAX, tells: true };
 }
 
-/// Returns the router's report to the sender of a TCP packet that it cannot forward (RFC 1191 §4, RFC 4443 §3.2).
+/// Returns a router's report to the sender of a packet that is too large to forward (RFC 1191 §4, RFC 4443
+/// §3.2); `None` if the frame has no IP packet.
 pub fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let [m0, m1] = (mtu as u16).to_be_bytes();
     let mut reply = [frame.get(6..12)?, frame.get(..6)?, frame.get(12..14)?].concat();

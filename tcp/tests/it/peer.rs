@@ -107,7 +107,8 @@ impl Seg {
         bytes
     }
 
-    /// Parses a frame of a stack and checks everything about it; `None` if it is not TCP.
+    /// Parses a frame of a stack, and checks its lengths, checksums and options; `None` if it is not TCP over
+    /// IPv4.
     pub fn parse(frame: &[u8]) -> Option<Seg> {
         let eth = EthernetFrame::new_checked(frame).expect("Ethernet");
         if eth.ethertype() != EthernetProtocol::Ipv4 {

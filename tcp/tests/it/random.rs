@@ -12,7 +12,7 @@ use std::time::Duration;
 use urnic_sim::Impairment;
 use urnic_tcp::{CloseReason, Congestion, Ecn, StackConfig, Time};
 
-/// Octet counts and record sizes of every magnitude.
+/// Returns a random script: octet counts and record sizes of every magnitude.
 pub fn script(rng: &mut Rng, mtu: usize) -> Script {
     let send = match rng.u8(..8) {
         0 => 0,
@@ -136,8 +136,8 @@ fn one_connection() {
     for_seeds(MOST_SEEDS, one);
 }
 
-/// Applications that take arrived data at any time: windows shut and reopen, nothing is lost or delivered twice, and
-/// no octet is sent beyond a right edge (RFC 9293 §3.8.6).
+/// Runs one connection between applications that may take arrived data at any time. Windows shut and reopen,
+/// nothing is lost or delivered twice, and no octet is sent beyond a right edge (RFC 9293 §3.8.6).
 pub fn moody(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x300d);
     let mut w = world(&mut rng);

@@ -87,7 +87,7 @@ impl Handler<Fixed> for App {
     }
 }
 
-/// The sequence numbers of sent segments, which are enough for a peer to go on.
+/// Counts sent frames, and keeps the sequence numbers of SYN-ACKs, which are enough for the peers to go on.
 #[derive(Default)]
 struct Out {
     frames: u64,
@@ -217,7 +217,7 @@ impl Server {
             .collect()
     }
 
-    /// The part whose instructions are counted: passes with a burst each, and the answers.
+    /// Runs the part whose instructions are counted: passes with a burst each, and the answers.
     #[inline(never)]
     fn measured(&mut self, frames: Vec<Fixed>, apart: Duration) {
         let mut frames = frames.into_iter();

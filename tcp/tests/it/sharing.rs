@@ -75,7 +75,7 @@ fn marks_replace_losses() {
     }
 }
 
-/// A paced sender fills a path whose buffer holds only a fraction of a burst.
+/// With pacing, more gets through a path whose buffer holds only a fraction of a burst.
 #[test]
 fn pacing_helps_small_buffers() {
     let goodput = |pacing| {

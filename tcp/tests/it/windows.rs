@@ -72,7 +72,7 @@ fn the_stack_never_sends_beyond_the_window() {
         let mut sent = b.send(&c.seg());
         sent.extend(b.wait(Duration::from_millis(rng.u64(..400))).into_iter().map(|(_, s)| s));
         for s in &sent {
-            // One octet more is a window probe.
+            // A window probe may carry one octet beyond the window (RFC 9293 §3.8.6.1). Ours carry none.
             let end = s.seq.wrapping_add(s.data.len() as u32);
             assert!((end.wrapping_sub(edge) as i32) <= 1, "{s:?} beyond {edge}");
             let behind = c.una.wrapping_sub(s.seq);

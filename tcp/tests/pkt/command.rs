@@ -185,7 +185,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `flow [from=IP:PORT] [to=PORT]`.
+    /// Sets addresses of a flow: `flow [from=IP:PORT] [to=PORT]`.
     fn define(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: @NAME flow [from=IP:PORT] [to=PORT]";
         for w in words {
@@ -245,7 +245,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// `NAME=VALUE`, or with `!=`, `<`, `<=`, `>`, `>=`.
+    /// Checks `NAME=VALUE`, or the same with `!=`, `<`, `<=`, `>`, `>=`.
     fn check(&mut self, word: &str) -> Result<(), String> {
         let at = word.find(['=', '!', '<', '>']).ok_or_else(|| format!("`{word}` is not NAME=VALUE"))?;
         let (name, rest) = word.split_at(at);

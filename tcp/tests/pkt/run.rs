@@ -220,7 +220,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Returns the address for `us`, `peer`, `gateway`, `nobody`, or an address.
+    /// Returns the address that `us`, `peer`, `gateway` or `nobody` stands for, or that the word itself is.
     pub fn address(&self, word: &str) -> Result<Ipv4Addr, String> {
         match word {
             "us" => Ok(US),
@@ -319,7 +319,8 @@ impl Runner<'_> {
             payload: vec![0; len],
         };
         let quoted = quoted.frame()?;
-        // IPv4: the header and eight octets (RFC 792). IPv6: as much as fits into 1280 octets (RFC 4443 §2.4 (c)).
+        // IPv4: the header and eight octets (RFC 792). IPv6: up to 1186 octets; the message must fit into a
+        // packet of 1280 (RFC 4443 §2.4 (c)).
         let end = if peer.is_ipv4() { 42 } else { quoted.len().min(1200) };
         let [m0, m1] = mtu.to_be_bytes();
         let head = [kind, code, 0, 0, 0, 0, m0, m1];

@@ -131,6 +131,7 @@ fn to_v6(f: &[u8]) -> Option<Vec<u8>> {
                 (3, 3) => (1, 4, Some(0)),
                 (3, 4) => (2, 0, Some(mtu)),
                 (3, 9 | 10 | 13) => (1, 1, Some(0)),
+                // The pointer is the offset of the next-header field.
                 (3, 2) => (4, 1, Some(6)),
                 (3, _) => (1, 3, Some(0)),
                 (11, code) => (3, code, Some(0)),

@@ -124,7 +124,7 @@ fn the_rate_spaces_frames_and_the_queue_is_bounded() {
     let out = run(&mut l, 100, 101, 0);
     assert_eq!(out, (0..10).map(|i| (u64::from(i + 1) * 1000, i)).collect::<Vec<_>>());
     assert_eq!(l.statistics().overflowed, 90);
-    // If frames come more slowly than the rate, none wait.
+    // If frames come no faster than the rate, none wait.
     let out = run(&mut link("rate=1gbit,queue=1"), 100, 101, 1000);
     assert_eq!(out.len(), 100);
 }

@@ -105,7 +105,7 @@ impl Lan {
     pub fn new(impairment: &Impairment, rng: Rng, aim: Aim, devices: Vec<Device>) -> Lan {
         let net = Network::new(devices.len(), impairment);
         Lan {
-            // Stateless replies are limited from the start.
+            // The allowance of stateless replies grows with time, so at time zero there is none.
             now: Time::from_secs(1),
             net,
             devices,

@@ -101,7 +101,8 @@ fn a_device_talks_to_itself_within_a_stack() {
     });
 }
 
-/// Paths whose MTU changes: the report reaches the owner, whichever stack gets it.
+/// Runs connections over a path whose MTU becomes smaller. The report reaches the owner, whichever stack gets
+/// it.
 pub fn narrow(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x9a7b);
     let v6 = rng.bool();
@@ -131,7 +132,7 @@ fn path_mtus_reach_the_owners() {
     for_seeds(40, narrow);
 }
 
-/// A SYN to a port without a listener reaches each stack in turn. The owner answers each SYN with one RST.
+/// SYNs to a port without a listener reach random stacks. The owner answers each SYN with one RST.
 pub fn refused(seed: u64) {
     let mut lan = Lan::pair([5, 1], seed, |_| {});
     lan.keeps = true;
@@ -423,7 +424,7 @@ fn ports_lead_home() {
     }
 }
 
-/// A single stack, with the default steering, hands no frames over.
+/// A single stack hands no frames over.
 #[test]
 fn one_stack_hands_nothing_over() {
     let devices = vec![Device::new(1, 1, |_| {}), Device::new(2, 1, |_| {})];
