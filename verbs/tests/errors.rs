@@ -226,7 +226,7 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
     }
 }
 
-/// RFC 5041 §8, code 1 2 02: no buffer for the message.
+/// RFC 5041 §7.2, code 1 2 02: no buffer for the message.
 #[test]
 fn a_send_without_a_receive_ends_the_connection() {
     let mut scene = Scene::new();
