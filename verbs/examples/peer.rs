@@ -48,6 +48,8 @@ const TURN: u32 = 5;
 /// The connection may end.
 const END: u32 = 6;
 
+/// Sizes of the messages of a turn, in octets. 1424 octets are the longest Send that fits into one segment of
+/// 1448 octets.
 const SIZES: [u32; 12] = [0, 1, 7, 8, 64, 1420, 1424, 1425, 4096, 65_536, 1 << 20, 16 << 20];
 const PATIENCE: Duration = Duration::from_secs(60);
 const RIGHTS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
@@ -150,6 +152,7 @@ struct Lane {
     local: Mr,
     control: Mr,
     peer: Option<Region>,
+    /// Completion of a receive that came while this end waited for a send; `None` if there is none.
     received: Option<Wc>,
     /// A region that the peer has invalidated, and that is still registered.
     stale: Option<Mr>,
@@ -402,8 +405,8 @@ impl Lane {
         Ok(())
     }
 
-    /// A region's STag works until a Send with Invalidate has named it; after that, use of the STag ends the
-    /// connection.
+    /// Checks that a region's STag works until a Send with Invalidate names it, and that a later use of the
+    /// STag ends the connection.
     fn stale(&mut self) -> Result<()> {
         let Region { addr, .. } = self.peer()?;
         self.local.write_at(0, &pattern(1, 8))?;

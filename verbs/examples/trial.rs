@@ -327,7 +327,8 @@ impl End {
     }
 }
 
-/// Returns the common status of the next `count` completions: that of the first failure, if there is one.
+/// Waits for the next `count` completions. Returns the status of the first failure, or `Success` if there is
+/// none; "nothing" if a completion does not come in time.
 fn complete(cq: &Cq, count: u32) -> String {
     let until = Instant::now() + PATIENCE;
     let mut status = WcStatus::Success;

@@ -67,7 +67,7 @@ fn a_send_without_a_receive_is_a_request_error() {
     assert_eq!(codes(fault), (true, 1, 2, 2));
 }
 
-/// Verbs §6.2.3: the device raises no event for an error that a completion reports.
+/// The device raises no event for an error that a completion reports.
 #[test]
 fn an_error_with_a_completion_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
@@ -104,8 +104,8 @@ fn wishes_and_ends_are_no_events() {
     }
 }
 
-/// A completion queue that overflows raises an event, and the queue pair that lost a completion raises an event. The
-/// peer of this queue pair gets a Terminate. Queue pairs that complete to other queues continue.
+/// A completion queue that overflows raises an event, and so does the queue pair that lost a completion. The
+/// peer of this queue pair gets a Terminate.
 #[test]
 fn a_full_completion_queue_ends_the_queue_pair() {
     for receiving in [true, false] {

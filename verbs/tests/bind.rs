@@ -8,7 +8,7 @@ use std::time::Duration;
 use urnic::simulation::Simulation;
 use urnic::*;
 
-/// Returns the ends of a client on device 1 and a server on device 0.
+/// Returns the end of a server on device 0, and the end of a client on device 1.
 fn ends(simulation: &Simulation) -> (End, End) {
     (End::new(&simulation.device(0)), End::new(&simulation.device(1)))
 }

@@ -1,5 +1,5 @@
-//! A connection that has ended is removed within five seconds, unless its peer is alive and has not yet taken all data.
-//! The peer has received in full all data that it had acknowledged by then.
+//! A connection that has ended is removed within five seconds, unless its peer is alive and has not yet taken
+//! all data. Requests whose data the peer has acknowledged by then have succeeded.
 
 mod common;
 #[path = "common/peer.rs"]

@@ -17,7 +17,7 @@ fn mpa_request(private_data: &[u8]) -> Vec<u8> {
     Initiator::new(&Offer { rev: 2, crc: true, ird: 4, ord: 4, private_data, ..Offer::default() }).unwrap().1
 }
 
-/// Returns the reason in the event that a connection failed, and the text of the reason.
+/// Waits for the event that reports a failed connect. Returns its reason, and the text of the reason.
 fn failure(simulation: &mut Simulation, end: &End) -> (ConnectFailure, String) {
     match end.event(simulation) {
         CmEvent::ConnectError { qpn, reason } if qpn == end.qp.qpn() => (reason, reason.to_string()),

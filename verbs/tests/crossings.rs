@@ -1,7 +1,7 @@
-//! Connections that come and go between devices of several engines, in virtual time. In most runs a frame reaches any
-//! engine. Queue pairs are reused, and accept at whichever engine owns the connection. Addresses are reserved and
-//! reused at once, SYN cookies replace half-open connections, completion queues change their size, and queue pairs
-//! share receives.
+//! Connections that come and go between devices of several engines, in virtual time. In most runs, a frame may
+//! reach any engine. Queue pairs are reused, and accept at whichever engine owns the connection. Addresses are
+//! reserved and reused at once, SYN cookies replace half-open connections, completion queues change their size,
+//! and queue pairs share receives.
 //!
 //! Three things must hold nevertheless: every message arrives once, whole, and in the order of its queue pair; every
 //! request completes once and in order; no connection is refused or reset.
@@ -268,7 +268,9 @@ impl World {
         node.memory.insert(wr_id, mr);
     }
 
-    /// Begins a round of a slot, if its address is free.
+    /// Begins a round of a slot, if its queue pairs are idle. The client connects from a reserved address if it
+    /// draws one that no other slot uses. If the last connection from this address still exists, the round does
+    /// not begin yet.
     fn connect(&mut self, s: usize) -> Checked {
         let slot = &self.slots[s];
         let idle = slot.halves.iter().all(|half| half.qp.state() == QpState::Idle);
@@ -296,7 +298,7 @@ impl World {
         let taken = from.is_some();
         let connection = match begun {
             Ok(connection) => connection,
-            // The last connection to this peer may not be over.
+            // The last connection from this address to this peer still exists.
             Err(Error::PortInUse(_)) if taken => {
                 self.seen.in_use += 1;
                 return Ok(());

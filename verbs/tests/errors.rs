@@ -226,7 +226,7 @@ fn what_the_peer_refuses_ends_the_connection_and_nothing_else() {
     }
 }
 
-/// RFC 5041 §8, code 1 2 02: no buffer for the message.
+/// RFC 5041 §7.2, code 1 2 02: no buffer for the message.
 #[test]
 fn a_send_without_a_receive_ends_the_connection() {
     let mut scene = Scene::new();
@@ -392,8 +392,8 @@ fn a_completion_queue_that_overflows_ends_the_connection() {
     works(&mut simulation, &server, &client);
 }
 
-/// Requests whose completions overflow the queue: the completions in the queue are in order, and the connection ends
-/// with a FIN.
+/// Requests whose completions overflow the queue: the completions in the queue are in order, and the connection
+/// ends with a Terminate.
 #[test]
 fn completions_of_requests_that_overflow_end_the_connection() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -412,8 +412,8 @@ fn completions_of_requests_that_overflow_end_the_connection() {
     assert_eq!(brief(&client.completions()), (0..4).map(|i| (i, WcStatus::Success)).collect::<Vec<_>>());
 }
 
-/// Regions may be dropped while operations write to them, read them or send from them. The operation fails at any
-/// stage.
+/// Regions may be dropped while operations write to them, read them or send from them. At any stage of the
+/// operation, the connection then ends with a Terminate.
 #[test]
 fn memory_may_go_while_it_is_used() {
     const LEN: usize = 4 << 20;

@@ -14,7 +14,7 @@ use urnic_iwarp::startup::{Initiator, Offer};
 use urnic_tcp::ConnId;
 
 const SEEDS: u64 = 2000;
-/// Distance between the slots of the receives, in octets.
+/// Octets of a receive, and octets of the guard behind it.
 const SLOT: usize = 256;
 const RECEIVES: usize = 4;
 
@@ -25,7 +25,7 @@ struct Scene {
     victim: End,
     /// Writable and readable by the peer.
     granted: Mr,
-    /// The slots of the receives. The first half of each slot receives messages; the second half must not change.
+    /// For each receive, [`SLOT`] octets for messages, and then [`SLOT`] octets that must not change.
     inbox: Mr,
     /// Regions that the peer must not reach: one without rights, and one of another domain.
     private: [Mr; 2],

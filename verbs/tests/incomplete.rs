@@ -15,7 +15,7 @@ use urnic::*;
 /// Octets of a Send whose FPDU is as long as an FPDU can be.
 const PAYLOAD: usize = 65_535 - 18;
 
-/// Limits this memory to sixteen FPDUs of the maximum length.
+/// Limits the memory for incomplete FPDUs to sixteen FPDUs of the maximum length.
 fn sixteen(mpa: &mut MpaConfig) {
     mpa.incomplete_max = 1 << 20;
 }

@@ -24,14 +24,14 @@ fn post_sends(from: &End, to: &End, source: &Mr) -> Mr {
     inbox
 }
 
-/// A request completes when the peer has acknowledged the lent payload, not when TCP has taken it. Only the end of the
-/// last payload is copied.
+/// A request completes when the peer has acknowledged the lent payload, not when TCP has taken it. A request
+/// whose payload is too small to be lent completes at once.
 #[test]
 fn requests_complete_when_the_peer_has_acknowledged() {
     let (mut simulation, server, client) = connected(&lending("delay=1ms"));
     let source = client.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
     source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
-    // The first flight sends a window of data.
+    // This message fits into the initial congestion window, so all of it leaves at once.
     let inbox = server.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
     server.post_recv(7, &[Sge::of(&inbox, 0, 10_000)]);
     client.post(7, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);

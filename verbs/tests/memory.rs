@@ -10,7 +10,7 @@ use urnic::*;
 const LEN: usize = 4096;
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// A connection with memory at both ends, and a second pair of queue pairs between the same domains.
+/// A connection with memory at both ends.
 struct Scene {
     simulation: Simulation,
     server: End,

@@ -97,7 +97,8 @@ fn many_neighbours(n: u32) -> (Ipv4Addr, u16) {
 const SLOW: u32 = 6000;
 const START_UPS: usize = 4096;
 
-/// Thousands of peers connect and send nothing, for as long as the device lets them.
+/// Checks that thousands of peers that connect and send nothing, for as long as the device lets them, delay no
+/// client.
 fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours: bool) {
     let (mut simulation, honest, strangers) = crowd(options, who);
     honest.connects_soon(&mut simulation, 3);
@@ -160,7 +161,7 @@ fn idle_connects_take_no_place_in_the_backlog() {
 #[test]
 fn peers_that_do_not_close_fill_no_table() {
     for who in [one_source, many_sources] {
-        // With this table, the limits are 256 start-ups and 1,024 closing connections.
+        // With this table, the limits are 32 start-ups and 128 closing connections.
         let tcp = TcpConfig { max_connections: 4096, ..TcpConfig::default() };
         let (mut simulation, honest, strangers) = crowd(Options { tcp, ..options() }, who);
         honest.connects_soon(&mut simulation, 1);

@@ -23,6 +23,8 @@ fn pass(s: &mut Scene) {
     assert!(!s.simulation.run(limit, || false));
 }
 
+/// Makes Atomic Response number `msn`. It answers number 2 * `msn` of the Reads and Atomics, of which every
+/// second one is an Atomic.
 fn word(msn: u32) -> Vec<u8> {
     untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
 }

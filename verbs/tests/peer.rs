@@ -175,7 +175,7 @@ fn atomics_are_aligned_in_memory() {
             mr.rkey()
         };
         let first = first.unwrap_or(0);
-        // The tagged offset of the second aligned word.
+        // The tagged offset of octet 16 of the mapping.
         let aligned = first + 16 - skew as u64;
         assert_ne!(aligned % 8, 0, "the offset must not agree with the address");
         s.say(&[atomic_request(1, 0, rkey, aligned)]);

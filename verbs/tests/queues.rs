@@ -9,7 +9,7 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation, Steering, TcpConfig};
 use urnic::*;
 
-/// Makes devices with different numbers of engines, on a network that loses, repeats and reorders frames.
+/// Makes two devices with random numbers of engines, on the network that `network` describes.
 fn world(rng: &mut Rng, steering: Steering, network: &str) -> Simulation {
     let seed = rng.u32(..);
     let engines = vec![rng.usize(1..=8), rng.usize(2..=8)];
@@ -37,7 +37,7 @@ fn greet(simulation: &mut Simulation, server: &End, client: &End) {
     }
 }
 
-/// Queue pairs of completion queues at all engines connect, exchange messages, disconnect, and connect again.
+/// Lets queue pairs of completion queues at all engines connect, exchange messages and disconnect, twice.
 fn meet(seed: u64, steering: Steering, network: &str) -> Simulation {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);

@@ -245,7 +245,7 @@ fn an_overflow_concerns_its_own_streams_only() {
     assert!(content(&target) == pattern(1 << 20, 3));
 }
 
-/// Connects a raw node to `victim` by MPA, with the victim's `ird` and `ord`. The raw node asks for `offered` Reads.
+/// Connects a raw node to `victim` by MPA. IRD and ORD are `offered` at the raw node, and `own` at the victim.
 fn raw_peer(
     simulation: &mut Simulation,
     raw: &Rc<RefCell<Raw>>,

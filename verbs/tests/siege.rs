@@ -37,7 +37,7 @@ struct Kind {
     /// Returns the octets that a peer sends then; the arguments are the hall's STag and address. `None`: it sends
     /// nothing.
     says: Option<fn(u32, u64) -> Vec<u8>>,
-    /// Whether no frame reaches the peers after this.
+    /// Whether no frame reaches the peers from then on.
     deaf: bool,
     ends: Ending,
 }
@@ -325,7 +325,7 @@ fn a_request_does_not_wait_behind_the_ends_of_others() {
     assert!(events.iter().position(request).is_some_and(|at| at <= 1), "{:?}", &events[..10]);
 }
 
-/// SEC-19: the peers of one host stop sending within an FPDU of 65,018 octets.
+/// SEC-19: the peers of one host stop sending within an FPDU of 65,024 octets.
 #[test]
 fn fpdus_that_stop_inside() {
     besiege(
@@ -444,7 +444,7 @@ fn ends_within_an_fpdu() {
     }
 }
 
-/// MPA-36, DDP-17, DDP-65, RDMAP: a faulty FPDU ends only its own stream.
+/// MPA-36, DDP-17, DDP-65: a faulty FPDU ends only its own stream.
 #[test]
 fn wrong_fpdus() {
     let wrong: [fn(u32, u64) -> Vec<u8>; 6] = [

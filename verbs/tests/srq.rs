@@ -148,8 +148,8 @@ fn an_empty_queue_ends_the_stream_that_needs_it() {
     assert_eq!(servers[1].next(&mut simulation).wr_id, 7);
 }
 
-/// Verbs §6.2.4: receives that wait in the shared queue are not flushed. A receive that a message had taken is flushed,
-/// and then the queue pair reports that it takes no more receives.
+/// Receives that wait in the shared queue are not flushed. A receive that a message had taken is flushed, and
+/// then the queue pair reports that it takes no more receives.
 #[test]
 fn only_what_was_taken_is_flushed() {
     for taken in [false, true] {

@@ -68,7 +68,8 @@ fn asked(
     (conn, octets)
 }
 
-/// Makes an enhanced Reply that accepts, with the given word.
+/// Makes an enhanced Reply with these further flags. `word` contains IRD and ORD, and the flags of peer-to-peer
+/// terms.
 fn reply(flags: u8, word: u32) -> Vec<u8> {
     [&b"MPA ID Rep Frame"[..], &[0x50 | flags, 2, 0, 4], &word.to_be_bytes()].concat()
 }

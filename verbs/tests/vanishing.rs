@@ -89,7 +89,7 @@ impl Memory {
     }
 }
 
-/// Posts every kind of work from one end to the other, as much as the queues take.
+/// Posts twenty requests, of every kind, from one end to the other.
 fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
     let sge = |usage, at: u64, len| Sge::of(own.of(usage), at, len);
     let (target, source) = (theirs.of(Use::Target), theirs.of(Use::Source));
@@ -99,7 +99,6 @@ fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
         wr_id += 1;
         from.qp.post_send(&SendWr { wr_id, op, sges, flags }).unwrap();
     };
-    // The side that connected sends first, and this is its first message.
     for i in 0..4 {
         let at = i * 8192;
         post(
@@ -130,7 +129,7 @@ fn post_receives(to: &End, own: &Memory) {
     }
 }
 
-/// Binds a window over the target of an end, before anything else happens.
+/// Binds a window over the target of an end. Returns its key.
 fn bind(simulation: &mut Simulation, end: &End, memory: &mut Memory) -> u32 {
     let window = end.pd.alloc_mw(MwKind::Two).unwrap();
     let (rkey, region) = (window.fresh_rkey(), memory.of(Use::Target));

@@ -5,10 +5,15 @@
 //! siege serve PORT          echoes every Send; each peer gets memory of its own to write and read, and a hall to read
 //! siege visit ADDRESS PORT  keeps one connection, makes short ones beside it one by one, and checks every octet
 //! ```
-//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Both take orders on standard input, one per
-//! line, and answer with a line of JSON: `status` (serve), and `mark` (visit), whose answer is what the client
-//! experienced since the last mark. `dial ADDRESS PORT N` makes the server open N connections to a peer, and a new one
-//! for each that ends or fails; `hang` ends them all. The end of input ends the program.
+//! Settings come from the environment (`URNIC_PORT`, `URNIC_IP`, ...). Both programs take orders on standard
+//! input, one per line, and answer each with a line of JSON:
+//!
+//! * `status` (serve): the counts of the server.
+//! * `dial ADDRESS PORT N` (serve): opens N connections to a peer, and a new one for each that ends or fails.
+//! * `hang` (serve): ends the dialled connections, and dials no more.
+//! * `mark` (visit): what the client experienced since the last mark.
+//!
+//! The end of input ends the program.
 
 use std::error::Error;
 use std::io::BufRead;

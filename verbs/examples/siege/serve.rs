@@ -273,6 +273,8 @@ impl House {
         let Some(cqn) = books.queues.remove(&qpn) else { return };
         let Some(guest) = books.guests.remove(&cqn) else { return };
         books.figures.ended += 1;
+        // `furnish` takes places from the other end, so this place is reused as late as possible: the echoing
+        // thread may still use it.
         books.places.insert(0, guest.place);
         drop(books);
         drop(guest);

@@ -30,8 +30,8 @@ struct Felt {
     failed: u64,
     wrong: u64,
     why: Option<String>,
-    /// Start of the present wait of the connection that stays, and of the connection that comes and goes; `None`
-    /// while it does not wait.
+    /// Start of the wait under way: of the connection that comes and goes, then of the connection that stays.
+    /// `None`: the connection does not wait.
     waiting: [Option<Instant>; 2],
     longest: u64,
 }
@@ -46,7 +46,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns median, 99th percentile and maximum, as text.
+/// Returns the number of times, their median, 99th percentile and maximum, as JSON.
 fn quantiles(mut times: Vec<u64>) -> String {
     times.sort_unstable();
     let at = |permille: usize| {
@@ -129,8 +129,9 @@ impl Place {
     }
 }
 
-/// Number of engines of the device, and of visits so far. Each visit uses the next engine.
+/// Number of engines of the device.
 static ENGINES: AtomicU32 = AtomicU32::new(1);
+/// Number of visits so far. Each visit uses the next engine.
 static NEXT_VISIT: AtomicU32 = AtomicU32::new(0);
 
 struct Visit<'a> {
@@ -145,7 +146,7 @@ struct Visit<'a> {
     done: u32,
 }
 
-/// Makes one connection: with a round or two if it comes and goes, otherwise with rounds for as long as it lasts.
+/// Makes one connection: with two rounds if it comes and goes, otherwise with rounds for as long as it lasts.
 fn visit(device: &Device, server: SocketAddr, stays: bool, felt: &Shared) -> Result<()> {
     let pd = device.alloc_pd();
     let mut visit = Visit::new(device, &pd, stays, felt)?;

@@ -20,10 +20,10 @@ pub const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
 pub const MSS: &[u8] = &[2, 4, 5, 0xb4];
 /// The address that the server connects to.
 pub const LISTENER: Place = (Ipv4Addr::new(10, 1, 255, 1), 9000);
-/// Maximum number of octets that a peer has sent and the server has not acknowledged.
+/// Maximum payload of a segment, in octets.
 const PIECE: usize = 1400;
 
-/// Time until a peer connects again after the server has ended its connection.
+/// Default time from the end of a connection to the peer's next connection.
 const LATER: Duration = Duration::from_millis(500);
 
 /// Time from the first connection of one peer to the first connection of the next peer.
@@ -372,7 +372,7 @@ pub struct Camp {
     pub opened: usize,
     /// Number of frames sent in this attack.
     pub sent: usize,
-    /// Whether all peers leave at the next call of `turn`. From then on the node ignores all frames.
+    /// Whether all peers leave at the next call of `turn`. From then on the node answers only ARP requests.
     pub leaves: bool,
 }
 

@@ -25,7 +25,7 @@ use urnic::*;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const THEIRS: usize = 2;
-/// Number of send buffers of each device; fewer than the number of peers.
+/// Number of send buffers of each device; fewer than the peers of the test `thousands`.
 const BUFFERS: usize = 1536;
 /// Octets of the hall: the memory of the server that all peers may read.
 const HALL: usize = 1 << 20;
@@ -237,6 +237,7 @@ impl Field {
         let write = self.completes(false);
         // The Read returns the written octets, because it follows the Write.
         self.client.post(4, SendOp::Read { addr: place.0, rkey: place.1 }, &all);
+        // Spoils the client's last octet, which the Read must restore.
         self.memory[1].write_at(LONG as u64 - 1, &[!text[LONG - 1]]).unwrap();
         let read = self.completes(false);
         assert!(content(&self.memory[1]) == text && content(&self.memory[0]) == text, "wrong data");

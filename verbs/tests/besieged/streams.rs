@@ -247,7 +247,7 @@ pub const ANSWERS: [Kind; 7] = [
     .sources(8),
 ];
 
-/// Asks for Reads of the whole hall, as many as the server allows at once.
+/// Asks for four Reads of the whole hall.
 pub fn ask(p: &mut Peer) {
     let reads = (1..=4).flat_map(|msn| fpdu(&read(msn, HALL as u32, p.hall.0, p.hall.1)));
     p.say(&reads.collect::<Vec<u8>>());
@@ -267,7 +267,7 @@ fn no_echo(p: &mut Peer, heard: &Heard<'_>) {
     p.acknowledge();
 }
 
-/// Returns an FPDU of 65,018 octets.
+/// Returns an FPDU of 65,024 octets, whose ULPDU has 65,018.
 fn long() -> Vec<u8> {
     thread_local! {
         static LONG: Vec<u8> = fpdu(&write(1, 0, 65_004));

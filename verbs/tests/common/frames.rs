@@ -1,4 +1,5 @@
-//! Makes and parses frames octet by octet, by code that the stack does not share.
+//! Makes and parses frames octet by octet. Except for the Internet checksum, the stack shares no code with this
+//! module.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -23,7 +23,7 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     device_over(options, index, clock, |end| end)
 }
 
-/// As [`device`], but `wrap` makes the device's transport of its end of the medium.
+/// As [`device`], but `wrap` turns the device's end of the medium into its transport.
 pub fn device_over<T: Transport + 'static>(
     options: &Options,
     index: usize,
@@ -53,14 +53,14 @@ const WINDOW: usize = 64 << 10;
 const SEGMENT: usize = 1448;
 /// Nanoseconds for each octet: a gigabit per second for everything that an end receives.
 const PER_OCTET: u64 = 8;
-/// First port of connecting ends.
+/// Lowest port that an end chooses itself.
 const EPHEMERAL: u16 = 32_768;
 /// Maximum number of news that one pass takes.
 const NEWS_PER_PASS: usize = 32;
 /// Maximum number of octets that held data may pin.
 const PINNABLE: usize = 2 << 20;
 
-/// The medium: what connects the ends.
+/// The medium, which connects the ends.
 #[derive(Clone, Default)]
 pub struct Medium(Arc<Mutex<Vec<End>>>);
 
@@ -228,7 +228,7 @@ impl Memory {
         f(&mut self.medium.lock()[self.me])
     }
 
-    /// Calls `f` with a half of this end.
+    /// Calls `f` with a half of this end. Returns the result; the default value if the half no longer exists.
     fn of<R: Default>(&self, conn: ConnId, f: impl FnOnce(&mut Half) -> R) -> R {
         self.with(|end| end.half(conn).map(f)).unwrap_or_default()
     }
@@ -296,6 +296,7 @@ impl Transport for Memory {
     type Draft = Vec<u8>;
 
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound, BindError> {
+        // As at a port, a loopback address stands for all addresses of its family.
         let any = match address.ip() {
             ip if !ip.is_loopback() => ip,
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

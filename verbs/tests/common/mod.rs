@@ -23,7 +23,8 @@ thread_local! {
     static QUEUES: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Makes a completion queue. If the device has several engines, each new queue belongs to another engine.
+/// Makes a completion queue. If the device has several engines, the number of queues that this thread has made
+/// so far selects the engine.
 pub fn next_cq(device: &Device) -> Cq {
     let vector = QUEUES.replace(QUEUES.get() + 1) % device.attributes().unwrap().engines;
     device.create_cq_with(&CqInit { depth: 256, channel: None, timestamps: false, vector }).unwrap()

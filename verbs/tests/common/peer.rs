@@ -129,7 +129,8 @@ impl Scene {
         self.raw.borrow().heard(self.conn)[REPLY..].to_vec()
     }
 
-    /// Runs until the peer has received `octets` more octets. Returns these octets.
+    /// Runs until the peer has received at least `octets` octets after the Reply. Returns all octets after the
+    /// Reply.
     pub fn hears(&mut self, octets: usize) -> Vec<u8> {
         let limit = self.simulation.now() + LIMIT;
         let Scene { simulation, raw, conn, .. } = self;

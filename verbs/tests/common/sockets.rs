@@ -1,5 +1,5 @@
-//! Kernel sockets under the engines of a simulation. The octets pass through the kernel in real time, so the virtual
-//! clock advances a few microseconds at a time, and the engines poll for the octets.
+//! Kernel sockets under the engines of a simulation. The octets pass through the kernel in real time, so the
+//! engines poll for them, and the virtual clock advances in small steps, which grow while nothing arrives.
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -147,7 +147,7 @@ fn options_of_the_socket_are_not_in_the_way() {
     }
 }
 
-/// Returns this process's descriptors of the same socket as `socket`.
+/// Returns this process's descriptors of one socket: those whose link in `/proc/self/fd` is `inode`.
 fn descriptors(inode: &std::path::Path) -> Vec<i32> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let same = all.filter(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == inode));

@@ -1,4 +1,4 @@
-//! Helpers of the tests with several engines.
+//! Code that the tests with several engines share.
 
 use std::time::{Duration, Instant};
 

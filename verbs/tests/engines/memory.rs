@@ -136,9 +136,9 @@ fn what_was_deregistered_is_not_touched_by_any_engine() {
     assert!(written > 60 * 20);
 }
 
-/// The program invalidates a region by a work request of one engine, while peers write to the region through another
-/// engine. After the completion of the invalidation, no engine writes to the region, and the program can register the
-/// memory anew for another use.
+/// The program invalidates a region by a work request of one engine, while peers write to the region through
+/// another engine. After the completion of the invalidation, no engine writes to the region, so that the
+/// program can use the memory for something else.
 #[test]
 fn what_a_request_has_invalidated_is_not_written_by_another_engine() {
     let limit = Limit::new();

@@ -10,8 +10,8 @@ use std::thread;
 use super::ends::*;
 use urnic::*;
 
-/// Octets of a slice: the memory at the server that one queue pair of the clients writes and reads. A slice is longer
-/// than a segment, and longer than one read from a socket.
+/// Octets of a slice: the memory at the server that one queue pair of the clients writes and reads. A slice is
+/// longer than a segment, and longer than one read from a socket while other sockets are ready, too.
 const SLICE: usize = 150_000;
 const ROUNDS: usize = 12;
 const THREADS: usize = 4;
@@ -187,7 +187,7 @@ fn client_thread(device: &Device, thread: usize, to: SocketAddr, limit: &Limit) 
     }
 }
 
-/// A visit: runs the clients against the server that listens at `to`.
+/// Runs the clients against the server that listens at `to`.
 pub(crate) fn visit(here: &Device, to: SocketAddr, limit: &Limit) {
     thread::scope(|scope| {
         for number in 0..THREADS {

@@ -102,8 +102,9 @@ fn registrations_and_traffic_do_not_hinder_each_other() {
     assert!(registered > 500 && rounds >= 60);
 }
 
-/// Queue pairs of all engines bind the same windows and invalidate the same region at once. Between these rounds, one
-/// queue pair registers the region anew, peers use the region, and one peer invalidates it by a Send.
+/// In each round, queue pairs of all engines bind the same windows and invalidate the same region at once. In
+/// every third round, a Send of one peer invalidates the region instead. Between rounds, one queue pair
+/// registers the region anew, and peers read it.
 #[test]
 fn engines_change_the_same_stags_at_once() {
     const ENGINES: usize = 3;
@@ -173,7 +174,7 @@ fn engines_change_the_same_stags_at_once() {
     }
 }
 
-/// Posts a request and waits for its success; before it, waits for the success of `bindings` bindings.
+/// Posts a request behind `bindings` bindings, and waits for the success of all of them.
 fn done_behind(qp: &Qp, cq: &Cq, op: SendOp, bindings: usize, limit: &Limit) {
     qp.post_send(&SendWr { wr_id: 7, op, sges: &[], flags: SendFlags::SIGNALED }).unwrap();
     for _ in 0..bindings {

@@ -183,7 +183,7 @@ fn ip(arguments: &str) {
 
 const HOME: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 
-/// Makes two devices, and a connection from `from` to the second of them over an address that may disappear.
+/// Makes two devices, and a connection from the second to the first, over an address that may disappear.
 fn connected(config: &Config) -> (Node, Node, Listener) {
     let [server, client] = [(); 2].map(|()| Node::of(&Device::open(config).unwrap()));
     let bound = server.device.bind((HOME, 0), false).unwrap();

@@ -22,7 +22,7 @@ enum Way {
 impl Way {
     fn take(self, peer: &TcpStream) {
         match self {
-            // RFC 9293 §3.10.4: the peer aborts by a reset, with or without unread data.
+            // RFC 9293 §3.10.5: the peer aborts by a reset, with or without unread data.
             Way::Reset => reset(peer),
             Way::End => peer.shutdown(Shutdown::Write).unwrap(),
         }
@@ -114,7 +114,7 @@ impl Host {
         (node, peer)
     }
 
-    /// Checks that two devices of this program still work.
+    /// Checks that two queue pairs of this device can still connect and exchange data.
     fn serves(&self) {
         let (one, other) = (Node::of(&self.device), Node::of(&self.device));
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, self.listener.port()));
@@ -174,7 +174,7 @@ fn a_peer_may_go_before_it_has_answered() {
                 println!("{way:?} after {said:?} octets of the Reply");
                 let node = Node::of(&host.device);
                 node.events.connect(&node.qp, to, &plain()).unwrap();
-                // RFC 6581 §9: a peer that closes without an answer may know only revision 1, so the device asks it
+                // MPAE-9: a peer that closes without an answer may know only revision 1, so the device asks it
                 // once more.
                 let tries = if said.unwrap_or(0) == 0 { 1..=2 } else { 1..=1 };
                 for _ in tries.clone() {
@@ -253,8 +253,8 @@ fn a_peer_may_go_in_the_middle() {
     });
 }
 
-/// The peer resets the connection while Writes wait, because it does not read: every request completes once, in order,
-/// and its memory is free.
+/// The peer, which does not read, resets or ends the connection while Writes wait. Every request completes once
+/// and in order, and its memory is free.
 #[test]
 fn a_peer_may_go_while_writes_wait() {
     alone("phases::a_peer_may_go_while_writes_wait", false, || {
@@ -308,7 +308,7 @@ fn slow_starters_are_sent_away() {
             peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             let start = Instant::now();
             host.serves();
-            // Octet by octet, the Request would be complete after 1.4 s.
+            // Octet by octet, the Request would be complete after 1.2 s.
             let gone = |e: &std::io::Error| {
                 !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
             };

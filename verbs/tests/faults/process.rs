@@ -76,7 +76,7 @@ pub fn is_idle(time: Duration) {
     assert!(share < 0.1, "{share}");
 }
 
-/// Returns the octets of memory that this process has.
+/// Returns the resident memory of this process, in octets.
 pub fn memory() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();

@@ -198,7 +198,7 @@ fn a_peer_that_stops_reading_small_messages_is_waited_for() {
 enum Leaves {
     /// The program disconnects, and waits for the end.
     Disconnects,
-    /// The program also destroys the queue pair, and is told of the end at once.
+    /// The program destroys the queue pair instead, and is told of the end at once.
     Destroys,
 }
 

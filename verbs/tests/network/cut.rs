@@ -79,7 +79,7 @@ pub fn run() {
     child::say("intact");
 }
 
-/// Waits until the node gives up its peer, and checks that posted work is flushed.
+/// Waits for the end of the connection, reports its reason, and checks that posted work is flushed.
 fn ends(node: &mut Node, mut posted: u64) {
     match node.event("the end") {
         CmEvent::Disconnected { reason, .. } => child::say(&format!("{reason:?}")),

@@ -35,8 +35,8 @@ fn needs_root_engines_on_af_packet() {
     }
 }
 
-/// Runs a device of two engines, with the kernel as the peer. There are several connections, each of which belongs to
-/// one of the engines.
+/// Runs devices of two engines, one after the other, each with one connection from the kernel. Either engine
+/// may own the connection. Calls `begin` when a device is open.
 fn meet_sockets(urnic: &Namespace, peer: &Namespace, port: &str, begin: impl Fn()) {
     for _ in 0..4 {
         let config =

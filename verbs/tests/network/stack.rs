@@ -240,6 +240,7 @@ pub fn run() {
         }
         if let (Some(conn), Some(until), Some(content)) = (seen.conn, &mut seen.takes_until, &seen.content) {
             let shut = stack.info(conn).is_some_and(|info| info.rcv_wnd == 0);
+            // Each probe of a shut window gets a challenge ACK, so `challenge_acks` counts the probes.
             if !shut {
                 probed = stack.counters().challenge_acks;
             }

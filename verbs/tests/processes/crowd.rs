@@ -23,8 +23,8 @@ fn there() -> SocketAddr {
     (SERVER, PORT).into()
 }
 
-/// Reports the number of engines, the number of frames that have arrived, and the number of frames that have arrived at
-/// another engine than their own.
+/// Reports the number of engines, the number of frames that have arrived, the number of frames that have
+/// arrived at another engine than their own, and the number of frames that were lost between engines.
 fn report(device: &Device) {
     let attributes = device.attributes().expect("the device's");
     let figure = |name: &str| {

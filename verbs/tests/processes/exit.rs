@@ -9,8 +9,8 @@ use super::node::{Node, PORT, Wait, pattern, receive, send, success};
 const SENDS: u64 = 64;
 const LEN: usize = 4096;
 
-/// Checks that all messages arrive if a process posts 64 Sends and calls `exit(0)`, over a port that loses frames
-/// (unless `fault` is empty).
+/// Checks that all messages arrive if a process posts 64 Sends, waits until they have completed, and calls
+/// `exit(0)`. The process's port loses frames as `fault` says; empty: none.
 fn all_arrive(link: [&'static str; 2], fault: &str, progress: &str) {
     println!("{link:?} fault {fault:?} progress {progress}");
     let link = Link::new(link);

@@ -218,7 +218,8 @@ impl End {
                 return false;
             }
         };
-        // The error state follows later, because a Terminate must still be sent, or its connection has not ended.
+        // After `TerminateSent`, the error state may follow later: when the Terminate has been sent and the
+        // connection has ended.
         let state = traffic.qp.state();
         let terminating = reason == DisconnectReason::TerminateSent && state == QpState::Terminate;
         assert!(terminating || state == QpState::Error, "{reason:?}: {state:?}");

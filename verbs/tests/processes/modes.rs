@@ -211,7 +211,7 @@ pub fn both_ends_of_a_ring() {
     std::process::exit(0);
 }
 
-/// At most two of the four threads are busy.
+/// In each combination, at most two of the four threads (a program and an engine at each end) are busy.
 #[test]
 fn every_progress_mode_carries_data() {
     let _alone = alone();

@@ -16,7 +16,8 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const PORT: u16 = 7000;
 pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// Returns the server's address; on the kernel's sockets, a loopback address.
+/// Returns the server's address: a loopback address if the device has all addresses of the kernel, else
+/// [`SERVER`].
 pub fn server() -> SocketAddrV4 {
     let config = child::config();
     let loopback = config.port.spec.is_none() && config.port.kernel == KernelAddresses::All;

@@ -23,9 +23,9 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
     [server_says, client_says]
 }
 
-/// If both ends have the same number of engines, each engine speaks to the peer's engine of the same number. Frames
-/// arrive at the engine that they belong to, except frames about neighbours, which concern all engines, and the last
-/// frames of connections that have ended.
+/// Checks that few frames have arrived at another engine than their own. If both ends have the same number of
+/// engines, each engine speaks to the peer's engine of the same number. Then only frames about neighbours,
+/// which concern all engines, and the last frames of connections that have ended arrive elsewhere.
 fn hands_little_over(report: &Report, engines: u64) {
     assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
     assert!(report.moved * 8 < report.frames, "{report:?}");
@@ -38,7 +38,7 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
         for progress in ["adaptive", "inline"] {
             meet(kinds, 2, 2, progress).iter().for_each(|report| hands_little_over(report, 2));
         }
-        // These devices have the default amount of memory.
+        // Four engines must get along with the default amount of memory.
         meet(kinds, 4, 4, "adaptive").iter().for_each(|report| hands_little_over(report, 4));
     }
 }

@@ -86,7 +86,7 @@ fn hugepages_that_are_required_but_not_there() {
 
 /// A device that wants more hugepages than there are takes the same amount of memory in ordinary pages.
 #[test]
-#[ignore = "needs as much ordinary memory as there are hugepages: less than 16 GiB"]
+#[ignore = "needs less than 16 GiB of hugepages, because it takes as much ordinary memory"]
 fn needs_few_hugepages_too_few_are_worth_one_warning() {
     let _alone = alone();
     let reserved = hugepages_mb();

@@ -9,8 +9,9 @@ use super::node::{ALL, Node, Place, pattern, receive, send};
 const LEN: u32 = 4096;
 /// Maximum number of outstanding requests in the send queue.
 const WINDOW: usize = 32;
-/// Maximum number of Sends that an end posts before the other end answers by Sends of its own. Each end posts twice as
-/// many receives, because the other end may also have this many Sends under way, so that every Send finds a receive.
+/// Maximum number of Sends that an end posts beyond the number that it has received. The other end may be as
+/// far ahead, so up to twice as many Sends may be under way to one end. Each end has that many receives, so
+/// that every Send finds one.
 const CREDIT: u64 = 16;
 const RECEIVES: usize = 2 * CREDIT as usize;
 /// The memory of one end: the parts that the peer reads and writes, the source of our messages, and the memory of our
@@ -163,7 +164,7 @@ impl<'a> Traffic<'a> {
         }
     }
 
-    /// Posts one request of each kind to a queue pair that has ended.
+    /// Posts a receive and a Send to a queue pair that has ended.
     pub fn post_in_vain(&mut self) {
         self.receive(INBOX);
         self.send(SendOp::Send, SOURCE);

@@ -1,6 +1,7 @@
-//! Ends that take memory away under traffic, as soon as its deregistration has returned. The engine's own thread and
-//! the program's thread drive the engine alternately. A thread that accesses the memory later ends the process. At a
-//! `vhost` end, payload in the program's own memory is lent to TCP and to frames.
+//! Ends that take memory away under traffic, as soon as its deregistration has returned. With progress
+//! `adaptive`, the engine's own thread and the program's thread drive the engine alternately. A thread that
+//! accesses the memory later ends the process. At a `vhost` end, payload in the program's own memory is lent to
+//! TCP and to frames.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ const SMALL: u32 = 4096;
 const RECEIVES: u64 = 16;
 /// Maximum number of requests under way at a time.
 const WINDOW: usize = 24;
-/// Maximum number of requests that an end posts before it takes its memory away.
+/// Upper bound on the number of requests that succeed at an end before it takes its memory away.
 const LIFE: u64 = 80;
 /// Maximum time after these requests for which the memory stays, while only the engine's own thread works.
 const PAUSE: Duration = Duration::from_micros(300);

@@ -1,4 +1,4 @@
-//! Streams in memory that break a rule. They change octets as a TCP or an RNIC would that broke the rule.
+//! Streams in memory that break a rule. They change octets as would a TCP or an RNIC that broke this rule.
 
 use crate::common::medium::{self, Memory};
 use std::cell::Cell;
@@ -47,7 +47,7 @@ thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// Sets the rule that devices break which this thread makes from now on; `None`: no rule.
+/// Makes the devices that this thread opens from now on break `rule`; `None`: no rule.
 pub fn set(rule: Option<Rule>) {
     BROKEN.set(rule);
 }

@@ -148,9 +148,9 @@ fn exchange(sges: &mut [Sge]) {
 }
 
 impl World {
-    /// Returns an address and a key with which a request that must be refused passes, if the broken rule is the rule
-    /// that refuses it. They name the same memory. If the broken rule only drops the request and lets its stream go on,
-    /// they name memory that is not checked.
+    /// Returns an address and a key with which `poison` passes if the broken rule should have refused it;
+    /// otherwise `None`. They name the memory that `poison` asks for. If `RefusalEnds` is broken, an RNIC drops
+    /// the request but keeps the stream, so they name memory that is not checked.
     pub(super) fn let_pass(
         &mut self,
         pair: usize,

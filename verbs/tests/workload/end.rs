@@ -49,7 +49,7 @@ pub struct Posted {
     pub len: u32,
     /// Pieces that the application may overwrite once the request is complete.
     pub from: Vec<Piece>,
-    /// The effect of a Read on this end's memory; `None` for other requests.
+    /// The effect of a Read or Atomic on this end's memory; `None` for other requests.
     pub read: Option<usize>,
 }
 

@@ -50,7 +50,8 @@ impl super::World {
         Ok(true)
     }
 
-    /// Posts a Write with immediate data, which takes a receive of the peer and changes no memory.
+    /// Posts a Write with immediate data. The immediate data takes a receive of the peer, but does not change
+    /// the receive's memory.
     pub(super) fn post_write_imm(&mut self, pair: usize, side: usize) -> Checked<bool> {
         let peer = &self.ends[pair][1 - side];
         if peer.receives.len() <= peer.due.len() {
@@ -69,6 +70,7 @@ impl super::World {
         let seq = self.push(pair, side, draft, None)?;
         let effect = self.effect(1 - side, vec![place], data);
         self.ends[pair][side].unproven.push_back((seq, Mark::Effect(effect)));
+        // When the immediate data arrives, this Write itself has been placed too.
         let (seq, len, imm) = (seq + 1, len as u32, Some(imm));
         let due = Due { seq, imm, len, solicited, invalidates: None, effect, too_long: false };
         self.ends[pair][1 - side].due.push_back(due);

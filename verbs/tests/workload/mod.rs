@@ -97,7 +97,7 @@ struct World {
     early: Vec<Wc>,
     /// Whether the last look at the completion queues found nothing.
     quiet: bool,
-    /// Number of words that the links have exchanged so far.
+    /// Number of frames in which the links have swapped words so far.
     swapped: u64,
 }
 
@@ -355,7 +355,7 @@ impl World {
                 connection.disconnect().map_err(|e| e.to_string())
             }
             Ending::Poison(poison) => {
-                // Other pairs may still be at work.
+                // Only this side must be idle. Its peer and other pairs may still be at work.
                 let side = pair % 2;
                 if self.ends[pair][side].is_idle() {
                     self.poison(pair, side, poison)?;

@@ -51,7 +51,7 @@ impl Poison {
         Poison::AtomicWithoutRight,
     ];
 
-    /// Returns layer, error type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §8, RFC 6580).
+    /// Returns layer, error type and code of the Terminate (RFC 5040 §4.8, RFC 5041 §7.2, RFC 6580).
     pub fn codes(self) -> (u8, u8, u8) {
         match self {
             Poison::WriteUnknownStag | Poison::WriteWithoutRight | Poison::WriteInvalidated => (1, 1, 0),

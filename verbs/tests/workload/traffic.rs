@@ -71,7 +71,7 @@ impl World {
     pub(super) fn work(&mut self, pair: usize, side: usize) -> Checked {
         self.post_receives(pair, side)?;
         if self.p.swap > 0.0 && !self.all_established() {
-            return Ok(()); // the words are exchanged from then on
+            return Ok(()); // words are swapped only from then on, so all work must wait
         }
         while self.ends[pair][side].ops_left > 0 && self.rng.u8(..3) > 0 {
             let end = &self.ends[pair][side];
@@ -472,7 +472,7 @@ impl World {
         Ok(())
     }
 
-    /// The connection of `pair` ended well: checks that everything has happened.
+    /// Checks, after the connection of `pair` has ended well, that everything has happened.
     pub(super) fn prove_all(&mut self, pair: usize) -> Checked {
         for side in 0..2 {
             self.prove(pair, side, u64::MAX)?;
@@ -535,8 +535,8 @@ impl World {
             let Some(receive) = peer.receives.get(peer.due.len()) else { return Ok(()) };
             let (most, pieces) = (receive.capacity, receive.pieces.clone());
             let Some(mut draft) = self.source(pair, side, most + 1) else {
-                // The source has no space for a message longer than the receive. (The receive is as long as the longest
-                // message, and no outstanding message will free space.)
+                // Too few octets of the source are left for a message that is longer than the receive. There
+                // will be no more, because each octet is used once.
                 self.p.endings[pair] = Ending::Graceful;
                 return Ok(());
             };
