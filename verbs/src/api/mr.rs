@@ -10,8 +10,10 @@ use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Access, Block, MrEntry, copy, fault_in};
 use crate::shared::wr::Sge;
 
-/// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for work
-/// that was under way, and windows that were bound to the region grant nothing.
+/// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for
+/// work that was under way, and windows that were bound to the region grant nothing. A drop in a signal handler
+/// that has interrupted the device's own work cannot wait for that work: the device may then still touch the
+/// memory.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -132,8 +134,9 @@ impl Mr {
     /// [`SendOp::RegMr`](crate::SendOp::RegMr) and [`rereg`](Self::rereg) grant access again.
     ///
     /// # Errors
-    /// [`Error::WindowsBound`]: nothing has changed. [`Error::Interrupted`]: access is withdrawn, but a pass
-    /// that the calling signal handler interrupted may still use the memory.
+    /// [`Error::WindowsBound`]: nothing has changed. [`Error::Interrupted`]: the memory may still be used,
+    /// because the calling signal handler has interrupted the device's own work; call this again outside of the
+    /// handler.
     pub fn revoke(&self) -> Result<()> {
         let device = &self.pd.shared.device;
         device.table.revoke(self.stag)?;
@@ -146,8 +149,8 @@ impl Mr {
     /// [registered anew](Self::rereg).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the queue pair belongs to another protection domain. [`Error::Interrupted`]: the
-    /// region is limited, but a pass that the calling signal handler interrupted may still use it.
+    /// [`Error::Invalid`] if the queue pair belongs to another protection domain. [`Error::Interrupted`]: other
+    /// queue pairs may still use the region; call this again outside of the signal handler.
     pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
         if !Arc::ptr_eq(&qp.pd().shared, &self.pd.shared) {
             return Err(Error::Invalid("the queue pair belongs to another protection domain"));
@@ -165,8 +168,9 @@ impl Mr {
     /// meanwhile cannot become [`Access::ZERO_BASED`] ([`Error::Invalid`]).
     ///
     /// # Errors
-    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then. [`Error::Interrupted`]: the
-    /// region has changed, but a pass that the signal handler interrupted may still touch the old memory.
+    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then.
+    /// [`Error::Interrupted`]: the region is unchanged if it has its old keys; otherwise it has changed, but a
+    /// pass that the signal handler interrupted may still touch the old memory.
     ///
     /// # Safety
     /// As for [`Pd::reg_mr`], for the new memory and rights.
