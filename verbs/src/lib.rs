@@ -9,9 +9,10 @@
 //! ([`Progress`] selects this). All objects may be shared among threads.
 //!
 //! # Getting started
-//! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets. This works for any user,
-//! without special hardware or setup. Only programs that register memory of their own need a recent Linux (5.14). In
-//! a checkout of urnic, `greet` is a complete program with a server and a client:
+//! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets. This works for any
+//! user, without special hardware or setup. Only programs that register memory of their own, or register a
+//! region anew ([`Mr::rereg`]), need a recent Linux (5.14). In a checkout of urnic, `greet` is a complete
+//! program with a server and a client:
 //!
 //! ```text
 //! cargo run -p urnic --no-default-features --example greet -- serve                  # in one shell

@@ -41,12 +41,13 @@ impl EventChannel {
 
     /// Listens for connection requests on a TCP port (0: any free one) of all addresses of the device.
     ///
-    /// Requests beyond these limits are reset: `backlog` unanswered requests of each source (IPv4 address, or IPv6
-    /// /64), 16 times `backlog` of all sources together, and 8,192 at all listeners of the device. As the listener
-    /// fills up, a source may have fewer unanswered requests than `backlog`. Incomplete requests do not count.
+    /// Requests beyond these limits are reset: `backlog` unanswered requests of each source (IPv4 address, or
+    /// IPv6 /64), 16 times `backlog` of all sources together, and, at each engine, 8,192 of all listeners. A
+    /// `backlog` of 0 counts as 1, and one above 65,536 as 65,536. As the listener fills up, a source may have
+    /// fewer unanswered requests than `backlog`. Incomplete requests do not count.
     ///
     /// # Errors
-    /// [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].
+    /// [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`], [`Error::NoDescriptor`].
     pub fn listen(&self, port: u16, backlog: u32) -> Result<Listener> {
         self.listen_at(Bound::new(&self.device, (Ipv6Addr::UNSPECIFIED, port).into(), false)?, backlog)
     }
@@ -55,7 +56,8 @@ impl EventChannel {
     /// reserved.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the address belongs to another device, or has a listener already.
+    /// [`Error::Invalid`] if the address belongs to another device, or has a listener already;
+    /// [`Error::PortInUse`], [`Error::Exhausted`].
     pub fn listen_at(&self, bound: Bound, backlog: u32) -> Result<Listener> {
         if !Arc::ptr_eq(&bound.device, &self.device) {
             return Err(FOREIGN_ADDRESS);
@@ -74,9 +76,9 @@ impl EventChannel {
     /// [`CmEvent::ConnectError`] reports the outcome.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for too much private data or a queue pair of another device; [`Error::QpState`] if the
-    /// queue pair is not idle; [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`],
-    /// [`Error::Exhausted`].
+    /// [`Error::Invalid`] for an invalid `param` (for example too much private data), an address that is not a
+    /// port on a host, or a queue pair of another device; [`Error::QpState`] if the queue pair is not idle;
+    /// [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`], [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
     }
@@ -289,7 +291,8 @@ impl Drop for Bound {
     }
 }
 
-/// A listening port. Dropping it stops listening, and rejects the requests that have no answer yet.
+/// A listening port. Dropping it stops listening, and resets the connections of requests that have no answer
+/// yet.
 pub struct Listener {
     bound: Bound,
 }
@@ -337,7 +340,8 @@ impl ConnRequest {
     /// [`MAX_PRIVATE_DATA`](crate::MAX_PRIVATE_DATA) bytes).
     ///
     /// # Errors
-    /// [`Error::RequestGone`] if the peer has given up, [`Error::Invalid`] for too much private data.
+    /// [`Error::RequestGone`] if the peer has given up. [`Error::Invalid`] for too much private data; the
+    /// request is then rejected without private data.
     pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data)?;
         self.answers.take().ok_or(Error::RequestGone)?.reject(self.id, private_data)

@@ -41,8 +41,8 @@ use crate::shared::scope::Scope;
 /// State that all objects of a device share.
 pub(crate) struct DeviceShared {
     pub(crate) shards: Shards,
-    /// Serialises reservations and listeners: all engines must make them in the same order, so that each has the same
-    /// id at all engines.
+    /// Serialises reservations and listeners. All engines must make reservations in the same order, so that a
+    /// reservation has the same id at each engine.
     pub(crate) reservations: Reservations,
     pub(crate) commons: Arc<Commons>,
     /// Memory regions and windows.
@@ -58,11 +58,11 @@ pub(crate) struct DeviceShared {
     /// Whether the end of the device waits until its connections have sent their data. False in
     /// [`World::Simulation`], where time may stand still.
     lingers: bool,
-    /// Answers other processes that ask about this device; `None` in a simulation, or if the inspector could not
-    /// start.
+    /// Answers other processes that ask about this device; `None` in [`World::Simulation`], or if the inspector
+    /// could not start.
     inspector: Option<Inspector>,
-    /// Addresses of ports of other processes on this host, which this device cannot reach. `None` unless the device
-    /// is on the host's own sockets.
+    /// Addresses of the DPDK ports of this host's processes, which this device cannot reach. `None` unless the
+    /// device is on the host's own sockets.
     pub(crate) neighbours: Option<Neighbours>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct DeviceShared {
 pub(crate) struct Reservations(Mutex<()>);
 
 impl Reservations {
-    /// Waits until no other thread makes or gives back a reservation.
+    /// Takes the lock. Waits while another thread makes or gives back a reservation.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,8 +126,8 @@ pub struct DeviceAttr {
     /// Port capabilities; `None` without a port of DPDK: on the kernel's sockets, in a simulation, or on transports of
     /// the program.
     pub capabilities: Option<Capabilities>,
-    /// Maximum payload of a frame that carries several TCP segments, in bytes, with the other end that the link has at
-    /// present; 0 if a frame can carry only one segment.
+    /// Maximum payload of a frame that carries several TCP segments, in bytes; 0 if a frame can carry only one
+    /// segment. The value depends on the present peer at the other end of the link, and may change with it.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -163,8 +163,8 @@ pub struct DeviceAttr {
     /// Whether this device supports Atomics and Writes with immediate data (RFC 7306). Nothing on the wire tells
     /// whether the peer supports them, so the programs must agree on their use.
     pub extensions: bool,
-    /// Number of engines, which is the number of completion vectors. Each engine runs on a core of its own if there
-    /// are enough.
+    /// Number of engines, which is the number of completion vectors. Different threads can drive the engines at
+    /// the same time.
     pub engines: u32,
     /// Counters by name, each the sum over all engines.
     pub counters: Vec<(&'static str, u64)>,
@@ -222,13 +222,15 @@ impl Device {
         crate::drive::open::interface_of(config, address)
     }
 
-    /// Opens a device: starts DPDK's EAL if the configuration asks for a port and EAL does not run yet, opens the
-    /// port, and starts the engine's threads if `progress` asks for them. Without a port, the device uses the
-    /// kernel's TCP sockets.
+    /// Opens a device: starts DPDK's EAL if the configuration asks for a port and EAL does not run yet, opens
+    /// the port, and starts the engines' threads if `progress` asks for them. Without a port, the device uses
+    /// the kernel's TCP sockets.
     ///
     /// # Errors
-    /// [`Error::Open`] with the reason, if DPDK or the system refuses the configuration; [`Error::Invalid`] if the
-    /// configuration lacks something; [`Error::Forked`] in a forked child of a process that has opened a device.
+    /// [`Error::Open`] with the reason, if DPDK or the system refuses the configuration; [`Error::Invalid`] if
+    /// the configuration lacks something or contradicts itself; [`Error::NoDescriptor`]; [`Error::Os`], for
+    /// example if no thread can be started; [`Error::Forked`] in a forked child of a process that has opened a
+    /// device.
     pub fn open(config: &Config) -> Result<Self> {
         if forked() {
             return Err(Error::Forked);
@@ -250,7 +252,8 @@ impl Device {
     /// data.
     ///
     /// # Errors
-    /// [`Error::Open`] or [`Error::NoDescriptor`] if threads or file descriptors run out; [`Error::Forked`].
+    /// [`Error::Open`] if this processor cannot run the configured CRC kernel; [`Error::NoDescriptor`];
+    /// [`Error::Os`], for example if no thread can be started; [`Error::Forked`].
     pub fn over<T: Transport + 'static>(transport: T, clock: impl Clock, config: &Config) -> Result<Self> {
         Self::over_each([transport], clock, config)
     }
@@ -408,9 +411,8 @@ impl Device {
     /// queue has no events.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a depth of 0 or beyond [`DeviceAttr::max_cqe`], a channel of another device, or a
-    /// vector that is no engine's number; [`Error::Exhausted`] if the device has [`DeviceAttr::max_cq`] completion
-    /// queues.
+    /// [`Error::Invalid`] for a depth of 0 or beyond [`DeviceAttr::max_cqe`], or a channel of another device;
+    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_cq`] completion queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
         self.create_cq_with(&CqInit { depth, channel, timestamps: false, vector: 0 })
     }
@@ -418,7 +420,7 @@ impl Device {
     /// Creates a completion queue with all options of [`CqInit`].
     ///
     /// # Errors
-    /// As for [`create_cq`](Self::create_cq).
+    /// As for [`create_cq`](Self::create_cq); [`Error::Invalid`] if the vector is no engine's number.
     pub fn create_cq_with(&self, init: &CqInit<'_>) -> Result<Cq> {
         check_depth(init.depth)?;
         let channel = init.channel;
@@ -461,7 +463,8 @@ impl Device {
     /// `v6only`. The same port may be reserved at several addresses at once.
     ///
     /// # Errors
-    /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`].
+    /// [`Error::NotOurAddress`], [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`],
+    /// [`Error::NoDescriptor`].
     pub fn bind(&self, address: impl Into<SocketAddr>, v6only: bool) -> Result<Bound> {
         Bound::new(&self.shared, address.into(), v6only)
     }

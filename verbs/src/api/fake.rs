@@ -38,7 +38,7 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) passes: AtomicU64,
-    /// Passes that ran while another was running: must stay 0.
+    /// Number of passes that began while another pass ran; must stay 0.
     pub(crate) overlaps: AtomicU32,
     inside: AtomicBool,
     /// Number of coming passes that find work although nothing was posted, as if frames had arrived.
@@ -50,8 +50,9 @@ pub(crate) struct Knobs {
     /// Number of calls of `arm` that returned the source.
     pub(crate) armed: AtomicU32,
     pub(crate) shut_down: AtomicBool,
+    /// Number of completions that found their completion queue full.
     pub(crate) overflows: AtomicU32,
-    /// Requests that were rejected.
+    /// Number of rejected requests.
     pub(crate) rejected: AtomicU32,
 }
 

@@ -1,9 +1,10 @@
 //! Answers other processes that ask about this one's connections: `urnic info --connections`.
 //!
-//! Each device, except a simulated one, has a Unix socket with the abstract name `urnic/PID/N`. PID is the process, and
-//! N counts its devices from 0. The socket leaves no file behind and is visible in its network namespace. If the device
-//! has a port, its configured addresses end the name, each after a `/`, as far as they fit: from the name, other
-//! processes (`neighbours`) learn which process has an address.
+//! Each device has a Unix socket with the abstract name `urnic/PID/N`, unless it is simulated or runs on a
+//! transport of the program. PID is the process, and N counts its devices from 0. The socket leaves no file
+//! behind, and is visible in the process's network namespace. If the device has a port, its configured
+//! addresses end the name, each after a `/`, as far as they fit. From the name, other processes (`neighbours`)
+//! learn which process has an address.
 //!
 //! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream: `counter
 //! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER NAME=VALUE ...`
@@ -46,8 +47,8 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    /// Starts to answer. `own` are the addresses that the host's kernel does not have. `None` if the socket or the
-    /// thread cannot be made; the device works without an inspector.
+    /// Starts to answer. `own` are the device's addresses that the host's kernel does not have. Returns `None`
+    /// if the socket or the thread cannot be made; the device works without an inspector.
     pub(crate) fn start(shards: &Shards, own: &[Cidr]) -> Option<Self> {
         static DEVICES: AtomicU32 = AtomicU32::new(0);
         let n = DEVICES.fetch_add(1, Ordering::Relaxed);

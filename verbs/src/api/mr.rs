@@ -10,8 +10,10 @@ use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Access, Block, MrEntry, copy, fault_in};
 use crate::shared::wr::Sge;
 
-/// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for work
-/// that was under way, and windows that were bound to the region grant nothing.
+/// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for
+/// work that was under way, and windows that were bound to the region grant nothing. A drop in a signal handler
+/// that has interrupted the device's own work cannot wait for that work: the device may then still touch the
+/// memory.
 ///
 /// ```
 /// use urnic::simulation::{Options, Simulation};
@@ -111,7 +113,8 @@ impl Mr {
     /// Deregisters the region as dropping it does, but only if no windows are bound to it.
     ///
     /// # Errors
-    /// [`Error::WindowsBound`], with the region, which stays registered.
+    /// [`Error::WindowsBound`], [`Error::Forked`], [`Error::Interrupted`]; each with the region, which stays
+    /// registered.
     pub fn deregister(self) -> Result<(), (Self, Error)> {
         match self.refuse_if_bound() {
             Ok(()) => Ok(()),
@@ -131,19 +134,23 @@ impl Mr {
     /// [`SendOp::RegMr`](crate::SendOp::RegMr) and [`rereg`](Self::rereg) grant access again.
     ///
     /// # Errors
-    /// [`Error::WindowsBound`].
+    /// [`Error::WindowsBound`]: nothing has changed. [`Error::Interrupted`]: the memory may still be used,
+    /// because the calling signal handler has interrupted the device's own work; call this again outside of the
+    /// handler.
     pub fn revoke(&self) -> Result<()> {
         let device = &self.pd.shared.device;
         device.table.revoke(self.stag)?;
         device.take_back(&self.range())
     }
 
-    /// Limits the region to `qp`: the domain's other queue pairs, and their peers, can no longer use it. `qp`'s peer
-    /// may invalidate the region if the region has any remote right. When `qp` is destroyed or goes back to idle, the
-    /// region cannot be used until it is limited anew, to the same queue pair or another.
+    /// Limits the region to `qp`: the domain's other queue pairs, and their peers, can no longer use it. `qp`'s
+    /// peer may invalidate the region if the region has any remote right. When `qp` is destroyed or goes back
+    /// to idle, the region cannot be used until it is limited anew, to the same queue pair or another, or
+    /// [registered anew](Self::rereg).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the queue pair belongs to another protection domain.
+    /// [`Error::Invalid`] if the queue pair belongs to another protection domain. [`Error::Interrupted`]: other
+    /// queue pairs may still use the region; call this again outside of the signal handler.
     pub fn restrict_to(&self, qp: &Qp) -> Result<()> {
         if !Arc::ptr_eq(&qp.pd().shared, &self.pd.shared) {
             return Err(Error::Invalid("the queue pair belongs to another protection domain"));
@@ -154,15 +161,16 @@ impl Mr {
         device.await_passes()
     }
 
-    /// Registers the region anew, with other rights, in another protection domain or with other memory. Afterwards
-    /// the region is like a newly registered one, and has new keys. When this returns, the old keys grant nothing,
-    /// and the device no longer touches memory that the region has given up. A region registered with an `iova`
-    /// ([`Pd::reg_mr_iova`]) keeps the `iova` as long as the region keeps its memory and does not become
-    /// [`Access::ZERO_BASED`].
+    /// Registers the region anew, with other rights, in another protection domain or with other memory.
+    /// Afterwards the region is like a newly registered one, and has new keys. When this returns, the old keys
+    /// grant nothing, and the device no longer touches memory that the region has given up. A region registered
+    /// with an `iova` ([`Pd::reg_mr_iova`]) keeps the `iova` as long as the region keeps its memory, and
+    /// meanwhile cannot become [`Access::ZERO_BASED`] ([`Error::Invalid`]).
     ///
     /// # Errors
-    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then. [`Error::Interrupted`]: the
-    /// region has changed, but a pass that the signal handler interrupted may still touch the old memory.
+    /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then.
+    /// [`Error::Interrupted`]: the region is unchanged if it has its old keys; otherwise it has changed, but a
+    /// pass that the signal handler interrupted may still touch the old memory.
     ///
     /// # Safety
     /// As for [`Pd::reg_mr`], for the new memory and rights.
@@ -202,8 +210,8 @@ impl Mr {
         taken_back
     }
 
-    /// Returns the address of the first byte as scatter-gather elements and the peer (as tagged offset) use it. It
-    /// is the virtual address unless the region was registered with [`Access::ZERO_BASED`] or by
+    /// Returns the first byte's address in scatter-gather elements, which is its tagged offset for the peer.
+    /// This is the virtual address unless the region was registered with [`Access::ZERO_BASED`] or by
     /// [`Pd::reg_mr_iova`].
     pub fn addr(&self) -> u64 {
         self.virt
@@ -225,7 +233,8 @@ impl Mr {
         self.len
     }
 
-    /// Returns the key for scatter-gather elements of this node.
+    /// Returns the key for scatter-gather elements of this node. While the region is registered by a
+    /// [`SendOp::RegMr`](crate::SendOp::RegMr), the key of that request is valid instead.
     pub fn lkey(&self) -> u32 {
         self.stag
     }

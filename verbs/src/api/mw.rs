@@ -1,4 +1,4 @@
-//! Memory windows: a part of a region that a peer may use for a while.
+//! Memory windows: parts of regions that peers may use for a while.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -43,7 +43,7 @@ use crate::shared::wr::{SendFlags, SendOp, SendWr};
 /// let access = Access::REMOTE_WRITE;
 /// let op = SendOp::BindMw { rkey, lkey: table.lkey(), addr, len: 4096, access };
 /// qp.post_send(&SendWr { wr_id: 1, op, sges: &[], flags: SendFlags::empty() })?;
-/// // A Send that tells the peer `rkey` and `addr` may follow at once. Afterwards:
+/// // A Send that tells the peer `rkey` and `addr` may follow at once. To take the access back later:
 /// let op = SendOp::LocalInv(rkey);
 /// qp.post_send(&SendWr { wr_id: 2, op, sges: &[], flags: SendFlags::SIGNALED })?;
 /// // When this request has completed, the peer can no longer change the 4 KiB.
@@ -64,11 +64,11 @@ pub struct Mw {
 /// The part of a region to which [`Mw::bind`] binds a window.
 #[derive(Clone, Copy, Debug)]
 pub struct MwBind<'a> {
-    /// The region.
+    /// The region, which must not be [`Access::ZERO_BASED`].
     pub mr: &'a Mr,
     /// First byte, counted from the start of the region.
     pub offset: u64,
-    /// Length in bytes; 0 unbinds.
+    /// Length in bytes; 0 unbinds a window of type 1.
     pub len: u64,
     /// Remote rights, and [`Access::ZERO_BASED`] if the peer counts the bytes from 0.
     pub access: Access,

@@ -136,7 +136,8 @@ impl DeviceShared {
         home.map_or(Ok(()), |home| self.move_qp(qp, home))
     }
 
-    /// Takes an idle queue pair out of the engine `from`.
+    /// Takes an idle queue pair out of the engine `from`, which forwards doorbells to `to` from now on. Waits
+    /// briefly for the program to take the completions that the queue pair has at `from`.
     fn release_qp(&self, qp: &QpShared, from: EngineNumber, to: EngineNumber) -> Result<Parcel> {
         for _ in 0..ATTEMPTS {
             let parcel = self.shards.of(from).arrange(|engine| {
@@ -157,8 +158,8 @@ impl DeviceShared {
     /// Moves an idle queue pair to another engine.
     ///
     /// # Errors
-    /// [`Error::QpState`] if it is not idle or has a connection; [`Error::Invalid`] if the program has not taken all of
-    /// its completions.
+    /// [`Error::QpState`] if it is not idle or has a connection; [`Error::Invalid`] if the program has not
+    /// taken all of the queue pair's completions.
     pub(crate) fn move_qp(&self, qp: &QpShared, to: EngineNumber) -> Result<()> {
         loop {
             let from = settled(qp)?;

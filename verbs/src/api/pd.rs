@@ -29,11 +29,12 @@ impl Pd {
     /// Registers `len` bytes of the application's memory, starting at `ptr`.
     ///
     /// The pages are faulted in first: for writing if `access` contains `LOCAL_WRITE`, otherwise for reading.
+    /// This needs Linux 5.14.
     ///
     /// # Errors
-    /// [`Error::Fault`] if the memory is not mapped with the necessary rights, [`Error::Invalid`] for an empty or
-    /// wrapping range or for contradictory rights, [`Error::Exhausted`] if the device has
-    /// [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
+    /// [`Error::Fault`] if the memory is not mapped with the necessary rights, or the kernel is too old,
+    /// [`Error::Invalid`] for an empty or wrapping range or for contradictory rights, [`Error::Exhausted`] if
+    /// the device has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
     ///
     /// # Safety
     /// Until the region is dropped, the memory must stay mapped. The device may access it at any time, within the
@@ -56,8 +57,8 @@ impl Pd {
         unsafe { Mr::register(self, ptr, len, Some(iova), access) }
     }
 
-    /// Allocates `len` zeroed bytes from the device's memory and registers them. Every port that can send any memory
-    /// without copying it can send this memory so.
+    /// Allocates `len` zeroed bytes from the device's memory and registers them. A port that can send
+    /// registered memory without a copy can always do so with this memory.
     ///
     /// # Errors
     /// As for [`reg_mr`](Self::reg_mr); [`Error::NoMemory`] or [`Error::Os`] if there is not enough memory.

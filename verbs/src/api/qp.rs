@@ -53,9 +53,9 @@ pub struct QpInit<'a> {
     pub send_cq: &'a Cq,
     /// Completion queue of receives.
     pub recv_cq: &'a Cq,
-    /// Capacity of the send queue, in requests; rounded up to a power of two.
+    /// Capacity of the send queue, in requests; rounded up to a power of two, at least 2.
     pub max_send_wr: u32,
-    /// Capacity of the receive queue, in receives; rounded up to a power of two.
+    /// Capacity of the receive queue, in receives; rounded up to a power of two, at least 2.
     pub max_recv_wr: u32,
     /// Maximum number of scatter-gather elements of a send request.
     pub max_send_sge: u8,
@@ -184,9 +184,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts under the queue's lock. If the queue seems full, waits for the pass that may be under way and tries
-    /// once more: a completion becomes visible before its slot is free, and the thread that runs the pass may have
-    /// lost its core in between.
+    /// Posts under the queue's lock. If the queue seems full, waits for the pass that may be under way and
+    /// tries once more: a completion becomes visible before the request's slot is free, and the thread that
+    /// runs the pass may have lost its core in between.
     #[inline]
     fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         let answer = self.shared.send.poster().push(wr, payload);
@@ -345,8 +345,8 @@ impl Qp {
     }
 
     /// Tells the engine about new receives if it must flush them, or if a Send waits for one. The fence in
-    /// `seen_after_post` pairs with that of `set_state`, too: either this thread sees the state, or the engine sees
-    /// the receive.
+    /// `seen_after_post` also pairs with that of `set_state`: either this thread sees the state, or the engine
+    /// sees the receive.
     #[inline]
     pub(super) fn ring_for_receives(&self) {
         let awaited = self.shared.awaited.seen_after_post();
@@ -367,7 +367,7 @@ impl Drop for Qp {
             engine.detach_qp(self.shared.qpn);
             Ok(())
         });
-        // The queue pair may have moved: its old engine must forget it, too.
+        // The queue pair may have moved, and its doorbell at an old engine must go as well.
         let forgotten = detached.and_then(|()| {
             device.shards.iter().try_for_each(|shard| {
                 shard.arrange(|_| {

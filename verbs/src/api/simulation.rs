@@ -64,8 +64,8 @@ pub struct Options {
     pub mtu: u16,
     /// Payload bytes that one frame may carry as several TCP segments; 0: the network does not support this.
     pub gso_max: usize,
-    /// Smallest payload, in octets, that is not copied when it is sent: it is read from registered memory for each
-    /// transmission.
+    /// Smallest payload, in bytes, that is not copied when it is sent: it is read from registered memory for
+    /// each transmission.
     pub lends_from: usize,
     /// Whether only memory of the device's own allocator is read in place.
     pub lends_own_only: bool,
@@ -166,7 +166,7 @@ impl Simulation {
     /// Makes the devices. Their links are up from the start.
     ///
     /// # Errors
-    /// As for [`Device::open`].
+    /// As for [`Device::over_each`].
     pub fn new(options: &Options) -> Result<Self> {
         Self::with_hosts(options, Vec::new())
     }
@@ -174,7 +174,7 @@ impl Simulation {
     /// Makes the devices, and other hosts on their network. The hosts are numbered after the devices.
     ///
     /// # Errors
-    /// As for [`Device::open`].
+    /// As for [`Device::over_each`].
     pub fn with_hosts(options: &Options, hosts: Vec<Box<dyn Host>>) -> Result<Self> {
         choose_kernel(options.crc_kernel)?;
         let clock = SimClock::default();
@@ -259,7 +259,8 @@ impl Simulation {
     }
 
     /// Runs a pass of every device and carries frames. If there is nothing to do now, advances time to the next
-    /// event. Returns false once that event would be later than `limit`, or if there is none.
+    /// event. Returns false if that event would be later than virtual time `limit` since the start, or if there
+    /// is none.
     pub fn step(&mut self, limit: Duration) -> bool {
         let now = self.clock.now();
         while let Some(delivery) = self.network.pop(now) {

@@ -15,7 +15,7 @@ use crate::shared::wr::RecvWr;
 /// Parameters of a new shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Capacity, in receives; rounded up to a power of two.
+    /// Capacity, in receives; rounded up to a power of two, at least 2.
     pub max_wr: u32,
     /// Maximum number of scatter-gather elements of a receive.
     pub max_sge: u8,

@@ -36,8 +36,8 @@ impl Arming {
     /// except if the request changes too often (see `disarm`).
     #[inline(always)]
     pub(crate) fn fires(&self, solicited: impl Fn() -> bool) -> bool {
-        // Pairs with the fence in `arm`: either this sees the queue armed, or the poll that follows arming sees the
-        // completion, in whichever lane it is (verbs §8.2.5).
+        // Pairs with the fence in `arm`: either this sees the queue armed, or the poll that follows arming sees
+        // the completion, in whichever lane it is.
         fence(Ordering::SeqCst);
         let wanted = self.0.load(Ordering::Relaxed);
         (wanted == ANY || (wanted == SOLICITED && solicited())) && self.disarm(wanted, solicited())

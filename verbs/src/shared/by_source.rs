@@ -1,5 +1,5 @@
-//! A queue in which sources take turns. Sources with few entries come first, so that a busy source does not delay
-//! them.
+//! A queue in which sources take turns. Sources that are new, or had no entries left after their last turn,
+//! come first, so that a busy source does not delay them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

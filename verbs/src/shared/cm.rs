@@ -43,7 +43,8 @@ pub struct ConnParam {
     pub ird: u16,
     /// Maximum number of this side's Reads that may be outstanding at the peer. The configuration limits it too.
     pub ord: u16,
-    /// Time that the peer may take to answer.
+    /// Time limit of the start-up at the side that connects or converts a socket; at most one hour. Ignored by
+    /// [`ConnRequest::accept`].
     pub timeout: Duration,
     /// When a silent peer counts as dead; `None`: as configured. The default is 15 s if nothing is outstanding (10
     /// s of silence, then five probes), and 30 s if something is.
@@ -53,8 +54,8 @@ pub struct ConnParam {
     /// any kind of indication that the peer asks for.
     pub rtr: Option<RtrChoice>,
     /// How long a Send of the peer that finds no receive waits for one, in retries of 100 ms; 0: not at all;
-    /// [`RNR_WITHOUT_LIMIT`]: without limit. After that time the connection ends with a Terminate. Other work of
-    /// the peer is served meanwhile.
+    /// [`RNR_WITHOUT_LIMIT`] or more: without limit. After that time the connection ends with a Terminate.
+    /// Other work of the peer is served meanwhile.
     pub rnr_retry: u8,
 }
 
@@ -146,7 +147,7 @@ pub enum DisconnectReason {
     /// The peer reset it.
     #[error("reset by the peer")]
     Reset,
-    /// The peer no longer answers.
+    /// The peer no longer answers, or has not sent its ready-to-receive indication in time.
     #[error("the peer does not answer")]
     TimedOut,
     /// This side reported an error to the peer by a Terminate message.
@@ -169,7 +170,8 @@ pub enum DisconnectReason {
 pub enum CmEvent {
     /// A peer requests a connection, and waits for [`ConnRequest::accept`] or [`ConnRequest::reject`].
     ConnectRequest(ConnRequest),
-    /// The connection is established: work is sent from now on.
+    /// The connection is established. Posted work is sent from now on; at the MPA responder, once the first
+    /// message of the peer has arrived ([`Terms::peer_to_peer`]).
     Established {
         /// Number of the queue pair.
         qpn: u32,
@@ -198,16 +200,18 @@ pub enum CmEvent {
         peer_ord: Option<u16>,
     },
     /// The connection could not be established. The queue pair is idle and can be connected again, with two
-    /// exceptions. It is in the error state if the peer had already accepted ([`ConnectFailure::Terms`],
-    /// [`ConnectFailure::Aborted`]), or if the program moved it there.
+    /// exceptions. If the peer had already accepted ([`ConnectFailure::Terms`], [`ConnectFailure::Aborted`]),
+    /// the queue pair is in the terminate state and then in the error state. If the program moved it to the
+    /// error state, it stays there.
     ConnectError {
         /// Number of the queue pair.
         qpn: u32,
         /// The reason.
         reason: ConnectFailure,
     },
-    /// The connection ended. The queue pair is in the error state, and its work has been flushed or will be. If the
-    /// queue pair was destroyed, this event comes at once, with [`DisconnectReason::Local`].
+    /// The connection ended. The queue pair is in the error state, or in the terminate state first if a
+    /// Terminate ended the connection. Its work has been flushed or will be. If the queue pair was destroyed,
+    /// this event comes at once, with [`DisconnectReason::Local`].
     Disconnected {
         /// Number of the queue pair.
         qpn: u32,

@@ -96,7 +96,7 @@ impl AwaitedBy {
 /// The numbers of queue pairs with work. Each is entered at most once (see [`Bell`]), so there is room for all. Any
 /// thread may ring; only the holder of the engine lock takes numbers out.
 pub(crate) struct Doorbells {
-    /// The slots, a power of two. Ring `i` uses slot `i mod len`.
+    /// The slots; their number is a power of two. Ring `i` uses slot `i mod len`.
     slots: Box<[AtomicU32]>,
     /// Number of rings so far; wraps.
     rung: Line<AtomicU32>,

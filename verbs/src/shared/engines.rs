@@ -11,7 +11,8 @@ use super::memory::MrTable;
 
 use super::grace::{Fellow, Fellows};
 
-// A set of engines has one bit for each engine, in 64 bits. In [`Owner`], the highest bit is no part of the number.
+// A set of engines has one bit for each engine, in 64 bits. [`Owner`] keeps the number of an engine in 7 bits,
+// because the eighth marks a move.
 const _: () = assert!(MAX_ENGINES <= u64::BITS as usize);
 
 /// An engine's number within its device, from 0.

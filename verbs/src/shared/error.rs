@@ -109,11 +109,12 @@ pub enum Error {
          (--port kernel, the default)"
     )]
     NoConversion,
-    /// A parent process has opened the device. It cannot be used after fork.
+    /// A parent process has opened the device, which a forked child cannot use.
     #[error("the device belongs to the parent process and cannot be used after fork: open one after exec")]
     Forked,
-    /// The device is at work further up this thread's stack, and cannot finish before the call returns: the caller
-    /// is a signal handler. Or the process is ending, and the thread that holds the device has been stopped.
+    /// The device is at work further up this thread's stack, and cannot finish before the call returns: the
+    /// caller is a signal handler. Or the process is ending, and the thread that holds the device has been
+    /// stopped. Or another thread has not finished moving the queue pair to another engine within five seconds.
     #[error(
         "a signal handler calls the device while it interrupts the device's own work in this thread, and that work \
          waits for the handler to return: let the handler set a flag, and call the device outside the handler"
@@ -157,8 +158,8 @@ pub enum PostError {
     /// More scatter-gather elements than the queue or the operation allows.
     #[error("more scatter-gather elements than the queue or the operation allows")]
     TooManySges,
-    /// The message is longer than 2^32 - 1 bytes.
-    #[error("the message is longer than 2^32 - 1 bytes")]
+    /// The message, or the memory of the receive, is longer than 2^32 - 1 bytes.
+    #[error("the message or the receive is longer than 2^32 - 1 bytes")]
     TooLong,
     /// More inline bytes than the queue pair allows (`max_inline`).
     #[error("more inline bytes than the queue pair allows (max_inline)")]

@@ -226,6 +226,8 @@ impl AsyncQueue {
     /// Passes the unread events to `sink`, and from now on all others.
     pub(crate) fn divert(&self, sink: AsyncSink) {
         {
+            // The sink is set under this lock, so that no event is lost: an event that does not go to the sink
+            // is already unread here, and is passed on below.
             let _order = self.unread();
             let _ = self.sink.set(sink);
         }

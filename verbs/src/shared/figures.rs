@@ -6,8 +6,8 @@
 pub struct EngineFigures {
     /// Number of the engine in its device, from 0; it is also the completion vector that selects the engine.
     pub number: u32,
-    /// The core that the engine's thread is pinned to; `None` if the thread is not pinned, or if the engine has no
-    /// thread.
+    /// The core that the configuration gives to the engine's thread; `None` if it gives none, or if the engine
+    /// has no thread. If the thread cannot be pinned to the core, a warning is logged.
     pub core: Option<usize>,
     /// Number of times that a thread has driven the engine: by passes, and by posts and verbs between passes.
     pub passes: u64,

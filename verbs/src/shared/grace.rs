@@ -22,7 +22,7 @@ pub(crate) struct PassNumber(pub(crate) u32);
 /// The lock of an engine, which counts its releases.
 #[derive(Default)]
 pub(crate) struct PassLock {
-    /// The thread that has the engine; 0: none.
+    /// The thread that has the engine; 0: none; [`CLOSED`](Self::CLOSED): the engine is closed.
     owner: AtomicUsize,
     /// Number of releases; written under the lock.
     passes: AtomicU64,

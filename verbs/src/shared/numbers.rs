@@ -24,6 +24,7 @@ const RESTING: usize = 1024;
 
 /// Numbers from 1, each in use once. A number that was given back stays unused for a while.
 pub(crate) struct Numbers {
+    /// The highest number that was ever in use, and the numbers that were given back, oldest first.
     state: Mutex<(u32, VecDeque<u32>)>,
     limit: u32,
 }

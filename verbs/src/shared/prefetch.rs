@@ -1,8 +1,8 @@
 //! Asks the processor for memory before it is needed.
 
-/// Prefetches the cache lines of the `bytes` octets that begin at `start`. If `start` is not at the start of a line,
-/// the last line may be left out. Any address is allowed, because a prefetch reads nothing. Does nothing on processors
-/// other than x86-64.
+/// Prefetches the cache lines of `bytes` bytes from `start` on. If `start` is not at the start of a line, the
+/// last line may be left out. Any address is allowed, because a prefetch reads nothing. Does nothing on
+/// processors other than x86-64.
 #[inline]
 pub(crate) fn prefetch<T>(start: *const T, bytes: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -13,7 +13,7 @@ use super::queue::{RecvQueue, SendQueue};
 use super::scope::Scopes;
 use super::srq::SrqShared;
 
-/// The state of a queue pair (verbs §6.2).
+/// The state of a queue pair.
 ///
 /// | from | to | by |
 /// |---|---|---|

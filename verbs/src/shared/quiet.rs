@@ -45,7 +45,7 @@ pub(crate) fn mark_as_child() {
     STATE.fetch_or(FORKED, Ordering::Relaxed);
 }
 
-/// From now on, holds back everything that the program would be told. Async-signal-safe.
+/// Holds back everything that the program would be told from now on. Async-signal-safe.
 pub(crate) fn hold_back() {
     STATE.fetch_or(QUIET, Ordering::SeqCst);
 }

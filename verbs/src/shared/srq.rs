@@ -220,9 +220,9 @@ impl SrqShared {
     }
 }
 
-/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published. Returns
-/// `None` if it is not. An attempt fails only if another consumer has claimed an entry, so each failure means that
-/// another consumer got on.
+/// Claims the oldest entry of a ring with several consumers: advances `head` if the entry there is published.
+/// Returns `None` if it is not. An attempt fails only if another consumer has claimed an entry, so some
+/// consumer always makes progress.
 pub(crate) fn claim(head: &AtomicU64, is_published: impl Fn(WrNumber) -> bool) -> Option<WrNumber> {
     let mut seen = head.load(Ordering::Acquire);
     loop {

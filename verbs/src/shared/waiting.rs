@@ -30,7 +30,7 @@ impl Waiting {
         Self::new(share, share.saturating_mul(FULL_BACKLOGS))
     }
 
-    /// Makes the places of a device.
+    /// Makes the places that an engine has for the requests of all listeners.
     pub(crate) fn of_device(limit: usize) -> Arc<Self> {
         Self::new(limit, limit)
     }
@@ -48,8 +48,8 @@ impl Waiting {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `source` in each of two rooms: the listener's and the device's. `None` if one of them has no
-    /// place for it. Any engine may call this at any time.
+    /// Takes a place for `source` in each of two rooms: the listener's, and the engine's for all listeners.
+    /// `None` if one of them has no place for it. Any engine may call this at any time.
     pub(crate) fn take(rooms: [&Arc<Self>; 2], source: Source) -> Option<Place> {
         let [first, second] = rooms;
         if !first.enter(source) {

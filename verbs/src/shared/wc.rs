@@ -15,7 +15,8 @@ pub enum WcStatus {
     LocalProtection,
     /// The request cannot be executed on this queue pair, for example a Read where ORD is 0.
     LocalQpOp,
-    /// The request was not executed, because the queue pair went to the error state.
+    /// The request was not completed, because the queue pair went to the terminate or the error state. A
+    /// request that was under way may nevertheless have taken effect at the peer.
     Flushed,
     /// The peer refused access to its memory.
     RemoteAccess,
@@ -28,7 +29,8 @@ pub enum WcStatus {
     /// A binding, registration or invalidation that a request asked for is not possible: key, state, protection
     /// domain, rights or bounds.
     MemoryManagement,
-    /// The connection ended before the peer acknowledged the request.
+    /// The connection ended before the peer acknowledged the request. So far, the engine does not report this:
+    /// such requests are [`Flushed`](Self::Flushed).
     ConnectionLost,
     /// Any other error of the queue pair.
     Fatal,
@@ -67,7 +69,7 @@ pub enum WcOpcode {
     /// A Send of any kind.
     #[default]
     Send,
-    /// A Write.
+    /// A Write, with or without immediate data.
     Write,
     /// A Read.
     Read,
@@ -132,8 +134,8 @@ impl Wc {
         (self.imm >> 32) as u32
     }
 
-    /// Returns whether this completion counts as solicited: an error, or the receive of a Send or Immediate Data that
-    /// asked for a solicited event (verbs §8.2.5).
+    /// Returns whether this completion counts as solicited: an error, or the receive of a Send or Immediate
+    /// Data that asked for a solicited event.
     pub(crate) fn is_solicited(&self) -> bool {
         self.status != WcStatus::Success || self.flags.contains(WcFlags::SOLICITED)
     }

@@ -47,7 +47,7 @@ pub enum SendOp {
     BindMw {
         /// The window's new key: [`Mw::rkey`](crate::Mw::rkey) with any lowest octet.
         rkey: u32,
-        /// Local key of the region, which must be addressed by virtual addresses.
+        /// Local key of the region, which must not be [`Access::ZERO_BASED`].
         lkey: u32,
         /// First byte, as in an [`Sge`] of the region.
         addr: u64,
@@ -62,7 +62,8 @@ pub enum SendOp {
     RegMr {
         /// The region's new key: [`Mr::lkey`](crate::Mr::lkey) with any lowest octet.
         key: u32,
-        /// Address of the first byte.
+        /// Virtual address of the first byte, also if the region has an `iova`
+        /// ([`Pd::reg_mr_iova`](crate::Pd::reg_mr_iova)).
         addr: u64,
         /// Length in bytes.
         len: u64,
@@ -229,9 +230,9 @@ pub struct SendWr<'a> {
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, destination of a Read, or of an Atomic (one element of 8
-    /// bytes). Empty for requests that concern memory ([`SendOp::LocalInv`], [`SendOp::BindMw`],
-    /// [`SendOp::RegMr`]).
+    /// The local memory: the source of a Send or Write, the destination of a Read, or one element of 8 bytes
+    /// for the result of an Atomic. Empty for requests that concern memory ([`SendOp::LocalInv`],
+    /// [`SendOp::BindMw`], [`SendOp::RegMr`]).
     pub sges: &'a [Sge],
     /// How to execute and report the request.
     pub flags: SendFlags,

@@ -131,7 +131,7 @@ fn solicited_arming_waits_for_solicited_or_error() {
 
 #[test]
 fn small() {
-    // Sizes of a queue without its entries, and of one entry (with its sequence).
+    // Sizes of a queue without its entries, and of one completion (without the sequence of its slot).
     assert!(size_of::<CqShared>() <= 448, "{}", size_of::<CqShared>());
     assert_eq!(size_of::<Wc>(), 32);
 }

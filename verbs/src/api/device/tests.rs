@@ -26,7 +26,7 @@ fn attributes_are_those_of_engine_and_device() {
     assert!(attributes.max_qp >= 10_000 && attributes.max_mr >= 10_000);
 }
 
-/// Everything can be shared among threads.
+/// Threads may share these objects, and move them to other threads.
 #[test]
 fn objects_are_send_and_sync() {
     fn check<T: Send + Sync>() {}

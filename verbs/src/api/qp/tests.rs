@@ -107,7 +107,7 @@ fn lists_are_posted_up_to_the_first_refusal() {
     assert_eq!(a.post_recv_list(&receives), Err(PostListError { posted: 16, error: PostError::QueueFull }));
 }
 
-/// Verbs §6.2.4: work is flushed on both queues, whether it was posted before the error state or in it.
+/// Work is flushed on both queues, whether it was posted before the error state or in it.
 #[test]
 fn the_error_state_flushes_what_was_and_what_is_posted() {
     let (device, _) = fake::device(Progress::Inline);

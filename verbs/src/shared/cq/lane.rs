@@ -14,7 +14,8 @@ pub(crate) struct Entries {
     pub(crate) ring: CompletionRing,
     /// Number of the next completion to be taken. Only pollers write it.
     taken: Line<AtomicU32>,
-    /// The time stamp of each slot's completion, in nanoseconds of the engine's clock; empty without time stamps.
+    /// The time stamp of each slot's completion, in nanoseconds of the device's clock; empty without time
+    /// stamps.
     times: Box<[AtomicU64]>,
 }
 

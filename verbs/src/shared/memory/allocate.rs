@@ -22,7 +22,7 @@ pub(crate) trait Allocate: Send + Sync {
     }
 }
 
-/// Alignment of blocks from EAL's heap.
+/// Alignment of blocks from EAL's heap, in bytes.
 #[cfg(feature = "dpdk")]
 const PAGE: usize = 4096;
 
@@ -90,7 +90,7 @@ impl Drop for Pages {
 /// Makes the pages of a range present, for reading or for writing. Needs Linux 5.14.
 ///
 /// # Errors
-/// [`Error::Fault`] if the range is not mapped, or not with these rights.
+/// [`Error::Fault`] if the range is not mapped, or not with these rights, or if the kernel is older than 5.14.
 pub(crate) fn fault_in(base: *mut u8, len: usize, write: bool) -> Result<()> {
     // SAFETY: only returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;

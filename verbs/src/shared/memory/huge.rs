@@ -7,7 +7,7 @@ use crate::shared::error::{Error, Result};
 
 /// Allocates on hugepages if enough of them are free, or else on ordinary pages.
 pub(crate) struct HugepageAllocator {
-    /// Size of a hugepage in octets; `None`: the system does not support hugepages.
+    /// Size of a hugepage in bytes; `None`: the system does not support hugepages.
     page: Option<usize>,
     /// Whether hugepages are required, so that ordinary pages are no substitute.
     required: bool,
@@ -15,7 +15,7 @@ pub(crate) struct HugepageAllocator {
 
 impl HugepageAllocator {
     pub(crate) fn new(required: bool) -> Result<Self> {
-        // This looks for hugepages first, because the crate that maps them treats a system without them as a bug.
+        // This looks for hugepages first, because the crate that maps them panics on a system without them.
         let page = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| page_size(&text));
         match page {
             None if required => Err(Error::Open(
@@ -33,7 +33,7 @@ impl HugepageAllocator {
     }
 }
 
-/// Returns the size of a hugepage in octets, from `/proc/meminfo`; `None` if it states none.
+/// Returns the size of a hugepage in bytes, from `/proc/meminfo`; `None` if it states none.
 fn page_size(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
     let (number, unit) = line.trim().split_once(' ')?;
@@ -60,10 +60,10 @@ struct HugeBlock {
 }
 
 impl HugeBlock {
-    /// Allocates a block; `None` if too few hugepages are free.
+    /// Allocates a block; `None` if too few hugepages are free, or if Linux is older than 5.14 ([`fault_in`]).
     fn new(len: usize, page: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len, page).ok()?;
-        // SAFETY: regions have at least one octet.
+        // SAFETY: regions have at least one byte.
         let base = unsafe { hugepage_rs::alloc(layout) };
         let block = (!base.is_null()).then_some(Self { base, layout })?;
         // A container's limit takes effect when the pages are first used. The first use is here, where it causes an

@@ -1,5 +1,6 @@
-//! Registered memory: the rights on it, and where it is. The peer and the application may write to it at any time,
-//! so it is never a Rust slice: all access is by volatile copies within checked bounds.
+//! Registered memory: the rights on it, and where it is. The peer and the application may write to it at any
+//! time, so it is never a Rust slice. All access is by raw pointers within checked bounds: volatile copies,
+//! atomic operations, and transports that send lent memory from where it is.
 
 mod allocate;
 pub(crate) mod copy;
@@ -31,10 +32,10 @@ bitflags! {
         const REMOTE_ATOMIC = 1 << 3;
         /// Scatter-gather elements and the peer address its bytes from 0 instead of by virtual addresses.
         const ZERO_BASED = 1 << 4;
-        /// Every peer that has one of these remote rights may invalidate the region, by a Send with Invalidate. Do
-        /// not use this for regions that several peers use, because one peer could take the region away from the
-        /// others (RFC 5040 §8.1.1). Regions that are limited to one queue pair
-        /// ([`Mr::restrict_to`](crate::Mr::restrict_to)), and windows of type 2, do not need it.
+        /// Every peer of the domain's queue pairs may invalidate the region by a Send with Invalidate, if the
+        /// region has a remote right. Do not use this for regions that several peers use, because one peer
+        /// could take the region away from the others (RFC 5040 §8.1.1). Regions that are limited to one queue
+        /// pair ([`Mr::restrict_to`](crate::Mr::restrict_to)), and windows of type 2, do not need it.
         const REMOTE_INVALIDATE = 1 << 5;
     }
 }
@@ -47,7 +48,7 @@ impl Access {
     /// The right to read that every region grants to its own node, and no window does.
     pub(crate) const LOCAL_READ: Self = Self::from_bits_retain(1 << 7);
 
-    /// Checks that the rights are consistent (verbs §7).
+    /// Checks that the rights are consistent.
     pub(crate) fn check(self) -> Result<()> {
         if self.intersects(Self::REMOTE_WRITING) && !self.contains(Self::LOCAL_WRITE) {
             return Err(Error::Invalid("REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
@@ -56,15 +57,16 @@ impl Access {
     }
 }
 
-/// The kinds of memory windows.
+/// The kinds of memory windows. [`Mw::bind`](crate::Mw::bind) and [`SendOp::BindMw`](crate::SendOp::BindMw)
+/// bind windows of both kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MwKind {
-    /// Usable by all queue pairs of its protection domain. [`Mw::bind`](crate::Mw::bind) binds it, and may bind it
-    /// anew at any time. It cannot be invalidated.
+    /// Usable by all queue pairs of its protection domain. It may be bound anew at any time, and cannot be
+    /// invalidated.
     One,
-    /// Usable by the queue pair that binds it ([`SendOp::BindMw`](crate::SendOp::BindMw)). It must be invalidated
-    /// before it is bound again, by [`SendOp::LocalInv`](crate::SendOp::LocalInv) or by the peer. It is unbound
-    /// when its queue pair is destroyed or goes back to idle.
+    /// Usable only by the queue pair that binds it. It must be invalidated before it is bound again, by
+    /// [`SendOp::LocalInv`](crate::SendOp::LocalInv) or by the peer. It is unbound when its queue pair is
+    /// destroyed or goes back to idle.
     Two,
 }
 

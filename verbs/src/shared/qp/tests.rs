@@ -3,8 +3,8 @@ use std::mem::{align_of, offset_of};
 use super::QpShared;
 use crate::shared::queue::SendQueue;
 
-/// The engine sends a request of a queue pair that it has not touched for a while after reading one line of this part
-/// of it. A poster on another core writes only the line behind, except for the bell.
+/// To send a request of a queue pair that it has not touched for a while, the engine reads one cache line of
+/// `QpShared`. A poster on another core writes only the next line, except for the bell.
 #[test]
 fn the_first_cache_line_is_enough_for_a_send_request() {
     assert_eq!(align_of::<QpShared>(), 64);

@@ -36,14 +36,14 @@ fn elements(capacity: u32, max_sge: u8) -> Box<[UnsafeCell<Sge>]> {
 pub(crate) struct WrNumber(pub(crate) u32);
 
 impl WrNumber {
-    /// Returns the number of the request that is posted next.
+    /// Returns the number of the request after this one.
     #[inline]
     #[must_use]
     pub(crate) fn next(self) -> Self {
         WrNumber(self.0.wrapping_add(1))
     }
 
-    /// Returns the number of requests from `earlier` up to, but without, this one.
+    /// Returns the number of requests from `earlier` (included) to this one (not included).
     #[inline]
     pub(crate) fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)

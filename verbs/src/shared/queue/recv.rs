@@ -38,7 +38,8 @@ pub(crate) struct RecvQueue {
     /// slot. Empty if `max_sge` is 0 or 1.
     sges: Box<[UnsafeCell<Sge>]>,
     max_sge: u8,
-    /// Number of the next receive. On a line of its own, because posters write it while the engine reads the others.
+    /// Number of the next receive. On a cache line of its own, because posters write it while the engine reads
+    /// the other fields.
     tail: Line<SpinLock<u32>>,
 }
 

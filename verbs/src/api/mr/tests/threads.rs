@@ -36,7 +36,7 @@ impl Pages {
 
     fn content(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
-        // SAFETY: both are LEN octets.
+        // SAFETY: both are LEN bytes.
         unsafe { super::copy::read(self.0, &mut bytes) };
         bytes
     }
@@ -108,7 +108,8 @@ fn work(device: &Device, thread: u16, rounds: usize) -> (usize, usize) {
     let mut ends = pair(device, &pd, 7000 + thread);
     for _ in 0..rounds {
         let memory = [(); 3].map(|()| Pages::new());
-        // Source of Sends and Writes and sink of Reads; target of Writes and source of Reads; inbox.
+        // Three regions: the source of Sends and Writes and sink of Reads; the target of Writes and source of
+        // Reads; and the memory of receives.
         let mut regions = memory.each_ref().map(|pages| Some(pages.register(&pd)));
         let mut memory = memory.map(Some);
         let keys = regions.each_ref().map(|mr| mr.as_ref().map(|mr| (mr.addr(), mr.rkey())).unwrap());

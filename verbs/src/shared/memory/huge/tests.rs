@@ -54,7 +54,7 @@ fn memory_is_there_with_and_without_hugepages() {
     assert!(!is_huge(&*none.allocate(4 * MIB).unwrap()));
     let auto = HugepageAllocator::new(false).unwrap();
     let block = auto.allocate(3 * MIB).unwrap();
-    // SAFETY: this is the last octet of the block.
+    // SAFETY: this is the last byte of the block.
     unsafe { block.base().add(3 * MIB - 1).write_volatile(7) };
     assert!(!is_huge(&*auto.allocate(4096).unwrap()), "a hugepage for one page is a waste");
     // Others may take the last hugepages meanwhile, so this check is conclusive only if many are free.

@@ -1,4 +1,4 @@
-//! Changes of STags: removal, invalidation, binding, registration by work request (verbs §7).
+//! Changes of STags: removal, invalidation, binding, registration by work request.
 //!
 //! Verbs wait for the lock, and after a revocation for the passes that were under way. Passes only try the lock, and
 //! do not wait after a revocation: the engine begins a grace period, and checks it in later passes until it is over.
@@ -18,7 +18,7 @@ pub(crate) struct Bind {
     pub(crate) rkey: u32,
     /// The region.
     pub(crate) lkey: u32,
-    /// The first byte: a virtual address within the region.
+    /// The first byte, as a scatter-gather element of the region names it.
     pub(crate) addr: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
@@ -121,8 +121,8 @@ impl MrTable {
     }
 
     /// Unbinds the windows that were bound for the queue pair with scope `qp`, and makes the regions that were
-    /// limited to it unusable. Called when the queue pair no longer exists, or is about to have another peer, by the
-    /// queue pair's own engine, so that no pass uses these windows and regions.
+    /// limited to it unusable. The queue pair's own engine calls this when the queue pair no longer exists or
+    /// is about to have another peer. So no pass uses these windows and regions.
     pub(crate) fn queue_pair_gone(&self, qp: Scope) -> Result<()> {
         let managed = &mut *self.managed.lock()?;
         while let Some(&index) = managed.limited.get(&qp) {
@@ -227,10 +227,10 @@ impl MrTable {
             || managed.homes.get_mut(index).is_some_and(|home| home.grace.has_ended(&self.fellows))
     }
 
-    /// Binds a window, for a work request, to a part of a region that is addressed by virtual addresses. A window of
-    /// type 2 must be unbound before, and is only for this queue pair afterwards. A window of type 1 is first unbound
-    /// from its former region; a length of 0 only unbinds it. Returns the grace period after which no pass uses the
-    /// former binding.
+    /// Binds a window, for a work request, to a part of a region that is not [`Access::ZERO_BASED`]. A window
+    /// of type 2 must be unbound before, and is only for this queue pair afterwards. A window of type 1 is
+    /// first unbound from its former region; a length of 0 only unbinds it. Returns the grace period after
+    /// which no pass uses the former binding.
     pub(crate) fn bind(&self, bind: Bind, by: Scopes, own: usize) -> Result<Grace, Refused> {
         let witnesses = self.fellows.witnesses(Some(own));
         let managed = &mut *self.managed.try_lock().ok_or(Refused::Later)?;

@@ -17,7 +17,7 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_INVALIDATE);
 
-/// An engine that only holds its lock.
+/// An engine that consists of its lock only.
 #[derive(Default)]
 struct Engine(PassLock);
 
@@ -88,8 +88,8 @@ impl Device {
     }
 }
 
-/// An invalidation takes effect at once. It is complete, and the slot is free for another registration, once all
-/// passes of other engines have ended that were under way.
+/// An invalidation takes effect at once. It is complete, and the slot is free for another registration, once
+/// the passes that were under way at other engines have ended.
 fn an_invalidation_waits(
     invalidate: fn(&MrTable, u32) -> Result<Grace, Refused>,
 ) -> Result<(), &'static str> {
@@ -189,7 +189,7 @@ fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
     });
     assert!(device.table.bind(other, BY[0], 0).unwrap().is_over());
     assert!(!reaches(window, 0x1000) && reaches(window ^ 1, 0x1010));
-    // Unbinding it by a length of 0 completes later, too.
+    // An unbinding, by a length of 0, also completes later.
     let mut grace = Grace::default();
     device.engines[1].pass(|| {
         grace = device.table.bind(Bind { len: 0, ..other }, BY[0], 0).unwrap();
@@ -198,7 +198,8 @@ fn a_window_of_type_1_is_bound_anew_when_nobody_uses_it() {
     assert!(device.ended(&mut grace));
 }
 
-/// A withdrawn slot cannot be used until it is released, and its windows wait, too.
+/// A withdrawn slot cannot be used until it is released. Its windows cannot be bound anew until no pass uses
+/// them.
 #[test]
 fn what_is_withdrawn_cannot_be_registered_or_bound() {
     let device = Device::new(2);
@@ -333,7 +334,7 @@ impl Page {
     }
 
     fn fill(&self, at: usize, canary: u64) {
-        // SAFETY: 8 octets of our page.
+        // SAFETY: 8 bytes of our page.
         unsafe { copy::write(self.0.add(at), &canary.to_ne_bytes()) };
     }
 }

@@ -21,14 +21,14 @@ struct Held {
     stag: u32,
     pd: Scope,
     scope: Scope,
-    /// First octet of memory, length, first offset and rights that the STag grants; `None` if it grants nothing.
+    /// First byte of memory, length, first offset and rights that the STag grants; `None` if it grants nothing.
     grants: Option<(u64, u64, u64, Access)>,
     kind: Kind,
 }
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// First octet and length of the region's memory, and whether it was registered for writing.
+    /// First byte and length of the region's memory, and whether it was registered for writing.
     Region { base: u64, len: u64, writable: bool },
     /// Whether the window is of type 2, and the handle of the region that it is bound to.
     Window { two: bool, region: u32 },
@@ -156,8 +156,9 @@ impl Model {
 }
 
 proptest! {
-    /// SEC-1, 2, 4, 6: whatever has happened before, an access is granted exactly if its STag is valid, belongs to
-    /// the domain or the queue pair, has the right, and covers every octet. A granted access gets the right memory.
+    /// SEC-1, 2, 4, 6: whatever has happened before, an access is granted exactly if its STag is valid, belongs
+    /// to the domain or the queue pair, has the right, and covers every byte. A granted access gets the right
+    /// memory.
     #[test]
     fn table_behaves_like_its_model(seed: u64, steps in prop::collection::vec(step(), 0..150)) {
         let table = super::table(seed);

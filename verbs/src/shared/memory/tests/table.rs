@@ -228,7 +228,7 @@ fn a_peer_invalidates_what_is_its_own() {
     assert_eq!(table.invalidate_local(passing, BY), Err(MrFault::InvalidStag));
 }
 
-/// Checks of a binding, one fault at a time, and who can use the window then.
+/// Tests the checks of a binding, one fault at a time, and which queue pairs can use the bound window.
 #[test]
 fn windows_are_bound_within_their_region() {
     let table = super::table(3);
