@@ -106,7 +106,7 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// Returns a name of one to three words.
+    /// Returns the words that stand before "memory" in a message.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hugepages => "hugepage",

@@ -90,7 +90,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// Returns `None` if the system does not allow the change.
+    /// Makes `part` of the object at `base` writable; `None` if the system does not allow that. Without a
+    /// `part`, nothing need change.
     fn of(base: Elf64_Addr, part: Option<&Elf64_Phdr>) -> Option<Self> {
         // SAFETY: returns a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;

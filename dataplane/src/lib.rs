@@ -1,8 +1,8 @@
 //! DPDK for urnic: environment, ports, frames, hugepage memory, clock.
 //!
-//! `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` where several engines share one. A port
-//! and everything made from its pools belong to one engine. None of them is `Send`, because they may move to another
-//! thread only together, with the whole engine, under its lock.
+//! Call `Eal::start` once, then `Port::open` for each link, or `Port::open_queues` if several engines share the
+//! link. A port and everything made from its pools belong to one engine. None of them is `Send`, because they
+//! may move to another thread only together, with the whole engine, under its lock.
 //!
 //! Receiving: `Port::rx_burst` returns owned `Mbuf`s. Sending: fill a `TxBuf` from `Port::tx_pool`, and freeze it into
 //! a `TxPayload`, which is shared by reference count and may be sent any number of times. `Port::frame` makes a frame

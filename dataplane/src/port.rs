@@ -256,8 +256,8 @@ pub struct PortStats {
 pub struct NicChecksums {
     /// Sent frames whose checksum was left to the NIC.
     pub tx_filled: u64,
-    /// Sent frames that the driver refused to take with the checksum left to the NIC. Their checksum was computed in
-    /// software instead.
+    /// Frames that the driver refused, and that were replaced by linear copies. If the checksum was left to the
+    /// NIC, it was computed in software instead.
     pub tx_refused: u64,
     /// Frames that the driver refused and that were lost because there was no mbuf for a copy.
     pub tx_unsent: u64,

@@ -75,7 +75,7 @@ impl Door {
         })
     }
 
-    /// Closes the listener, but does not remove the path, which the driver uses by now.
+    /// Closes the listener, and returns our connection. Does not remove the path, which the driver uses by now.
     fn into_connection(mut self) -> Option<UnixStream> {
         self.path = PathBuf::new();
         self.visitor.take()

@@ -34,8 +34,9 @@ struct Common {
     answers: Answers,
 }
 
-/// What the first queue has learned from the device. All queues read it in each pass, so it has a cache line of its own,
-/// which the first queue writes only if something has changed.
+/// The device's state, as the first queue last saw it. All queues read this whenever they check the link. It
+/// has a cache line of its own, because the first queue writes the lock beside it at each check. The first
+/// queue writes this line only if something has changed.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Answers {

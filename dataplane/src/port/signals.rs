@@ -6,7 +6,8 @@
 use std::mem;
 use std::ptr;
 
-/// Runs `plug` while all real-time signals without a handler are ignored, so that the driver finds none free.
+/// Runs `plug` while all real-time signals without a handler, except the lowest and the highest, are ignored,
+/// so that the driver finds none free.
 pub(super) fn reserved<T>(plug: impl FnOnce() -> T) -> T {
     let reserved: Vec<_> =
         (libc::SIGRTMIN() + 1..libc::SIGRTMAX()).filter(|&signal| reserve(signal)).collect();

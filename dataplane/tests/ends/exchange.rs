@@ -213,8 +213,8 @@ fn parts(port: &mut Port, largest: usize) {
     send(port, frame, [&HEADERS[..], &piece.repeat(8)].concat());
 }
 
-/// Sends memory from the arena without a copy, in the middle of a payload, whole and in parts, while the driver may
-/// still hold earlier frames of it; finally, the payload owns a copy.
+/// Sends a payload that contains memory from the arena without a copy, whole and in parts, while the driver may
+/// still hold earlier frames of the payload. Then the payload gets a copy of that memory, and is sent again.
 fn lent(eal: &Arc<Eal>, port: &mut Port) {
     let arena = Arena::new(eal);
     let block = arena.alloc(1 << 20, 4096).expect("a block");
@@ -360,8 +360,8 @@ fn stream(port: &mut Port, largest: usize) {
     }
 }
 
-/// Sends frames until one of them comes back, because a new peer may lose the first frames, and frames sent earlier may
-/// still come back.
+/// Sends frames until one of them comes back, because a new peer may lose the first frames. Each frame has a
+/// stamp of its own, because frames that were sent before this call may still come back.
 pub fn until_echoed(port: &mut Port) {
     let start = Instant::now();
     let mut serial = 0_usize;

@@ -9,7 +9,8 @@ use urnic_tcp::Time;
 /// The subject of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alarm {
-    /// The MPA start-up exchange took too long (MPA-75, MPA-76).
+    /// A connection that the program has asked for has not reached RDMA mode in time (MPA-75, MPA-76).
+    /// Connections that come in have no such alarm, but a seat with a time limit (see [`rooms`](super::rooms)).
     Startup,
     /// The ready-to-receive indication of an accepted peer-to-peer connection has not come (MPA-76).
     Rtr,
@@ -18,7 +19,7 @@ pub(super) enum Alarm {
     /// This side, as initiator, has sent its first FPDU, and no data has come from the peer since (see
     /// [`peers`](super::peers)).
     Nudge,
-    /// The connection did not close in time after a Terminate or a disconnect.
+    /// The connection did not close in time after this side had begun to end it.
     Teardown,
 }
 

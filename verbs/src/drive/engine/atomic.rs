@@ -24,5 +24,6 @@ pub(super) fn perform(table: &MrTable, qp: &QpShared, request: &AtomicRequest) -
     // SAFETY: the word was just resolved, and is aligned; the memory stays registered until this pass has ended.
     let word = unsafe { AtomicU64::from_ptr(word) };
     let updated = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| request.op.apply(old));
+    // `Err` also contains the former value: the comparison has failed, and the word is unchanged.
     Ok(updated.unwrap_or_else(|old| old))
 }

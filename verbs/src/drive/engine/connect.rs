@@ -543,7 +543,7 @@ impl<D: Data> Core<D> {
             converted: false,
         };
         if attempt.rtr.is_some() && attempt.rev < 2 {
-            return Err(Error::Invalid("an RTR needs MPA revision 2"));
+            return Err(Error::Invalid("an RTR needs MPA revision 2: choose no RTR, or set mpa.rev to 2"));
         }
         Initiator::new(&self.request_offer(&attempt)).map_err(refused)?;
         Ok(attempt)

@@ -12,7 +12,7 @@ use urnic_tcp::{BindId, ConnId, Patience, Time};
 #[repr(C, align(64))]
 pub(super) struct Endpoint {
     pub(super) phase: Phase,
-    /// Id of the connection; `None` before the stack has given one.
+    /// Id of the connection; `None` before the transport has given one.
     pub(super) conn: Option<ConnId>,
     /// The endpoint's place in the list of lenders; `None`: TCP holds no memory that this endpoint has lent.
     pub(super) lender: Option<u32>,
@@ -34,7 +34,7 @@ pub(super) struct Endpoint {
     pub(super) farewell: Option<Farewell>,
     /// Whether stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
-    /// Number of zero-length Writes that were sent because no data had arrived (see [`peers`](super::peers)).
+    /// Number of times that [`Alarm::Nudge`](super::alarms::Alarm::Nudge) rang while no data had arrived.
     pub(super) nudges: u8,
     /// Whether the application has got the last event of the connection: `Disconnected`, or `ConnectError` for terms
     /// that this side refuses.
@@ -89,7 +89,7 @@ pub(super) struct Lingers {
     pub(super) slow: bool,
 }
 
-/// The rooms for endpoints that any host can create.
+/// The rooms, each of which limits the endpoints of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// Endpoints whose MPA Request is not complete.

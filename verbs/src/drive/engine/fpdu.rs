@@ -67,8 +67,8 @@ pub(super) struct Composer<'a> {
 impl Composer<'_> {
     /// Writes the FPDU to the front of `out` and returns its one's-complement sum.
     ///
-    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not registered. The content of
-    /// `out` is then meaningless.
+    /// `out` must hold [`Fpdu::size`] octets. Fails if the memory of the payload is not available. The content
+    /// of `out` is then meaningless.
     #[inline]
     pub(super) fn write(&self, out: &mut [u8], origin: &mut Origin) -> Result<u16, MrFault> {
         let Composer { fpdu, qp, table, wants_sum } = *self;
@@ -103,9 +103,10 @@ impl Composer<'_> {
     /// The payload is that of work request `number`, from `cursor` on.
     ///
     /// Returns `None`, and changes nothing, if the payload cannot be lent: it is inline, not contiguous, or not
-    /// registered, or it begins in the last `lone_end` octets of its message. `lone_end` must be 0 if another request
-    /// follows. If none follows, the end of the message should be copied. A request that has lent octets completes only
-    /// when the peer acknowledges them, and the peer may delay its acknowledgement of the last ones.
+    /// available, it begins in the last `lone_end` octets of its message, or the draft or the transport does
+    /// not take it. `lone_end` must be 0 if another request follows. If none follows, the end of the message
+    /// should be copied. A request that has lent octets completes only when the peer acknowledges them, and the
+    /// peer may delay its acknowledgement of the last ones.
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,

@@ -135,7 +135,7 @@ impl Sink for QpSink<'_> {
 
     fn tagged(&mut self, op: TaggedOp, stag: u32, to: u64, len: u32) -> Result<Target, TaggedFault> {
         // The standards leave open which right a Read's sink needs. Here it needs only local write
-        // (docs/security.md).
+        // (docs/write-a-program.md).
         let need = match op {
             TaggedOp::Write => Access::REMOTE_WRITE,
             TaggedOp::ReadResponse => Access::LOCAL_WRITE,
@@ -178,10 +178,11 @@ impl Sink for QpSink<'_> {
     fn place(&mut self, target: Target, at: u32, src: &[u8]) {
         match target {
             Target::Memory(ptr) => {
-                // SAFETY: `tagged` or `untagged_target` has resolved the whole segment within the same call of
-                // `Stream::receive`, within a pass. If memory is revoked, it stays registered until all passes that
-                // were under way at the revocation have ended. So [ptr + at, + src.len()) is registered memory. `src`
-                // is a frame of ours.
+                // SAFETY: `tagged`, `untagged_target` or `atomic_result` has resolved the whole segment in this
+                // pass, within the same call of the stream. If memory is revoked, it stays registered until all
+                // passes that were under way at the revocation have ended. So the `src.len()` octets at offset
+                // `at` from `ptr` are registered memory. `src` is memory of ours: a frame, a copy of its octets,
+                // or a local value.
                 unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
             }
             Target::Placed => {}

@@ -24,9 +24,9 @@ pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
 const MUCH: usize = 8 << 20;
 /// Approximate size of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;
-/// Octets that an FPDU of the largest size needs. Memory is short when the budget has less room than this, or less than
-/// half of a small budget. Displacing stops when it has freed this many octets, or earlier at the first FPDU that is
-/// too young.
+/// Octets that an FPDU of the largest size needs. Memory is short when less than this is free in the budget. In
+/// a budget of less than twice this size, memory is short when less than half is free. Displacing stops when it
+/// has freed this many octets, or earlier at the first FPDU that is too young.
 const SHORT: usize = 68 << 10;
 /// Age from which an incomplete FPDU may be displaced while other sources wait. The segments of a younger FPDU may
 /// still be on the way.

@@ -1,7 +1,7 @@
-//! Payload that is sent without a copy. If the transport supports this, the engine lends TCP the memory of a work
-//! request until the peer has acknowledged the content. Only then the request completes. If TCP must return the
-//! memory earlier, because the memory is deregistered or the request ends with an error, TCP copies the content
-//! first.
+//! Payload that is sent without a copy. If the transport supports this, the engine lends TCP the memory of a
+//! work request until the peer has acknowledged the content. The request completes only then. If TCP must
+//! return the memory earlier, because the memory is deregistered or the request ends with an error, TCP copies
+//! the content first.
 
 use super::endpoint::Phase;
 use super::names::{EndpointIndex, QpIndex};

@@ -1,10 +1,10 @@
 //! The engine: one transport, and the queue pairs whose connections run over it.
 //!
-//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] fires due timers,
-//! gives one turn to each of a limited number of queue pairs that have work, hands their data to the wire, and
-//! receives at most one burst of frames (more after a pause). Inside a pass, no other thread accesses the engine, and
-//! nothing blocks. The transport and the clock are type parameters, so that a test can run whole RNICs against each
-//! other in virtual time.
+//! The holder of the shard's lock drives the engine ([`crate::drive::shard`]). One [`Engine::pass`] handles due
+//! alarms, gives one turn to each of a limited number of queue pairs that have work, hands their data to the
+//! wire, fires TCP's due timers, and receives at most one burst of frames (more after a pause). Inside a pass,
+//! no other thread accesses the engine, and nothing blocks. The transport and the clock are type parameters, so
+//! that a test can run whole RNICs against each other in virtual time.
 
 mod alarms;
 mod atomic;
@@ -85,8 +85,8 @@ const MOVES_WITHIN: Duration = Duration::from_millis(2500);
 const FIN_WITHIN: Duration = Duration::from_millis(250);
 /// While passes find no work, one in this many passes reads the clock.
 const CLOCK_EVERY: u32 = 8;
-/// If no timers were checked for this long, the next pass receives up to `BURSTS_AFTER_PAUSE` bursts of frames before
-/// timers fire.
+/// If TCP's timers were not checked for this long, the next pass receives up to `BURSTS_AFTER_PAUSE` bursts of
+/// frames before these timers fire.
 const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 4;
 /// Maximum number of endpoints that get a turn in one pass.
@@ -156,11 +156,11 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     later: Later,
     attributes: EngineAttr,
     posting: Posting,
-    /// Number of passes since the clock was read.
+    /// Number of idle passes since the clock was read; at least [`CLOCK_EVERY`]: the next pass reads it.
     idle_passes: u32,
     /// Whether the last pass received anything that the next pass may have to acknowledge.
     owes_acks: bool,
-    /// Time when timers were last checked.
+    /// Time at which TCP's timers were last checked.
     advanced: Time,
     /// Time at which the transport wants [`Transport::check`].
     check_at: Time,
@@ -236,8 +236,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Answers the doorbell of a queue pair: schedules its work, or flushes its work if the queue pair is in an error
-    /// state.
+    /// Handles the doorbell of a queue pair: schedules its work, or flushes the work if the queue pair is in an
+    /// error state. If the queue pair has moved to another engine, rings the doorbell there.
     fn doorbell(&mut self, qpn: Qpn) {
         let Some(index) = self.index_of(qpn) else { return self.forward(qpn) };
         let Some(qp) = self.qps.get_mut(index) else { return };
@@ -307,7 +307,8 @@ fn access_fault(fault: MrFault) -> AccessFault {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Makes an engine on `transport`. `berth` is its place in the device; `seed` is secret.
+    /// Makes an engine on `transport`. `berth` is the engine's place in the device. `seed` must be secret,
+    /// because the STags follow from it.
     pub(crate) fn new(
         transport: T,
         clock: C,

@@ -508,8 +508,8 @@ struct Segments<'a, D> {
     mulpdu: usize,
     /// Maximum octets of a train.
     record_max: usize,
-    /// If the record under construction is a train: the size of its FPDUs, all of which have this size except perhaps
-    /// the last. 0: the record is not a train.
+    /// Size of the FPDUs of the train under construction, in octets. Only its last FPDU may be smaller. 0: the
+    /// record under construction is not a train.
     unit: usize,
     /// Octets after which the turn is over.
     quantum: usize,

@@ -20,9 +20,10 @@ use urnic_iwarp::{Op, STAG_OF_NOTHING};
 /// FPDU for this long. Other peers ignore that message.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 
-/// Maximum number of zero-length Writes to one peer. The wait doubles before each further Write; all waits together
-/// take one second. A busy guest may spend more than the first wait between Reply and callback: with only one Write,
-/// about one in a hundred connections to an emulated guest hung.
+/// Maximum number of times that [`Alarm::Nudge`] rings for a connection. Each time, a zero-length Write is
+/// sent, unless data of the peer has arrived or another message is under way. The wait doubles before each
+/// further time; all waits together take one second. A busy guest may spend more than the first wait between
+/// Reply and callback: with only one Write, about one in a hundred connections to an emulated guest hung.
 const NUDGES: u8 = 9;
 
 // Linux siw, as initiator, drops a connection on which octets follow the MPA Reply before it has sent its first
@@ -30,8 +31,8 @@ const NUDGES: u8 = 9;
 // `urnic_iwarp::Stream` implements this in `may_send`, so no special case is needed here.
 
 impl<D: Data> Core<D> {
-    /// Sends one zero-length Write if no data of the peer has arrived and no message is under way. See
-    /// [`NUDGE_AFTER`].
+    /// Handles [`Alarm::Nudge`]. If no data of the peer has arrived, sets the next alarm, and sends a
+    /// zero-length Write unless another message is under way. See [`NUDGE_AFTER`].
     pub(super) fn nudge(&mut self, index: EndpointIndex) {
         let Some(Endpoint { heard: false, phase: Phase::Open { qp }, nudges, .. }) =
             self.endpoints.get_mut(index)

@@ -21,7 +21,7 @@ use urnic_tcp::Time;
 #[repr(C, align(64))]
 pub(super) struct QpCore<D: Data> {
     pub(super) shared: Arc<QpShared>,
-    /// The RDMAP stream; `Some` from the beginning of RDMA mode until the connection no longer exists.
+    /// The RDMAP stream; `Some` from the beginning of RDMA mode until the queue pair loses the connection.
     pub(super) stream: Option<Box<Stream<D>>>,
     /// The endpoint whose connection the queue pair uses; `None`: the queue pair has no connection.
     pub(super) endpoint: Option<EndpointIndex>,
@@ -38,12 +38,12 @@ pub(super) struct QpCore<D: Data> {
     pub(super) incomplete: Option<Begun>,
 }
 
-/// Maximum numbers of outstanding Reads, as negotiated.
+/// Maximum numbers of outstanding Reads and Atomics, as negotiated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReadLimits {
-    /// Reads by the peer.
+    /// Reads and Atomics of the peer.
     pub(super) ird: u16,
-    /// Reads by this side.
+    /// Reads and Atomics of this side.
     pub(super) ord: u16,
 }
 
@@ -327,8 +327,8 @@ impl<D: Data> QpCore<D> {
         self.rx.next != self.rx.done || self.stream.as_deref().is_some_and(cut)
     }
 
-    /// Returns true if a disconnect was requested and all work that was posted before is done. Later calls return
-    /// false.
+    /// Returns true if a disconnect was requested and all work that was posted before is done. In this case,
+    /// raises the event for which [`SendSide::tells_drained`] asks. Later calls return false.
     pub(super) fn finishes(&mut self) -> bool {
         let finishes =
             self.tx.closing && self.send_queue_empty() && !std::mem::replace(&mut self.tx.finished, true);

@@ -1,7 +1,8 @@
-//! Limits the connections that any host can create. Each kind has a room with a maximum number of seats: connections in
-//! start-up, requests that the program has not answered, connections that ended in start-up but have not closed, and
-//! connections that have lost their queue pair but have not closed. Even if all rooms are full and all queue pairs are
-//! connected, TCP's table has free places, so that newcomers always get in.
+//! Limits how many connections the peers can make the engine keep. Each kind of connection has a room with a
+//! maximum number of seats: connections in start-up, requests that the program has not answered, connections
+//! that ended in start-up but have not closed, and connections that have lost their queue pair but have not
+//! closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
+//! newcomers always get in.
 
 use super::crowd::Crowd;
 use super::endpoint::{Farewell, Phase, Room};

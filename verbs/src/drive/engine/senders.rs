@@ -24,7 +24,7 @@ use std::time::Duration;
 use urnic_tcp::{ConnId, Time};
 
 /// Maximum octets that may be put aside: about thirty times as many as fit into all send buffers of a port on a
-/// network.
+/// network with an MTU of 1500.
 pub(crate) const ASIDE_MAX: usize = 128 << 20;
 /// While at least 1/`PLENTY_PART` of the buffers is free, every host gets buffers.
 const PLENTY_PART: usize = 2;
@@ -225,8 +225,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Counts the buffers that the endpoint at `index` has taken while buffers are scarce. Before, it had `before`
-    /// buffers.
+    /// Counts the records that the endpoint at `index` has queued in its turn while buffers are scarce.
+    /// `before` is the number of its unacknowledged records before the turn.
     #[cold]
     pub(super) fn took_buffers(&mut self, index: EndpointIndex, before: usize) {
         let Some(endpoint) = self.core.endpoints.get(index) else { return };

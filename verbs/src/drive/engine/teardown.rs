@@ -386,7 +386,7 @@ fn fault(
         Why::CompletionQueueFull => (FaultCause::CqOverflow, FaultCause::CqOverflow.to_string()),
     };
     let fault = QpFault { qpn: qpn.0, peer, cause, detail, terminate: terminate.map(|t| info(t, true)) };
-    // The kind of error follows from the Terminate, even if the Terminate cannot be sent.
+    // The kind of error follows from the Terminate. Without a Terminate to send, the failure counts as fatal.
     Some(match terminate.map(|t| (t.layer, t.etype)) {
         _ if terminate == Some(&Terminate::STREAM_CATASTROPHIC) => AsyncEvent::QpFatal(fault),
         Some((0 | 1, 1)) => AsyncEvent::QpAccessError(fault),

@@ -89,7 +89,7 @@ enum Overdue {
 /// The endpoints that wait for receives.
 #[derive(Default)]
 pub(super) struct Unready {
-    /// Endpoints whose own queue may have a receive now.
+    /// Endpoints whose own queue may have a receive now, or whose stream may continue without one.
     posted: Vec<EndpointId>,
     /// Endpoints that wait for receives of shared queues, by the number of the queue.
     shared: HashMap<u32, Queue>,

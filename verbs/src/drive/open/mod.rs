@@ -44,8 +44,9 @@ fn open_port(_config: &Config, _spec: &PortSpec) -> Result<Opened> {
     ))
 }
 
-/// Returns the Ethernet address of a device, without opening it. If the port has an address of its own, which only the
-/// open port knows, returns one that is derived from the IP address.
+/// Returns the Ethernet address of a device, without opening it. If the device will use the port's own Ethernet
+/// address, which only the open port knows, returns an Ethernet address that is derived from the IP address
+/// instead.
 pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     let derived =
         || config.ip.addresses.first().map_or([2, 0, 0, 0, 0, 0], |a| Mac::for_address(a.address).0);

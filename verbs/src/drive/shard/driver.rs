@@ -291,8 +291,9 @@ fn adaptive(shard: &Shard) {
             continue;
         }
         let Some(Drive { worked, freed, deadline, event }) = drive(shard, polls, &mut watch) else {
-            // The holder of the lock needs this core if it was in a pass when this thread woke up. So this nap must
-            // not end at once because of a doorbell, as other naps do.
+            // This thread may have woken up on the core of the lock's holder, in the middle of the holder's
+            // pass. The pass then continues only while this thread sleeps. So a doorbell must not end this nap
+            // at once, as it ends other naps.
             driver.nap(seen, sleep::WATCHING, SHORTEST_NAP, &shard.doorbells);
             continue;
         };
@@ -321,14 +322,15 @@ struct Drive {
     worked: bool,
     /// Whether much memory has become free.
     freed: bool,
-    /// Time until the engine wants the next pass; `None`: the engine wants a pass only if something happens.
+    /// Time until the engine wants the next pass; `None`: the engine wants a pass only if something happens, or
+    /// the time is not known, because the last pass found work or another thread has taken the lock.
     deadline: Option<Duration>,
-    /// The event that signals the next frame; `None` if the port does not signal frames.
+    /// The event that signals the next frame; `None` if the port does not signal frames or is not armed.
     event: Option<Arc<dyn Wakeup>>,
 }
 
-/// Runs passes until there was no work for a while, or another thread polls. Returns `None` without a pass
-/// if another thread holds the lock.
+/// Runs passes until there was no work for a while, or another thread polls or takes the lock. Returns `None`
+/// if another thread holds the lock and no pass has found work.
 fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
     let mut done = Drive::default();
     let mut end = None;
@@ -391,9 +393,9 @@ fn step_aside(shard: &Shard) {
     }
 }
 
-/// Pins the thread to `core`. If `core` is `None`, keeps the thread off the core to which the device's opener is
-/// pinned, because it would take half of that core's time from a polling opener. Also makes the naps of this thread
-/// precise.
+/// Pins the thread to `core`. If `core` is `None`, keeps the thread off cores to which other threads are pinned
+/// ([`free_cores`]), because it would take half of such a core's time from a thread that polls there. Prefers
+/// cores of NUMA node `node`. Also makes the naps of this thread precise, and asks for short time slices.
 fn settle(core: Option<usize>, node: Option<u32>) {
     match core {
         Some(core) => {
@@ -423,7 +425,7 @@ struct SchedAttr {
     period: u64,
 }
 
-/// Time slice of the thread on a core that other threads want, too.
+/// Time slice that the thread asks for on a core that it shares with other threads.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Asks for shorter time slices than other threads have. Linux 6.12 and later then runs this thread sooner, so that a

@@ -1,9 +1,10 @@
 //! What happens to connections at the end of a process (`exit`, `_exit`, `quick_exit`), and in a forked child.
 //!
-//! All ends of a process work the same way. The exiting thread requests the goodbye, that is, the graceful end of all
-//! connections. An engine's thread carries out the goodbye, and the exiting thread waits for a limited time. The
-//! exiting thread does not do this itself, because it may run a signal handler, which may have interrupted any code,
-//! even a pass. A forked child leaves the connections to its parent.
+//! All ends of a process work the same way. The exiting thread requests the goodbye, that is, the graceful end
+//! of all connections. An engine's thread, or a new thread if no engine has one, carries out the goodbye, and the
+//! exiting thread waits for a limited time. The exiting thread does not do this itself, because it may run a
+//! signal handler, which may have interrupted any code, even a pass. A forked child leaves the connections to
+//! its parent.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -34,7 +35,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Id of the thread that waits for the goodbye, or 0. If this thread holds an engine, no other thread can get the
 /// engine, because a signal handler has interrupted the thread in a pass.
 static EXITING: AtomicUsize = AtomicUsize::new(0);
-/// Whether the goodbye could not get all engines, because another thread holds an engine or the list of the shards.
+/// Whether the goodbye could not get all engines, because a thread holds an engine or the list of the shards.
 static LOST: AtomicBool = AtomicBool::new(false);
 /// When the goodbye ended, in nanoseconds since [`epoch`].
 static OVER: AtomicU64 = AtomicU64::new(0);
@@ -70,8 +71,8 @@ pub(super) fn watch_forks() {
     });
 }
 
-/// Registers the shard for the exit of the process. At the exit, its engine is driven until all data is acknowledged
-/// and all connections are closed, so that the data of completed Sends arrives.
+/// Registers the shard for the exit of the process. At the exit, its engine is driven until the peers have
+/// acknowledged all data and FINs, for at most [`LINGER`], so that the data of completed Sends arrives.
 pub(crate) fn linger_at_exit(shard: &Arc<Shard>) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -284,7 +285,7 @@ extern "C" fn in_child() {
     quiet::mark_as_child();
 }
 
-/// Logs the counters of the devices.
+/// Logs the counters of the engines.
 fn report(shards: &[&Shard]) {
     if tracing::enabled!(tracing::Level::DEBUG) {
         for shard in shards {

@@ -56,8 +56,8 @@ pub(crate) enum Polled {
 struct Hot {
     /// The engine's lock, which contains the id ([`this_thread`]) of the thread that holds it.
     lock: PassLock,
-    /// Number of passes that pollers have run; written under the lock. A change tells the engine's thread that
-    /// another thread polls.
+    /// Number of passes of threads that will poll again soon ([`Shard::poll_pass`]); written under the lock. A
+    /// change tells the engine's thread that another thread polls.
     polls: AtomicU32,
     /// Number of passes that found work; written under the lock.
     busy: AtomicU64,

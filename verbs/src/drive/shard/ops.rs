@@ -88,9 +88,11 @@ pub(crate) trait EngineOps: Send {
     ///
     /// Returns true if something was received, sent or completed, or if there is more to do now.
     fn pass(&mut self) -> bool;
-    /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the queue
-    /// pair's connection has data under way, another connection waits, or more posts are likely to follow soon. The
-    /// posted work is then sent together with other work, when the queue pair's doorbell is answered.
+    /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the
+    /// queue pair's connection has unsent data, another connection waits, or more posts are likely to follow
+    /// soon. Unless this is the first post since the last pass, returns false also if the connection has
+    /// unacknowledged data. The posted work is then sent together with other work, when the queue pair's
+    /// doorbell is answered.
     fn kick(&mut self, qpn: u32) -> bool;
     /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not want one. For
     /// callers that may sleep.
@@ -129,7 +131,9 @@ pub(crate) trait EngineOps: Send {
     }
     /// Destroys a queue pair, and ends its connection, if any. The queue pair produces no further completions.
     fn detach_qp(&mut self, qpn: u32);
-    /// Resets the connection of a queue pair, if any, and flushes its work.
+    /// Resets the connection of a queue pair, if any, and flushes its work. A connection on which the MPA
+    /// Request has been sent stays until the peer answers or the time for the start-up is over. If the peer
+    /// accepts, the engine sends a Terminate (MPAE-31).
     fn modify_to_error(&mut self, qpn: u32);
     /// Moves a queue pair from the error state to the idle state of a new queue pair.
     fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;

@@ -36,7 +36,7 @@ fn exit_of(progress: Progress, how: &str) -> Option<i32> {
 }
 
 fn bounded(mut child: Child, what: &str) -> Option<i32> {
-    // The child may wait 15 s in total, and the machine may be busy.
+    // The child may wait 12 s for the goodbye, and the machine may be busy.
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -51,7 +51,7 @@ fn bounded(mut child: Child, what: &str) -> Option<i32> {
     }
 }
 
-/// A process that exits while its data is not acknowledged drives the engine until it is.
+/// A process that exits while its data is not acknowledged drives the engine until all data is acknowledged.
 #[test]
 fn exit_waits_until_all_is_acknowledged() {
     for progress in ALL {

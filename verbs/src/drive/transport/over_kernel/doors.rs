@@ -21,8 +21,9 @@ pub(super) struct Door {
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Control verbs use them (to reserve, to end a reservation, and to connect). A pass of
-/// an engine uses them only to drop a [`Claim`], when a connection from a reserved address has ended.
+/// The reservations of a device. Control verbs use them (to reserve, to end a reservation, and to connect). A
+/// pass of an engine uses them only for a [`Claim`]: drops it when a connection from a reserved address has
+/// ended, and may make one when the engine tries such a connection a second time (with MPA revision 1).
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,

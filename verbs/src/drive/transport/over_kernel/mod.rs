@@ -169,8 +169,8 @@ impl OverKernel {
     /// the given interface. `patience` applies to connections that have no time limits of their own.
     ///
     /// # Errors
-    /// [`Error::Open`] if the host has none of the addresses. [`Error::NoDescriptor`] if the process or the system
-    /// has no descriptor left.
+    /// [`Error::Open`] if the host has none of the addresses. [`Error::NoDescriptor`] if the process or the
+    /// system has no descriptor left. [`Error::Os`] if the kernel refuses for another reason.
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
         let known = host::addresses(&addresses)?;
         let home = match addresses {
@@ -193,7 +193,8 @@ impl OverKernel {
     /// addresses that this transport reserves.
     ///
     /// # Errors
-    /// [`Error::NoDescriptor`] if the process or the system has no descriptor left.
+    /// [`Error::NoDescriptor`] if the process or the system has no descriptor left. [`Error::Os`] if the kernel
+    /// refuses for another reason.
     pub fn beside(&self) -> Result<Self> {
         let known = self.known.borrow().clone();
         let mut other =

@@ -10,10 +10,10 @@ use std::time::Duration;
 use urnic_tcp::{BindId, Claim, CloseReason, ConnId, Time};
 
 impl<P: Port> OverPort<P> {
-    /// Asks the network whether another host has one of the device's addresses, and waits until it is known. `all`
-    /// contains the transports of all engines of the device. If the port has no carrier, the engines ask later, when
-    /// the carrier comes up. Must be called before there are connections, and before any thread drives the engines,
-    /// because an answer may reach any of the engines.
+    /// Asks the network whether another host has one of the device's addresses, and waits for the outcome.
+    /// `all` contains the transports of all engines of the device. If the port has no carrier, the engines ask
+    /// later, when the carrier comes up. Must be called before there are connections, and before any thread
+    /// drives the engines, because an answer may reach any of the engines.
     ///
     /// # Errors
     /// [`Error::Open`] if another host has one of the addresses.

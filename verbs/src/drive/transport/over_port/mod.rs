@@ -53,12 +53,14 @@ impl<P: Port> OverPort<P> {
     /// Makes the stacks of a device, one for each of `queues`, the queues of its port. The stacks share addresses,
     /// TCP ports and secrets, and hand frames to each other. `commons` will contain their engines, in the same order.
     ///
-    /// One engine owns each connection. A secret chooses the owner, unless the port itself chooses the queue in a
-    /// known way. If the queues of the link are paired, a connection's owners at both ends have the same number. If a
-    /// NIC's hash is known, the owner is the engine whose queue the NIC chooses for the connection's frames.
+    /// Each connection belongs to one engine, its owner. A secret determines the owner, unless the port itself
+    /// chooses the queue in a known way. If the queues of the link are paired, a connection's owners at both
+    /// ends have the same number. If a NIC's hash is known, the owner is the engine whose queue the NIC chooses
+    /// for the connection's frames.
     ///
     /// # Errors
-    /// [`Error::Open`] if the stacks refuse their configuration, or if there are too many stacks.
+    /// [`Error::Open`] if the stacks refuse their configuration, if there are too many stacks, or if the NIC's
+    /// table of queues has a size that [`Steering::like_nic`] does not support.
     pub(crate) fn of_device(
         queues: Vec<P>,
         config: &StackConfig,
