@@ -121,7 +121,7 @@ pub enum Cause {
     /// A Read Request that is not one segment of 28 octets.
     #[error("malformed RDMA Read Request")]
     ReadRequestForm,
-    /// A Read Response arrived although the oldest outstanding request is no Read.
+    /// A Read Response arrived although no request is outstanding, or the oldest one is an Atomic.
     #[error("an unexpected RDMA Read Response")]
     UnexpectedReadResponse,
     /// A Read Response that is not the next octets of the oldest outstanding Read.
@@ -146,7 +146,7 @@ pub enum Cause {
         /// TO of the request.
         to: u64,
     },
-    /// An Atomic Response arrived although the oldest outstanding request is no Atomic.
+    /// An Atomic Response arrived although no request is outstanding, or the oldest one is a Read.
     #[error("an unexpected Atomic Response")]
     UnexpectedAtomicResponse,
     /// An Atomic Response that is malformed or names a request other than the oldest.
@@ -173,7 +173,8 @@ pub enum BeginError {
     /// ORD is 0, so no Read or Atomic is ever possible on this stream.
     #[error("the negotiated ORD is 0")]
     NoReads,
-    /// A Terminate was sent or received, or a fault occurred. Only our own Terminate may still be sent, once.
+    /// A Terminate was sent or received, a fault occurred, or [`crate::Stream::stop_listening`] was called.
+    /// Only our own Terminate may still be sent, once.
     #[error("the stream has ended")]
     Ended,
 }

@@ -89,7 +89,7 @@ impl Markers {
 
     /// Turns the FPDU in the first `plain` octets of `out` into its wire form, in place: inserts the markers and
     /// writes the CRC field anew, with a CRC32C if `crc` and with zero otherwise. Does nothing if `out` holds fewer
-    /// than [`Markers::size`] octets.
+    /// than [`Markers::size`] octets, or if `plain` is less than the four octets of the CRC field.
     pub fn insert(self, out: &mut [u8], plain: usize, crc: bool) {
         let size = self.size(plain);
         if plain < LEN || out.len() < size {

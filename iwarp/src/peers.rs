@@ -1,5 +1,5 @@
-//! Behaviour of other implementations on the wire that the standards do not describe, with the evidence. All code of
-//! this crate for a particular peer is here. The engine's code for peers' behaviour over time is in
+//! Wire behaviour of other implementations, where the standards do not describe it, with the evidence. All code
+//! of this crate for a particular peer is here. The engine's code for peers' behaviour over time is in
 //! `verbs/src/drive/engine/peers.rs`.
 
 use crate::Terminate;

@@ -234,8 +234,9 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.waits()
     }
 
-    /// Handles the waiting messages, in order. Call this when receives were posted or an invalidation is done. A fault
-    /// has the same effect as a fault that [`Self::receive`] returns.
+    /// Handles the waiting messages in order, until a message lacks a receive or an invalidation is not done.
+    /// Call this when receives were posted or an invalidation is done. A fault has the same effect as a fault
+    /// that [`Self::receive`] returns.
     pub fn take_up_sends<S: Sink>(&mut self, sink: &mut S) -> Result<(), Box<Fault>> {
         if self.inbound_ended {
             return Ok(());
@@ -253,8 +254,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.discard();
     }
 
-    /// Returns the fault with which the caller ends the stream if it finds that the oldest waiting message has waited
-    /// too long; `None` if no message waits. The stream has no clock.
+    /// Returns the fault that ends a stream whose oldest waiting message has waited too long; `None` if no
+    /// message waits. The caller measures the time, because the stream has no clock.
     pub fn receive_missing(&self) -> Option<Fault> {
         self.rdmap.inbound.overdue()
     }
@@ -423,7 +424,7 @@ struct Rdmap {
     role: Role,
     /// A valid FPDU has arrived.
     heard: bool,
-    /// Whether the first FPDU may be an RTR indication: a zero-length Send that is no message of the peer's user.
+    /// A zero-length Send in the first FPDU is an RTR indication, not a message of the peer's user.
     rtr_send: bool,
     inbound: Inbound,
 }

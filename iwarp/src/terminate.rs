@@ -185,7 +185,7 @@ impl Terminate {
     }
 }
 
-/// Returns the words for an error code; `None` if the registry has no such code.
+/// Returns the words for an error code; `None` if neither the registry nor a known peer (`peers.rs`) has it.
 fn words(layer: u8, etype: u8, code: u8) -> Option<&'static str> {
     Some(match (layer, etype, code) {
         (0, 0, _) => "local catastrophic error",

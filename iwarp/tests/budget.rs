@@ -187,8 +187,8 @@ fn the_end_of_a_stream_frees_its_room() {
     assert_eq!((budget.reserved(), budget.pinned()), (0, 0));
 }
 
-/// Many streams, little room, any split: each octet is placed once and in order, and no stream waits while room is
-/// free.
+/// Many streams, little room, any split: the limits are kept, every FPDU arrives with a good CRC, and in the
+/// end no stream waits.
 #[test]
 fn streams_share_little_room() {
     for seed in 0..200 {

@@ -34,7 +34,7 @@ fn word(node: &Node, at: usize) -> u64 {
     u64::from_le_bytes(node.memory.region(STAG).data()[at..at + 8].try_into().unwrap())
 }
 
-/// RDMAPX-5: fields of any width, with no carry between them. Compared with sums by octet and by bit.
+/// RDMAPX-5: fields of any width, with no carry between them. Compared with a sum that is computed bit by bit.
 #[test]
 fn fields_are_added() {
     let add = |old, add, mask| AtomicOp::FetchAdd { add, mask }.apply(old).unwrap();

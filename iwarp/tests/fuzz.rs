@@ -20,7 +20,7 @@ fn run(name: &str, body: fn(&[u8]), data: &[u8]) {
     std::mem::forget(report);
 }
 
-/// Flips, cuts and repeats octets.
+/// Changes an octet, inserts one, or cuts off the end, up to twice in all.
 fn damage(rng: &mut fastrand::Rng, data: &mut Vec<u8>) {
     for _ in 0..rng.usize(0..3) {
         if data.is_empty() {

@@ -46,7 +46,7 @@ struct Golden {
 }
 
 const GOLDEN: [Golden; 6] = [
-    // FPDUs of 1000 octets: all markers within one FPDU point to the same header.
+    // ULPDUs of 1000 octets: all markers within one FPDU point to the same header.
     Golden {
         ulpdus: &[1000, 1000],
         markers: &[(0, 0), (512, 508), (1024, 8), (1536, 520)],

@@ -55,7 +55,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Small numbers, so that comparisons match now and then.
+/// Makes Atomics with small numbers, so that comparisons match now and then.
 fn atomic() -> impl Strategy<Value = AtomicOp> {
     let mask = prop_oneof![Just(0u64), Just(1), Just(u64::MAX), any::<u64>()];
     prop_oneof![

@@ -328,7 +328,7 @@ fn a_request_is_answered_once() {
     }
 }
 
-/// ERR-5, MPAE-17: a Responder that needs more inbound reads than we offered gets a Terminate.
+/// ERR-5, MPAE-17: a Responder whose ORD exceeds the IRD that we offered gets a Terminate.
 #[test]
 fn insufficient_ird() {
     let outcome = answered(&Offer { ird: 4, ..V2 }, &enhanced(REPLY, 0x40, 0x0010_0005, &[])).unwrap();
@@ -532,8 +532,8 @@ fn versions_follow_from_the_start_up() {
     }
 }
 
-/// A Request as the initiator of Linux siw sends it: enhanced, with a 4-octet word, and with siw's private reserved
-/// bit set.
+/// A Request as the initiator of Linux siw sends it: enhanced, with a 4-octet word, and with the reserved bit
+/// that siw uses for itself.
 #[test]
 fn a_request_of_siw() {
     let request = hex("4d504120494420526571204672616d65 5802 0004 00800080");

@@ -81,7 +81,8 @@ impl neighbours::Entry for Entry {
 /// State of the claim to our addresses (RFC 5227).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The addresses are in use, and no host is known to object.
+    /// The addresses are in use: they were never claimed, or no host objected to the claim. They stay so while
+    /// they are defended.
     Held,
     /// The network is being asked whether another host has them.
     Probing,
@@ -148,9 +149,9 @@ impl Arp {
         self.silent = true;
     }
 
-    /// From now on, keeps unused neighbours longer ([`REMEMBERED`]), and defends every known neighbour against
-    /// another host that claims to be it ([`Self::confirm`]), because connections of the device's other stacks may
-    /// use it.
+    /// Keeps unused neighbours longer from now on ([`REMEMBERED`]), and defends every known neighbour against
+    /// another host that claims to be it ([`Self::confirm`]), because connections of the device's other stacks
+    /// may use it.
     pub fn be_one_of_several(&mut self) {
         self.several = true;
     }
@@ -235,7 +236,8 @@ impl Arp {
         self.places.release(n.0);
     }
 
-    /// Returns the neighbour's MAC address. `None`: it is not known yet, and the next `flush` sends a request.
+    /// Returns the neighbour's MAC address. `None`: it is not known. A request is then out, or leaves with the
+    /// stack's next `flush`.
     #[inline]
     pub fn resolve(&mut self, n: Neighbour, now: Time) -> Option<[u8; 6]> {
         if n == Neighbour::OWN {

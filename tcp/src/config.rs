@@ -314,7 +314,7 @@ impl Default for TcpConfig {
     }
 }
 
-/// When to probe idle connections (RFC 9293 §3.8.4).
+/// Schedule of the probes of idle connections (RFC 9293 §3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe.
@@ -354,7 +354,8 @@ pub enum ConfigError {
     Address(IpAddr),
     /// A gateway or router is neither another host of one of our prefixes nor, with IPv6, a link-local address.
     #[error(
-        "gateway {0} is our own address, or outside the prefixes of our addresses and, with IPv6, not link-local"
+        "gateway {0} is neither another host of one of our prefixes nor, with IPv6, a link-local address: name \
+         a router on the link"
     )]
     Gateway(IpAddr),
     /// The MTU is too small.

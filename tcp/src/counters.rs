@@ -37,7 +37,8 @@ pub struct Counters {
     // Connections.
     pub active_opens: u64,
     pub passive_opens: u64,
-    /// SYNs for which there was no room.
+    /// SYNs for which there was no room, those answered with a cookie included, and ACKs of SYN-ACKs at the
+    /// limit of connections.
     pub syn_backlog_full: u64,
     /// SYN cookies that were sent; cookies that came back; ACKs without a valid cookie while cookies could come back.
     pub syn_cookies_out: u64,
@@ -57,7 +58,7 @@ pub struct Counters {
     pub out_of_order_dropped: u64,
     /// In-order segments for which neither the user nor the stack had room.
     pub in_order_dropped: u64,
-    /// How often a receive window became zero because the user took no more data, and how often one opened again.
+    /// Receive windows that became zero because the user took no more data, and those that opened again.
     pub windows_shut: u64,
     pub windows_reopened: u64,
     pub duplicate: u64,
@@ -96,7 +97,7 @@ pub struct Counters {
     pub arp_requests_out: u64,
     pub arp_replies_out: u64,
     pub arp_failures: u64,
-    /// Messages of IPv6's neighbour, router and listener discovery.
+    /// Messages of IPv6's neighbour and router discovery; in `nd_out`, of listener discovery as well.
     pub nd_in: u64,
     pub nd_out: u64,
     /// Packets in which another host uses one of our IPv6 addresses.
@@ -106,7 +107,7 @@ pub struct Counters {
     pub echo_replies: u64,
     pub unreachables_in: u64,
     pub icmp_errors_out: u64,
-    /// Messages that lowered the path MTU of a destination.
+    /// Reductions of the path MTU of a destination, after a message or after repeated losses of large packets.
     pub path_mtu_reductions: u64,
     /// Paths that were found to drop large packets silently.
     pub path_mtu_black_holes: u64,

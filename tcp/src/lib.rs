@@ -15,9 +15,10 @@
 //! ...                                           // work that the handler noted: send(), output(), close() ...
 //! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room
 //! ```
-//! [`Stack::next_deadline`] returns when `advance` is next needed. [`Stack::wants_flush`] returns whether `flush` is
-//! needed again because the network port was full. The caller passes frames emitted with `loopback` back to
-//! `receive`. The next `advance` reports the events of calls that have no handler (`close`, `abort`).
+//! [`Stack::next_deadline`] returns when the next pass is needed even if no frame arrives.
+//! [`Stack::wants_flush`] returns whether `flush` is needed again because the network port was full. The caller
+//! passes frames emitted with `loopback` back to `receive`. The next `advance` reports the events of calls that
+//! have no handler (`close`, `abort`).
 //!
 //! # What is sent
 //! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment if

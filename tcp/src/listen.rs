@@ -48,8 +48,8 @@ pub(crate) struct Embryo {
     pub mac: [u8; 6],
     pub retries: u8,
     pub sent_at: Time,
-    /// Whether a SYN cookie holds the state. If so, the stack does not store this value: it makes the value for one
-    /// SYN-ACK, and anew from the ACK that brings the cookie back.
+    /// A SYN cookie holds the state. The stack then does not store this `Embryo`: it makes one for the SYN-ACK,
+    /// and another one from the ACK that brings the cookie back.
     pub cookie: bool,
 }
 
@@ -101,7 +101,7 @@ pub enum BindError {
 /// Why a reserved address cannot be listened on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListenError {
-    /// The address is not reserved, or it listens already.
+    /// The id names no reservation, or the reservation has a listener already.
     #[error("no address is reserved under this id, or a listener has the address already")]
     NotReserved,
     /// Another socket listens on the port. This can happen although the port is reserved, because the kernel lets

@@ -1,7 +1,7 @@
-//! The places of a neighbour cache (for ARP or neighbour discovery), with a timer for each. Their number is bounded.
-//! Neighbours that connections hold keep their places. New neighbours displace the others, starting with the
-//! neighbour that has been unheld for longest. No operation here searches the whole cache, because strangers decide
-//! how many neighbours there are.
+//! The places of a neighbour cache (for ARP or neighbour discovery), with a timer for each. Their number is
+//! bounded. Neighbours that connections hold keep their places. A new neighbour displaces one of those that
+//! have been unheld for longest, preferably one whose MAC address is unknown. No operation here searches the
+//! whole cache, because strangers decide how many neighbours there are.
 
 use crate::audit::{Fault, must};
 use crate::time::Time;
@@ -47,8 +47,8 @@ pub(crate) trait Entry {
     fn is_unknown(&self) -> bool;
 }
 
-/// Number of unheld neighbours that are examined before a new one displaces one of them. A neighbour with an unknown
-/// MAC address is displaced first.
+/// Number of neighbours, of those unheld for longest, that are searched for one with an unknown MAC address. A
+/// new neighbour displaces the first such one, or else the neighbour that has been unheld for longest.
 const GLANCES: usize = 8;
 /// No place.
 const NONE: u16 = u16::MAX;

@@ -23,7 +23,8 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// Limit per second of the replies that need no connection: RST, echo, TIME-WAIT.
+/// Limit per second of the replies that need no connection: RST, echo replies, ACKs from TIME-WAIT, and
+/// SYN-ACKs that answer a segment for a half-open connection.
 const STATELESS_REPLIES: u32 = 10_000;
 /// Limit of ICMP errors per second (RFC 4443 §2.4 f).
 const ICMP_ERRORS: u32 = 100;
@@ -138,8 +139,8 @@ impl Net {
         if key.is_v6() { self.inet6.mtu } else { self.cfg.mtu }
     }
 
-    /// Lowers the path MTU, after a trustworthy report that the path to the other end carries only packets up to
-    /// `mtu` octets.
+    /// Lowers the path MTU, after a trustworthy report or repeated losses have shown that the path to the other
+    /// end carries only packets up to `mtu` octets.
     pub fn path_shrank(&mut self, key: Key, mtu: u16, now: Time) {
         if mtu < self.path_mtu(key, now) {
             self.counters.path_mtu_reductions += 1;
@@ -244,8 +245,7 @@ impl Net {
     }
 
     /// Begins a series of segments that differ from `fields` only in sequence number and flags. Nothing else may be
-    /// emitted before the last of these segments. `None`: `paths` does not have the IPv6 addresses of the
-    /// key.
+    /// emitted before the last of these segments. `None`: `paths` does not have the IPv6 addresses of the key.
     #[inline]
     pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
         let remote = fields.key.remote_ip();

@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 
-/// How long a lowered path MTU is kept before a larger packet is tried again (RFC 1191 §6.3: 10 minutes).
+/// Time for which a lowered path MTU is kept before a larger packet is tried again (RFC 1191 §6.3: 10 minutes).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 /// Most destinations that are remembered.
 const MAX_DESTINATIONS: usize = 1024;

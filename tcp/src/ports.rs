@@ -115,7 +115,7 @@ fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The ports of this process.
+/// The ports of one stack, which shares them with no other stack.
 #[derive(Debug)]
 pub struct LocalPorts {
     random: Secret,

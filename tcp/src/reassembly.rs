@@ -53,7 +53,8 @@ impl Block {
 pub enum Inserted {
     /// The segment has new octets and is held.
     Held,
-    /// The segment has no new octets that can be held: each of them was received before. It was dropped.
+    /// The segment has no octets that can be held: each was received before, or lies at or beyond the start of
+    /// a held frame with different octets. It was dropped.
     Duplicate,
     /// There is no place for the segment. It was dropped.
     Full,

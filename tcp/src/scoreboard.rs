@@ -75,7 +75,7 @@ pub struct Delivered {
     pub sacked: u32,
     /// The latest transmission among the arrived ones; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// Whether there is an arrived run that was sent only once and ends at or below `before`.
+    /// A run has arrived that was sent only once and ends at or below `before`.
     pub original: bool,
     /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
     pub again: Option<Time>,
@@ -139,8 +139,8 @@ pub struct Found {
     pub lost: u32,
     /// Number of newly lost runs that were retransmissions.
     pub again: u32,
-    /// Time by which all segments sent before [`RackReference::latest`] will count as lost unless they arrive; `None` if
-    /// there are no such segments.
+    /// Time by which all segments sent before [`RackReference::latest`] will count as lost unless they arrive;
+    /// `None` if none of them is in flight.
     pub due: Option<Time>,
 }
 

@@ -81,7 +81,7 @@ pub fn fold(v: u64) -> u16 {
     (v.wrapping_add(v.rotate_left(16)) >> 16) as u16
 }
 
-/// One's-complement addition.
+/// Adds two sums in one's complement.
 #[inline]
 pub fn add(a: u16, b: u16) -> u16 {
     let (s, carry) = a.overflowing_add(b);

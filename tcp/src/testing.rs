@@ -277,13 +277,13 @@ impl View {
 pub enum Act {
     Pass,
     Drop,
-    /// The frame arrives after all other frames of the exchange in this direction. If several are delayed, only the
-    /// last one arrives.
+    /// The frame arrives after the frames of the exchange in this direction that are not delayed. Delayed
+    /// frames keep their order.
     Delay,
     Twice,
 }
 
-/// Two nodes on one link, which has no delay of its own.
+/// Two nodes on one link, on which each exchange of frames takes 5 µs.
 pub struct Pair {
     pub a: Node,
     pub b: Node,

@@ -85,7 +85,7 @@ impl Sub<Duration> for Time {
 
 impl Sub for Time {
     type Output = Duration;
-    /// Same as [`Time::since`].
+    /// Returns the same as [`Time::since`].
     fn sub(self, earlier: Time) -> Duration {
         self.since(earlier)
     }

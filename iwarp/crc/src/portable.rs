@@ -42,6 +42,7 @@ static TABLES: [[u32; 256]; 8] = {
     t
 };
 
+/// Runs one byte through the CRC register.
 #[inline(always)]
 fn step8(state: u32, byte: u8) -> u32 {
     (state >> 8) ^ TABLES[0][usize::from(state as u8 ^ byte)]
@@ -61,8 +62,8 @@ fn step64(state: u32, word: u64) -> u32 {
         ^ TABLES[0][usize::from(b[7])]
 }
 
-/// The single pass that all reading functions use. Copies if `COPY`. Returns the CRC register if `CRC`, and the
-/// accumulated checksum words if `SUM`.
+/// Reads the source in the single pass that all functions except [`place`] use. Copies if `COPY`. Returns the
+/// CRC register if `CRC`, and the accumulated checksum words if `SUM`.
 ///
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for `len` bytes.

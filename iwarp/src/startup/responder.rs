@@ -33,8 +33,8 @@ impl Responder {
         Responder { limits, state: State::Waiting(Collector::new(REQUEST_KEY, limits.max_rev)) }
     }
 
-    /// Takes octets of the Request, split in any way. Until the Request is answered, octets after it are an error
-    /// (MPA-91).
+    /// Takes octets of the Request, split in any way. Octets after the Request are an error, because the peer
+    /// must wait for the Reply (MPA-91). After the answer, pass octets to the [`Stream`](crate::Stream).
     pub fn receive(&mut self, octets: &[u8]) -> Result<Request, StartupError> {
         let State::Waiting(collector) = &mut self.state else {
             return if octets.is_empty() { Ok(Request::NeedMore) } else { Err(StartupError::Surplus) };

@@ -45,7 +45,7 @@ pub(super) struct Waiting<'a> {
 pub(super) struct Aside {
     /// The segments, each after its [`FRAME`].
     octets: Vec<u8>,
-    /// Where the first waiting segment's frame starts in `octets`.
+    /// Offset in `octets` of the [`FRAME`] before the oldest waiting segment.
     at: usize,
     /// Header and length of the segment that found no receive, for a Terminate.
     unready: ([u8; UNTAGGED_LEN], u16),

@@ -7,8 +7,8 @@ use std::ops::Range;
 /// Most chunks of one FPDU that are held.
 const MAX_HELD: usize = 8;
 
-/// Minimum average of octets that each held chunk must carry. Without this limit, a peer that sends octet by octet
-/// would pin one frame per octet.
+/// Least number of octets that the held chunks must carry on average. Without this limit, a peer that sends
+/// octet by octet would pin one frame per octet.
 const WORTH_HOLDING: usize = 256;
 
 /// Octets of the largest FPDU with its markers: the most that staging allocates.

@@ -466,8 +466,7 @@ impl Inbound {
         self.aside.is_some()
     }
 
-    /// Returns the fault with which the caller ends the stream if it finds that the oldest waiting message has waited
-    /// too long; `None` if no message waits.
+    /// Returns the fault that ends a stream whose oldest message has waited too long; `None` if none waits.
     pub(super) fn overdue(&self) -> Option<Fault> {
         self.aside.as_ref().map(|aside| aside.fault())
     }

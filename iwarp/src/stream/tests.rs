@@ -1,4 +1,4 @@
-//! Tests that need private fields: sequence numbers that wrap, and memory.
+//! Sequence numbers that wrap, whose test needs private fields, and the sizes of types.
 
 use super::*;
 use crate::{CannotInvalidate, Fpdu, Invalidation, RecvFault, TaggedFault, TaggedOp};
@@ -87,7 +87,7 @@ fn sequence_numbers_wrap() {
     assert_eq!(b.responses_pending(), 3);
 }
 
-/// An idle stream is small and owns no memory beyond itself.
+/// A stream, without the memory that it allocates, takes at most four cache lines; a message, less than two.
 #[test]
 fn idle_streams_are_small() {
     assert!(size_of::<Stream<[usize; 4]>>() <= 256, "{}", size_of::<Stream<[usize; 4]>>());

@@ -48,9 +48,9 @@ fn feed(node: &mut Node, mut octets: &[u8], mut sizes: impl FnMut() -> usize) ->
     fault
 }
 
-/// Runs a stream. `data[0]` selects role, CRC and framing: raw octets, or pieces of `data` as ULPDUs inside good
-/// FPDUs. Events, memory and fault must be the same for any split into chunks, and nothing outside the regions may
-/// change.
+/// Runs a stream. `data[0]` selects role, CRC, sizes of chunks, and framing: raw octets, or pieces of `data` as
+/// ULPDUs inside good FPDUs. Events, memory and fault must be the same for any split into chunks, and nothing
+/// outside the regions may change.
 pub fn iwarp_stream(data: &[u8]) {
     stream(data, false);
 }
@@ -116,8 +116,8 @@ fn fastrand_like(data: &[u8]) -> u64 {
     data.iter().fold(0xCBF2_9CE4_8422_2325, |h, &o| (h ^ u64::from(o)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// `data[0]` selects the end and its revision. The rest of `data` must give the same result in one piece and octet by
-/// octet.
+/// Runs one end of a start-up. `data[0]` selects the end and its offer. The rest of `data` must give the same
+/// result in one piece and octet by octet.
 pub fn mpa_startup(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let offer = Offer {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use urnic_iwarp::*;
 
-/// Octets before and after every region that nothing may touch.
+/// Octets before and after every region. Nothing may touch them.
 pub const GUARD: usize = 64;
 const GUARD_OCTET: u8 = 0xA5;
 /// Content of a receive request before anything is placed.
@@ -232,7 +232,8 @@ impl Sink for Memory {
             }
         };
         let from = base + at as usize;
-        // With a broken rule, a placement may exceed the guard; the guard shows it.
+        // With a broken rule, a placement may reach beyond even the guard, so it is cut. The guard shows the
+        // break.
         let n = src.len().min(octets.len().saturating_sub(from));
         octets[from..from + n].copy_from_slice(&src[..n]);
     }
@@ -368,7 +369,7 @@ impl Node {
         Ok(())
     }
 
-    /// Answers every pending Read Request.
+    /// Responds to every pending Read Request, and performs and answers every pending Atomic Request.
     pub fn respond(&mut self, mulpdu: usize) {
         while let Some(request) = self.stream.next_response() {
             let r = match request {

@@ -289,14 +289,14 @@ impl Controller {
         self.window.cwnd = before.min(gentle.max(now));
     }
 
-    /// NewReno: inflates the window by `octets` that left the network, as a further duplicate ACK shows (RFC 5681
-    /// §3.2 step 4).
+    /// Inflates the window in NewReno by `octets` that left the network, as a further duplicate ACK shows (RFC
+    /// 5681 §3.2 step 4).
     pub fn inflate(&mut self, octets: u32) {
         self.window.grow(octets);
     }
 
-    /// NewReno: deflates the window by the `acked` octets of a partial ACK, and adds back one segment for the
-    /// retransmission that the ACK causes (RFC 6582 §3.2 step 3).
+    /// Deflates the window in NewReno by the `acked` octets of a partial ACK. If they are at least a segment,
+    /// adds back one segment, for the retransmission that the ACK causes (RFC 6582 §3.2 step 3).
     pub fn on_partial_ack(&mut self, acked: u32) {
         self.window.cwnd = self.window.cwnd.saturating_sub(acked).max(self.window.mss);
         if acked >= self.window.mss {

@@ -373,7 +373,8 @@ proptest! {
     }
 }
 
-/// RFC 9406: runs rounds of `rtts` milliseconds. Each round has 20 ACKs, each for a twentieth of the window.
+/// Runs rounds of `rtts` milliseconds, for RFC 9406. Each round has 20 ACKs, each for a twentieth of the
+/// window.
 fn rounds(c: &mut Controller, rtts: &[u64]) {
     for &rtt in rtts {
         let flight = c.cwnd();

@@ -15,8 +15,8 @@ const CHALLENGES: u8 = 10;
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl<B: Buffers> Connection<B> {
-    /// Header prediction: returns whether an undisturbed connection receives the next segment in order, with nothing
-    /// but data or an ACK. Does not check the ACK itself. Reads only the hot part.
+    /// Returns whether an undisturbed connection receives the next segment in order, with nothing but data or
+    /// an ACK (header prediction). Does not check the ACK itself. Reads only the hot part.
     #[inline(always)]
     pub fn predicts(&self, s: &Segment) -> bool {
         let stamped = match s.timestamps {

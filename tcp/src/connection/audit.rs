@@ -41,7 +41,7 @@ impl<B: Buffers> Connection<B> {
         must!(self.flags.has(Flags::SACK) || self.recovery != Recovery::Sack);
         must!(!self.flags.has(Flags::SACK) || self.recovery != Recovery::NewReno);
 
-        // Whatever must still happen has a timer or a list that triggers it.
+        // A timer or a list triggers everything that must still happen.
         must!(outstanding == 0 || self.rtx_at < Time::MAX);
         let unsent = nxt.lt(end) || self.flags.has(Flags::CLOSE) && !fin;
         must!(outstanding == 0 || c.stalled_since < Time::MAX);

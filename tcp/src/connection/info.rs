@@ -48,7 +48,7 @@ pub struct ConnInfo {
     pub lost: u32,
     /// Octets queued and never sent (`tcpi_notsent_bytes`).
     pub not_sent: u32,
-    /// Octets acknowledged by the peer since the connection began (`tcpi_bytes_acked`).
+    /// Octets acknowledged by the peer since the connection began, our FIN included (`tcpi_bytes_acked`).
     pub delivered: u64,
     /// Octets received in order (`tcpi_bytes_received`).
     pub received: u64,

@@ -7,7 +7,8 @@ use crate::ecn;
 use crate::wire::{Segment, flag};
 
 impl<B: Buffers> Connection<B> {
-    /// Updates the echo in our ACKs after data arrived on a connection with ECN.
+    /// Updates the echo in our ACKs for a segment with data, on a connection with ECN. Call this before RCV.NXT
+    /// covers the data, because an ACK of the data before it may be due with the old echo.
     pub(super) fn note_marks<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         let marked = s.ecn == ecn::CE;
         if !self.cold.exact_echo {

@@ -7,7 +7,7 @@ use crate::buffers::Buffers;
 use crate::time::Time;
 use core::time::Duration;
 
-/// Sending time of a burst at the pacing rate. The resolution of the timer is about the same.
+/// Sending time of a burst at the pacing rate: about four ticks of the timer wheel.
 const QUANTUM: Duration = Duration::from_micros(64);
 
 impl<B: Buffers> Connection<B> {

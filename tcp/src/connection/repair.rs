@@ -198,8 +198,6 @@ impl<B: Buffers> Connection<B> {
         self.restart_timer(cx.now);
     }
 
-    // ---- mistaken reductions ----
-
     /// Saves the state before the window is reduced because of a suspected loss.
     pub(super) fn prepare_undo<T>(&mut self, cx: &Cx<'_, T>) {
         let stamp = self.flags.has(Flags::TIMESTAMPS).then(|| self.timestamp(cx.now));

@@ -70,7 +70,7 @@ fn a_lone_segment_touches_seven_cache_lines_of_the_cold_part() {
     assert_eq!((line(offset_of!(D, round)), line(offset_of!(D, rate))), (6, 6));
 }
 
-/// Memory of an idle connection: both parts, and its entries in the tables.
+/// Limits the size of the cold part, which idle connections have as well.
 #[test]
 fn an_idle_connection_is_small() {
     let cold = size_of::<Cold<Plain>>();

@@ -44,7 +44,7 @@ pub(super) struct Own {
     automatic: bool,
     preferred_until: Time,
     valid_until: Time,
-    /// `preferred_until` has passed: do not use it for new connections.
+    /// `preferred_until` has passed. New connections use this address only if no other one suits.
     deprecated: bool,
 }
 

@@ -1,7 +1,6 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A frame. The octet of sequence number s is a function of s and of the frame's version.
 type Bytes = Vec<u8>;
 
 fn blocks(q: &mut Reassembly<Bytes>, max: usize) -> Vec<(u32, u32)> {

@@ -21,10 +21,11 @@ const HOT_PART_OF_COLD: usize = 7 * 64;
 pub type Tags = ArrayVec<u64, MOST>;
 
 impl<B: Buffers> Stack<B> {
-    /// Prefetches memory for the frames that [`receive`](Self::receive) will be called with next, if there are several
-    /// of them and many connections. Fetches the table's entries for all of them together, then the connections, then
-    /// the cold parts of those that await an ACK. Returns the tags of the connections for which data may come. Changes
-    /// nothing; the call is optional. See [`Buffers::prefetch`].
+    /// Prefetches memory for the frames that [`receive_burst`](Self::receive_burst) will take next, if there
+    /// are several of them and many connections. Fetches the table's entries for all frames together, then the
+    /// connections, then the cold parts of the connections that await an ACK. Returns the tags of the
+    /// connections for which data may come; none if nothing was fetched. Changes nothing; the call is optional.
+    /// See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
         if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }

@@ -63,8 +63,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// If another stack of the device owns the connection between `sender` and `receiver` of a quoted segment, hands
-    /// the frame to that stack and returns true.
+    /// Returns whether another stack of the device owns the connection between `sender` and `receiver` of a
+    /// quoted segment. If so, hands the frame to that stack.
     pub(super) fn leaves_to_quoted(
         &mut self,
         sender: SocketAddr,

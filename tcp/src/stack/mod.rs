@@ -183,8 +183,6 @@ impl<B: Buffers> Stack<B> {
         })
     }
 
-    // ---- frames and time ----
-
     /// Takes a frame from the port, or a frame that was emitted with `loopback`.
     pub fn receive(
         &mut self,
@@ -328,7 +326,8 @@ impl<B: Buffers> Stack<B> {
         }
     }
 
-    /// Returns when `advance` must be called next; `None` if no timer runs.
+    /// Returns when the next pass is needed even if no frame arrives: when a timer or a delayed ACK is due, or
+    /// at once if `advance` must report the end of a connection. `None`: no pass is needed.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.ended.is_empty() {
             return Some(Time::ZERO);
@@ -348,8 +347,6 @@ impl<B: Buffers> Stack<B> {
     pub fn wants_flush(&self) -> bool {
         !self.work.is_empty() || self.net.arp.has_requests() || self.net.inet6.has_frames()
     }
-
-    // ---- inside ----
 
     #[inline]
     fn get(&self, conn: ConnId) -> Option<&Connection<B>> {

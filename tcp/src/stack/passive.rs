@@ -40,7 +40,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
     }
 
-    /// If another stack of the device owns the segment's addresses, hands the frame to that stack and returns true.
+    /// Returns whether another stack of the device owns the segment's addresses. If so, hands it the frame.
     #[inline]
     fn leaves_to_owner(&mut self, incoming: &Incoming<'_, B::Frame>) -> bool {
         let Some(owner) = self.stack.other_owner(incoming.key) else { return false };

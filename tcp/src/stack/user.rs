@@ -189,13 +189,14 @@ impl<B: Buffers> Stack<B> {
         self.get(conn).map_or(0, |c| c.records_at_end(f))
     }
 
-    /// Returns since when the peer has acknowledged nothing of the data sent; `None` if nothing is outstanding.
+    /// Returns since when a SYN or data has been outstanding, or has waited for the neighbour's address,
+    /// without progress; `None` if none has.
     pub fn stalled_since(&self, conn: ConnId) -> Option<Time> {
         self.get(conn).map(Connection::stalled_since).filter(|since| *since < Time::MAX)
     }
 
     /// Sends FIN after the queued data. Data from the peer still arrives. `Handler::closed` follows when both
-    /// directions are closed. A connection that is still being opened ends at once, as [`CloseReason::Aborted`].
+    /// directions are closed. A connection in SYN-SENT ends at once, as [`CloseReason::Aborted`].
     pub fn close(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         let Some(c) = self.get_mut(conn) else { return };
         if c.state == State::SynSent {
@@ -210,7 +211,8 @@ impl<B: Buffers> Stack<B> {
         });
     }
 
-    /// Ends a connection at once, with a RST. `advance` reports the end.
+    /// Ends a connection at once. Sends a RST, except in SYN-SENT, without room, or if the neighbour's address
+    /// is unknown. `advance` reports the end.
     pub fn abort(&mut self, now: Time, conn: ConnId, tx: &mut impl Transmit<B::Payload>) {
         self.with(now, conn, tx, |c, cx| c.send_reset(cx));
         self.end(conn, CloseReason::Aborted);

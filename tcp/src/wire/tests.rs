@@ -86,7 +86,8 @@ fn options_of_a_syn() {
     assert_eq!(s.timestamps, Some(Timestamps { value: 1, echo: 0 }));
 }
 
-/// Malformed and unknown options are skipped, and nothing is read beyond them (RFC 9293 §3.1, MUST-6, MUST-7).
+/// Unknown options are skipped. An option with a malformed length ends the list, so nothing after it is read
+/// (RFC 9293 §3.1, MUST-6, MUST-7).
 #[test]
 fn odd_options() {
     for (bytes, mss) in [

@@ -189,7 +189,8 @@ fn dctcp_grows_by_one_segment_per_round() {
     }
 }
 
-/// Runs rounds of CUBIC after a loss at 1000 segments. `check` gets the window before each round, and its number.
+/// Runs rounds of 100 ms. After each round, `check` gets the number of the round, from 0, and the window in
+/// segments.
 fn cubic_rounds(c: &mut Controller, mss: u32, rounds: u32, mut check: impl FnMut(u32, f64)) {
     let rtt = Duration::from_millis(100);
     for i in 0..rounds {

@@ -16,7 +16,7 @@ fn a_stack_is_send() {
     send::<Stack<Portable>>();
 }
 
-/// A thousand connections are opened and closed many times: their places are reused.
+/// A hundred connections are opened and closed twenty times. None stays open, and TIME-WAIT keeps its limit.
 #[test]
 fn places_are_used_again() {
     let mut p = Pair::new(|c| c.tcp.max_time_wait = 100);
