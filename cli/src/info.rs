@@ -198,7 +198,7 @@ impl Info {
                 "transport",
                 "the kernel's TCP; any host that reaches these addresses may connect".to_owned(),
             );
-            line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
+            line("faster", "a DPDK port: --port KIND:ARG --ip ADDR/LEN; see docs/urnic.md".to_owned());
             if let Some(why) = &self.ports {
                 line("missing", why.clone());
             }
@@ -218,7 +218,7 @@ impl Info {
         match &self.device {
             Some(device) => device.text(&mut text),
             None => text.push_str(
-                "no device: a port needs an address (--ip ADDR/LEN), the kernel's sockets take none",
+                "no device: give an address (--ip ADDR/LEN) with a port, and none over the kernel's sockets",
             ),
         }
         self.run.text(&mut text);

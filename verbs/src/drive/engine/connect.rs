@@ -543,7 +543,7 @@ impl<D: Data> Core<D> {
             converted: false,
         };
         if attempt.rtr.is_some() && attempt.rev < 2 {
-            return Err(Error::Invalid("an RTR needs MPA revision 2"));
+            return Err(Error::Invalid("an RTR needs MPA revision 2: set mpa.rev to 2, or ask for no RTR"));
         }
         Initiator::new(&self.request_offer(&attempt)).map_err(refused)?;
         Ok(attempt)
@@ -590,7 +590,7 @@ fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
 /// Returns the error for an offer that the start-up refused.
 fn refused(error: StartupError) -> Error {
     match error {
-        StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
+        StartupError::OwnPrivateData { .. } => Error::Invalid("private data exceeds MPA's limit: 508 bytes"),
         StartupError::OutOfTurn => Error::RequestGone,
         _ => Error::Invalid("IRD and ORD must be at most 16382"),
     }
