@@ -199,7 +199,7 @@ impl Info {
                 "transport",
                 "the kernel's TCP; any host that reaches these addresses may connect".to_owned(),
             );
-            line("faster", "a port of DPDK's: --port KIND:ARG --ip ADDR/LEN, see docs/urnic.md".to_owned());
+            line("faster", "a DPDK port: --port KIND:ARG --ip ADDR/LEN; see docs/urnic.md".to_owned());
             if let Some(why) = &self.ports {
                 line("missing", why.clone());
             }

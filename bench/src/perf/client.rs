@@ -113,7 +113,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         _ => {}
     }
     if options.window.is_some_and(|window| !(1..=MAX_WINDOW as usize).contains(&window)) {
-        return usage("--window: from 1 to 4096");
+        return usage("a window has 1 to 4096 messages");
     }
     let lanes = options.qps as u32;
     let mut session = Session {

@@ -64,7 +64,7 @@ impl Lane {
         })?;
         let inbox = pd.alloc_mr(INFO_LEN, Access::LOCAL_WRITE)?;
         let lane = Self { qp, cq, channel, inbox, sent: 0, read: 0, written: 0, received: None };
-        lane.post_receive().map_err(|_| urnic::Error::Invalid("a receive was refused"))?;
+        lane.post_receive().map_err(|_| urnic::Error::Invalid("the queue pair refused its first receive"))?;
         Ok(lane)
     }
 

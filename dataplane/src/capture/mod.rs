@@ -204,7 +204,7 @@ impl Drop for Written {
         if dropped > 0 {
             tracing::warn!(
                 "the capture {path} has {written} frames and lacks {dropped}, which came too fast or could not be \
-                 written"
+                 written; a faster file system, such as /dev/shm, may keep up"
             );
         }
     }

@@ -75,7 +75,7 @@ impl Netdev {
         if unsafe { request.ifr_ifru.ifru_hwaddr.sa_family } != libc::ARPHRD_ETHER {
             return Err(PortError::Interface {
                 port: port(),
-                reason: "the interface is not an Ethernet interface".into(),
+                reason: "the interface is not an Ethernet interface; choose one that is".into(),
             });
         }
         if netdev.flags().map_err(|e| failed("reading the state of the interface", e))? & libc::IFF_UP == 0 {
@@ -199,7 +199,10 @@ impl Netdev {
         let queues = channels[5].max(channels[8]).max(1);
         let name = &self.name;
         let Some(ours) = queues.checked_sub(queue.into()).filter(|ours| *ours > 0) else {
-            let reason = format!("the interface has {queues} queues, and none has the number {queue}");
+            let reason = format!(
+                "the interface has {queues} queues, numbered from 0, and none has the number {queue}; choose a \
+                 lower number"
+            );
             return Err(PortError::Interface { port: spec.to_string(), reason });
         };
         // The driver counts only combined queues, and treats an interface without combined queues as if it had a single

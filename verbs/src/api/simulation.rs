@@ -380,7 +380,7 @@ impl Node {
         let commons = Commons::new()?;
         let mut engines = Vec::new();
         for transport in OverPort::of_device(queues, &stack, &commons, clock.now())? {
-            let number = EngineNumber::new(engines.len()).ok_or(Error::Invalid("at most 64 engines"))?;
+            let number = EngineNumber::new(engines.len()).ok_or(Error::Invalid("more than 64 engines"))?;
             let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
             let berth = Berth { number, commons: commons.clone(), doorbells: doorbells.clone() };
             let engine = Engine::new(transport, clock.clone(), seed, mpa.clone(), berth, attributes.clone());

@@ -590,7 +590,7 @@ fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
 /// Returns the error for an offer that the start-up refused.
 fn refused(error: StartupError) -> Error {
     match error {
-        StartupError::OwnPrivateData { .. } => Error::Invalid("too much private data for an MPA frame"),
+        StartupError::OwnPrivateData { .. } => Error::Invalid("private data exceeds MPA's limit: 508 bytes"),
         StartupError::OutOfTurn => Error::RequestGone,
         _ => Error::Invalid("IRD and ORD must be at most 16382"),
     }

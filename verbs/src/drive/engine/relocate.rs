@@ -55,7 +55,7 @@ impl<D: Data + Send + 'static> Core<D> {
     /// Takes in a queue pair and looks at its queues, because doorbells that rang here before its arrival were lost.
     pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
         let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
-            return Err(Error::Invalid("the queue pair belongs to an engine of another kind"));
+            return Err(Error::Invalid("the queue pair comes from an engine with another transport"));
         };
         let qpn = core.qpn();
         core.join(self.number);
