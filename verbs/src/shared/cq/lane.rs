@@ -5,15 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Poller;
 use crate::shared::clock::DeviceClock;
-use crate::shared::queue::{CompletionRing, capacity_for};
+use crate::shared::queue::{CompletionRing, Room, capacity_for};
 use crate::shared::sync::Line;
 use crate::shared::wc::Wc;
 
 /// Completions, and their time stamps if these are wanted.
 pub(crate) struct Entries {
     pub(crate) ring: CompletionRing,
-    /// Number of the next completion to be taken. Only pollers write it.
-    taken: Line<AtomicU32>,
     /// The time stamp of each slot's completion, in nanoseconds of the device's clock; empty without time
     /// stamps.
     times: Box<[AtomicU64]>,
@@ -23,7 +21,7 @@ impl Entries {
     pub(crate) fn new(depth: u32, stamped: bool) -> Self {
         let ring = CompletionRing::new(depth);
         let times = if stamped { ring.capacity() } else { 0 };
-        Self { ring, taken: Line(AtomicU32::new(0)), times: (0..times).map(|_| AtomicU64::new(0)).collect() }
+        Self { ring, times: (0..times).map(|_| AtomicU64::new(0)).collect() }
     }
 
     pub(crate) fn time(&self, index: u32) -> Option<&AtomicU64> {
@@ -33,18 +31,13 @@ impl Entries {
     /// Returns the number of the first completion that was not taken.
     #[inline]
     pub(crate) fn taken(&self) -> u32 {
-        self.taken.load(Ordering::Relaxed)
+        self.ring.released()
     }
 
     /// Frees the places of the completions before `end`. The caller has read these completions.
     #[inline]
     pub(crate) fn take_until(&self, end: u32) {
-        let mut next = self.taken();
-        while next != end {
-            self.ring.release(next);
-            next = next.wrapping_add(1);
-        }
-        self.taken.store(end, Ordering::Relaxed);
+        self.ring.release_until(end);
     }
 
     fn is_stamped(&self) -> bool {
@@ -57,8 +50,14 @@ pub(crate) struct Lane {
     /// The engine uses the entries under its lock, and pollers use them under theirs. They are replaced under both
     /// locks.
     entries: UnsafeCell<Entries>,
-    /// Number of the next completion. Written only under the engine lock.
-    head: Line<AtomicU32>,
+    head: Line<Head>,
+}
+
+/// State of a lane that only the engine writes, under its lock.
+struct Head {
+    /// Number of the next completion.
+    next: AtomicU32,
+    room: Room,
 }
 
 // SAFETY: only `replace` replaces the entries. Its caller has the engine lock and also the pollers' lock, as the
@@ -68,22 +67,24 @@ unsafe impl Sync for Lane {}
 
 impl Lane {
     pub(super) fn new(entries: Entries) -> Self {
-        Self { entries: UnsafeCell::new(entries), head: Line(AtomicU32::new(0)) }
+        let head = Head { next: AtomicU32::new(0), room: entries.ring.room() };
+        Self { entries: UnsafeCell::new(entries), head: Line(head) }
     }
 
     /// Called by the engine, under its lock: publishes a completion. Returns false if there is no room.
     #[inline(always)]
     pub(super) fn push(&self, wc: Wc, clock: Option<&DeviceClock>) -> bool {
-        let head = self.head.load(Ordering::Relaxed);
+        let Head { next, room } = &*self.head;
+        let number = next.load(Ordering::Relaxed);
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
         if let Some(clock) = clock {
-            stamp(entries, head, clock);
+            stamp(entries, number, room, clock);
         }
-        if !entries.ring.push(head, wc) {
+        if !entries.ring.push(number, wc, room) {
             return false;
         }
-        self.head.store(head.wrapping_add(1), Ordering::Relaxed);
+        next.store(number.wrapping_add(1), Ordering::Relaxed);
         true
     }
 
@@ -97,7 +98,7 @@ impl Lane {
 
     /// Returns the number of completions that were not taken. The engine may add to them at any time.
     pub(super) fn pending(&self, poller: &Poller) -> u32 {
-        self.head.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).taken())
+        self.head.next.load(Ordering::Relaxed).wrapping_sub(self.polled(poller).taken())
     }
 
     /// Moves the completions to `fresh`, which replaces the entries, and returns the old entries. The engine may have
@@ -110,17 +111,18 @@ impl Lane {
         }
         // SAFETY: the caller has the engine lock and, as the poller shows, the pollers' lock.
         let entries = unsafe { &mut *self.entries.get() };
-        let first = entries.taken();
+        let (first, room) = (entries.taken(), fresh.ring.room());
         for new in 0..pending {
             let old = first.wrapping_add(new);
             if let Some(wc) = entries.ring.peek(old) {
-                fresh.ring.push(new, *wc);
+                fresh.ring.push(new, *wc, &room);
             }
             if let (Some(from), Some(to)) = (entries.time(old), fresh.time(new)) {
                 to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
-        self.head.store(pending, Ordering::Relaxed);
+        self.head.next.store(pending, Ordering::Relaxed);
+        self.head.room.replace(&room);
         std::mem::replace(entries, fresh)
     }
 
@@ -152,7 +154,7 @@ impl Lane {
     pub(super) fn is_empty(&self) -> bool {
         // SAFETY: the caller has the engine lock.
         let entries = unsafe { &*self.entries.get() };
-        entries.taken() == self.head.load(Ordering::Relaxed)
+        entries.taken() == self.head.next.load(Ordering::Relaxed)
     }
 
     /// Returns whether completions of this queue pair wait here.
@@ -164,11 +166,11 @@ impl Lane {
     }
 }
 
-/// Stores the time of completion `head`, which the engine adds next.
+/// Stores the time of completion `number`, which the engine adds next.
 #[inline(never)]
-fn stamp(entries: &Entries, head: u32, clock: &DeviceClock) {
-    if let Some(time) = entries.time(head)
-        && entries.ring.is_free(head)
+fn stamp(entries: &Entries, number: u32, room: &Room, clock: &DeviceClock) {
+    if let Some(time) = entries.time(number)
+        && entries.ring.is_free(number, room)
     {
         time.store(clock(), Ordering::Relaxed);
     }

@@ -2,10 +2,12 @@
 //! spinlock guards the application's end, the engine lock the engine's end. A shared receive queue may have several
 //! engines as consumers. They claim receives without a lock (see [`srq`](crate::shared::srq)).
 
+mod ordered;
 mod recv;
 mod ring;
 mod send;
 
+pub(crate) use ordered::{OrderedRing, Room};
 pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
 pub(crate) use ring::{Entry, Ring, capacity_for};
 pub(crate) use send::{Payload, SendPoster, SendQueue, SendView, Stored};
@@ -21,7 +23,7 @@ impl Entry for Wc {
 }
 
 /// The completions that one engine adds to one completion queue.
-pub(crate) type CompletionRing = Ring<Wc>;
+pub(crate) type CompletionRing = OrderedRing<Wc>;
 
 /// Returns `max_sge` elements for each slot of a ring. Returns an empty slice if no list has more than one element,
 /// because the slot itself has room for one.

@@ -1,4 +1,4 @@
-//! The ring of a queue.
+//! A ring whose entries may be released in any order.
 
 use std::mem::MaybeUninit;
 
@@ -35,10 +35,10 @@ pub(crate) fn capacity_for(entries: u32) -> u32 {
     entries.clamp(2, 1 << 30).next_power_of_two()
 }
 
-struct Slot<T: Entry> {
-    _align: [T::Align; 0],
-    sequence: AtomicU32,
-    entry: Cell<MaybeUninit<T>>,
+pub(super) struct Slot<T: Entry> {
+    pub(super) _align: [T::Align; 0],
+    pub(super) sequence: AtomicU32,
+    pub(super) entry: Cell<MaybeUninit<T>>,
 }
 
 // SAFETY: the producer accesses a slot's entry while its sequence marks it as free, the consumer while it is marked
@@ -82,7 +82,7 @@ impl<T: Entry> Ring<T> {
     }
 
     /// Producer: writes and publishes entry `index`. Returns false if its slot is still taken.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn push(&self, index: u32, entry: T) -> bool {
         let written = self.write(index, entry);
         if written {

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
 use super::ring::CacheLine;
-use super::{Entry, Ring, WrNumber, elements};
+use super::{Entry, OrderedRing, Room, WrNumber, elements};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::sync::{SpinGuard, SpinLock};
@@ -99,6 +99,13 @@ pub(crate) enum Payload<'a> {
     Bytes(&'a [u8]),
 }
 
+/// The state of a send queue's posters.
+struct Tail {
+    /// Number of the next request.
+    next: u32,
+    room: Room,
+}
+
 /// Carries send requests from the application (one thread at a time, under `tail`) to the engine (under the engine
 /// lock).
 ///
@@ -106,11 +113,10 @@ pub(crate) enum Payload<'a> {
 /// reads. A poster on another core writes the next line.
 #[repr(C)]
 pub(crate) struct SendQueue {
-    ring: Ring<SendEntry>,
+    ring: OrderedRing<SendEntry>,
     max_sge: u8,
     max_inline: u32,
-    /// Number of the next request.
-    tail: SpinLock<u32>,
+    tail: SpinLock<Tail>,
     /// `max_sge` elements for each slot, for lists of several elements. Empty if `max_sge` is less than 2. The
     /// elements belong to the owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
@@ -129,13 +135,14 @@ impl SendQueue {
     pub(crate) const WRITTEN_BY_POSTERS: usize = std::mem::offset_of!(Self, tail);
 
     pub(crate) fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
-        let ring = Ring::new(entries);
+        let ring = OrderedRing::new(entries);
         let sges = elements(ring.capacity(), max_sge);
+        let tail = Tail { next: 0, room: ring.room() };
         Self {
             ring,
             max_sge,
             max_inline,
-            tail: SpinLock::new(0),
+            tail: SpinLock::new(tail),
             sges,
             inline: OnceLock::new(),
             elsewhere: OnceLock::new(),
@@ -182,10 +189,10 @@ impl SendQueue {
         Some(SendView { entry, sges, inline, queue: self, slot })
     }
 
-    /// Engine: gives back the slot of request `number`.
+    /// Engine: gives back the slot of request `number`, and those of the requests before it.
     #[inline]
     pub(crate) fn release(&self, number: WrNumber) {
-        self.ring.release(number.0);
+        self.ring.release_until(number.next().0);
     }
 
     /// Returns the start of the slot's list; valid for `max_sge` elements.
@@ -249,12 +256,18 @@ impl Kind {
 /// The application's end of a send queue, with the lock.
 pub(crate) struct SendPoster<'a> {
     queue: &'a SendQueue,
-    tail: SpinGuard<'a, u32>,
+    tail: SpinGuard<'a, Tail>,
     /// Number of requests from `tail` on that are written and not published.
     written: u32,
 }
 
 impl SendPoster<'_> {
+    /// Returns whether the next request has a slot.
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.queue.ring.is_free(self.next(), &self.tail.room)
+    }
+
     /// Posts one request, or refuses it and changes nothing.
     #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
@@ -268,9 +281,9 @@ impl SendPoster<'_> {
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         let end = self.next();
-        while *self.tail != end {
-            self.queue.ring.publish(*self.tail);
-            *self.tail = self.tail.wrapping_add(1);
+        while self.tail.next != end {
+            self.queue.ring.publish(self.tail.next);
+            self.tail.next = self.tail.next.wrapping_add(1);
         }
         std::mem::take(&mut self.written) > 0
     }
@@ -278,7 +291,7 @@ impl SendPoster<'_> {
     /// Returns the number of the next request.
     #[inline]
     fn next(&self) -> u32 {
-        self.tail.wrapping_add(self.written)
+        self.tail.next.wrapping_add(self.written)
     }
 
     /// Writes one request, or refuses it and changes nothing.
@@ -307,7 +320,7 @@ impl SendPoster<'_> {
         if kind == Kind::Atomic && length as usize != size_of::<u64>() {
             return Err(PostError::AtomicSink);
         }
-        if !queue.ring.is_free(self.next()) && !self.room_comes() {
+        if !self.has_room() && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
         let only = [wr.sges.first().copied().unwrap_or_default()];
@@ -329,7 +342,7 @@ impl SendPoster<'_> {
         const LOOKS: u32 = 256;
         (0..LOOKS).any(|_| {
             std::hint::spin_loop();
-            self.queue.ring.is_free(self.next())
+            self.has_room()
         })
     }
 
@@ -352,7 +365,7 @@ impl SendPoster<'_> {
         if length > queue.max_inline {
             return Err(PostError::InlineTooLong);
         }
-        if !queue.ring.is_free(self.next()) && !self.room_comes() {
+        if !self.has_room() && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
         let place = queue.inline_at(queue.ring.slot_of(self.next()));
@@ -377,7 +390,7 @@ impl SendPoster<'_> {
             // SAFETY: the slot is free, so its operation is ours.
             unsafe { place.write(*op) };
         }
-        self.queue.ring.write(index, entry);
+        self.queue.ring.write(index, entry, &self.tail.room);
         self.written += 1;
     }
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Entry, Payload, RecvQueue, Ring, SendQueue, WrNumber};
+use super::{Entry, OrderedRing, Payload, RecvQueue, Ring, SendQueue, WrNumber};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::wr::{RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -31,6 +31,7 @@ impl Entry for [u64; 3] {
 fn capacity_is_a_power_of_two_of_at_least_two() {
     for (asked, got) in [(0, 2), (1, 2), (2, 2), (3, 4), (16, 16), (17, 32)] {
         assert_eq!(Ring::<u8>::new(asked).capacity(), got);
+        assert_eq!(OrderedRing::<u8>::new(asked).capacity(), got);
     }
 }
 
@@ -58,6 +59,36 @@ fn ring_hands_over_everything_in_order() {
                 std::thread::yield_now();
             } else {
                 (before..next).for_each(|index| ring.release(index));
+            }
+        }
+    });
+}
+
+/// The same for a ring whose entries are released in order.
+#[test]
+fn ordered_ring_hands_over_everything_in_order() {
+    const ENTRIES: u32 = 300_000;
+    let ring = OrderedRing::<[u64; 3]>::new(16);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let room = ring.room();
+            for i in 0..ENTRIES {
+                while !ring.push(i, [i.into(); 3], &room) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut next = 0;
+        while next < ENTRIES {
+            let before = next;
+            while let Some(entry) = ring.peek(next) {
+                assert_eq!(*entry, [next.into(); 3]);
+                next += 1;
+            }
+            if next == before {
+                std::thread::yield_now();
+            } else {
+                ring.release_until(next);
             }
         }
     });
@@ -100,6 +131,40 @@ proptest! {
                 prop_assert_eq!(ring.peek(number(i)), Some(&(i ^ 0xabcd)));
             }
             prop_assert_eq!(ring.peek(number(head)), None);
+        }
+    }
+
+    /// The same for a ring whose entries are released in order, up to three at once.
+    #[test]
+    fn ordered_ring_behaves_like_its_model(
+        entries in 1u32..10,
+        first in prop_oneof![Just(0u32), (u32::MAX - 40)..=u32::MAX, any::<u32>()],
+        steps in prop::collection::vec(
+            prop_oneof![Just((Step::Push, 1)), (1u32..4).prop_map(|n| (Step::Release, n))], 0..200),
+    ) {
+        let ring = OrderedRing::<u32>::starting_at(entries, first);
+        let room = ring.room();
+        let number = |i: u32| first.wrapping_add(i);
+        // Both numbers count from `first`.
+        let (mut head, mut tail) = (0u32, 0u32);
+        for (step, count) in steps {
+            match step {
+                Step::Push => {
+                    let free = head - tail < ring.capacity();
+                    prop_assert_eq!(ring.is_free(number(head), &room), free);
+                    prop_assert_eq!(ring.push(number(head), head ^ 0xabcd, &room), free);
+                    head += u32::from(free);
+                }
+                Step::Release => {
+                    tail = head.min(tail + count);
+                    ring.release_until(number(tail));
+                }
+            }
+            for i in tail..head {
+                prop_assert_eq!(ring.peek(number(i)), Some(&(i ^ 0xabcd)));
+            }
+            prop_assert_eq!(ring.peek(number(head)), None);
+            prop_assert_eq!(ring.released(), number(tail));
         }
     }
 }

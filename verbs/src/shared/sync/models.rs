@@ -7,7 +7,7 @@ use loom::sync::Arc;
 
 use super::{SpinLock, thread};
 use crate::shared::doorbell::{Awaited, Bell, Doorbells};
-use crate::shared::queue::{Entry, Ring};
+use crate::shared::queue::{Entry, OrderedRing, Ring, Room};
 
 /// Runs the model checker, with a bound on involuntary thread switches that keeps it within seconds.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
@@ -72,18 +72,63 @@ fn a_ring_hands_over_each_entry_once() {
     });
 }
 
+/// The same for a ring whose entries are released in order.
+#[test]
+fn an_ordered_ring_hands_over_each_entry_once() {
+    const FIRST: u32 = u32::MAX;
+    /// Takes the entries that there are, and releases them together. Returns how many were taken so far.
+    fn take(ring: &OrderedRing<(u32, u32)>, mut taken: u32) -> u32 {
+        let number = |taken| FIRST.wrapping_add(taken);
+        while let Some(&entry) = ring.peek(number(taken)) {
+            assert_eq!(entry, (number(taken), !number(taken)));
+            taken += 1;
+        }
+        ring.release_until(number(taken));
+        taken
+    }
+    explore(|| {
+        let ring = Arc::new(OrderedRing::starting_at(2, FIRST));
+        let producer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let room = ring.room();
+                // The third and the fourth entry find room only in some orders.
+                (0..4).fold(0, |posted, _| {
+                    let number = FIRST.wrapping_add(posted);
+                    posted + u32::from(ring.push(number, (number, !number), &room))
+                })
+            })
+        };
+        let consumer = {
+            let ring = ring.clone();
+            thread::spawn(move || (0..2).fold(0, |taken, _| take(&ring, taken)))
+        };
+        let posted = producer.join().unwrap();
+        assert!((2..=4).contains(&posted), "a ring of two takes two");
+        let taken = consumer.join().unwrap();
+        assert_eq!(take(&ring, taken), posted);
+    });
+}
+
 /// Two posters, one of them for another queue pair, and an engine: every post that the engine misses rings again.
 #[test]
 fn no_post_is_left_behind() {
     explore(|| {
         let doorbells = Arc::new(Doorbells::new(2));
-        let queues = Arc::new([0, 1].map(|_| (Ring::new(2), Bell::default())));
-        let post = |doorbells: &Doorbells, queues: &[(Ring<u32>, Bell); 2], qpn: usize, index: u32| {
-            assert!(queues[qpn].0.push(index, index));
-            if queues[qpn].1.ring() {
-                doorbells.ring(qpn as u32);
-            }
+        let queue = || {
+            let ring = OrderedRing::new(2);
+            let room = ring.room();
+            (ring, room, Bell::default())
         };
+        let queues = Arc::new([queue(), queue()]);
+        let post =
+            |doorbells: &Doorbells, queues: &[(OrderedRing<u32>, Room, Bell); 2], qpn: usize, index: u32| {
+                let (ring, room, bell) = &queues[qpn];
+                assert!(ring.push(index, index, room));
+                if bell.ring() {
+                    doorbells.ring(qpn as u32);
+                }
+            };
         let poster = {
             let (doorbells, queues) = (doorbells.clone(), queues.clone());
             thread::spawn(move || {
@@ -94,12 +139,12 @@ fn no_post_is_left_behind() {
         let mut done = [0, 0];
         let mut pass = || {
             while let Some(qpn) = doorbells.pop() {
-                let (ring, bell) = &queues[qpn as usize];
+                let (ring, _, bell) = &queues[qpn as usize];
                 bell.answer();
                 let done = &mut done[qpn as usize];
                 while ring.peek(*done).is_some() {
-                    ring.release(*done);
                     *done += 1;
+                    ring.release_until(*done);
                 }
             }
             done

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Ring, explore, thread};
+use super::{OrderedRing, Ring, explore, thread};
 use crate::shared::arming::Arming;
 use crate::shared::doorbell::{AwaitedBy, Doorbells};
 use crate::shared::engines::EngineNumber;
@@ -16,13 +16,19 @@ use crate::shared::srq::claim;
 fn no_completion_of_two_engines_is_slept_over() {
     for solicited_only in [false, true] {
         explore(move || {
-            let lanes = Arc::new([0, 1].map(|_| Ring::<u32>::new(2)));
+            let lane = || {
+                let ring = OrderedRing::<u32>::new(2);
+                let room = ring.room();
+                (ring, room)
+            };
+            let lanes = Arc::new([lane(), lane()]);
             let (arming, announced) = (Arc::new(Arming::default()), Arc::new(AtomicU64::new(0)));
             let engines: Vec<_> = (0..2)
                 .map(|engine| {
                     let (lanes, arming, announced) = (lanes.clone(), arming.clone(), announced.clone());
                     thread::spawn(move || {
-                        assert!(lanes[engine].push(0, engine as u32));
+                        let (lane, room) = &lanes[engine];
+                        assert!(lane.push(0, engine as u32, room));
                         if arming.fires(|| true) {
                             announced.fetch_add(1, Ordering::Relaxed);
                         }
@@ -30,7 +36,7 @@ fn no_completion_of_two_engines_is_slept_over() {
                 })
                 .collect();
             arming.arm(solicited_only);
-            let found = lanes.iter().filter(|lane| lane.peek(0).is_some()).count();
+            let found = lanes.iter().filter(|(lane, _)| lane.peek(0).is_some()).count();
             engines.into_iter().for_each(|engine| engine.join().unwrap());
             let announced = announced.load(Ordering::Relaxed);
             assert!(announced <= 1, "one arming, one event");
