@@ -365,8 +365,9 @@ fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
     let mut child = std::process::Command::new(words.next().unwrap());
     child.args(words).args(["--exact", test, "--nocapture", "--include-ignored"]).env(mark, "1");
     let output = child.output().unwrap();
-    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success(), "{}", said.concat());
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 fn ip(arguments: &str) {
