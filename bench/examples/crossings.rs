@@ -122,7 +122,7 @@ mod counting {
         let symbol = symbols.lines().find(|line| line.ends_with(" urnic_bench::scaling::turns::turns"));
         let address = symbol.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
         address
-            .ok_or_else(|| PerfError::Gone("the program has no symbol of scaling::turns::turns".to_owned()))
+            .ok_or_else(|| PerfError::Failed("the program has no symbol of scaling::turns::turns".to_owned()))
     }
 
     /// Returns the innermost source line of this repository at an address of the program's file. Returns the

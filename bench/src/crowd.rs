@@ -189,7 +189,9 @@ impl Crowd {
                         self.passive.push(qp);
                     }
                     CmEvent::Established { .. } => established += 1,
-                    other => return Err(PerfError::Gone(format!("{other:?}"))),
+                    other => {
+                        return Err(PerfError::Failed(format!("a connection did not come up: {other:?}")));
+                    }
                 }
             }
             if Instant::now() > deadline {

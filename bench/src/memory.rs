@@ -166,7 +166,7 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
                     passive.push(qp);
                 }
                 CmEvent::Established { .. } => established += 1,
-                other => return Err(PerfError::Gone(format!("{other:?}"))),
+                other => return Err(PerfError::Failed(format!("a connection did not come up: {other:?}"))),
             }
         }
         patience("connections")?;

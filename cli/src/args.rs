@@ -168,8 +168,8 @@ pub struct RpingArgs {
     /// Be the client: send pings
     #[arg(short, long, requires = "address", conflicts_with = "persistent")]
     pub client: bool,
-    /// Client: address or name of the server. Server: one of its own addresses, which --ip sets, or the
-    /// unspecified address
+    /// Client: address or name of the server. Server: the one of its own addresses at which it listens, or the
+    /// unspecified address; on a port, --ip sets them
     #[arg(short, long, value_name = "HOST")]
     pub address: Option<String>,
     /// TCP port [default: 7174]

@@ -168,3 +168,42 @@ fn ipv6_on_the_link() {
     assert_eq!(client["peer"], "[fe80::76:fdff:fe03:1]:7174");
     assert!(server["peer"].as_str().is_some_and(|peer| peer.starts_with("[fe80::")), "{server}");
 }
+
+/// Returns a TCP port that was free a moment ago.
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    listener.local_addr().expect("its address").port().to_string()
+}
+
+/// On the kernel's sockets, a server listens at the address of `-a`, and at no other.
+#[test]
+fn a_server_on_the_kernels_sockets_listens_at_one_address() {
+    let port = free_port();
+    let server = serve(&["-a", "127.0.0.1", "-p", &port, "--json"]);
+    let client = |address: &str| rping(&["-c", "-a", address, "-p", &port, "-C", "3", "--json"]).output();
+    assert_eq!(client("127.0.0.2").status.code(), Some(1));
+    assert_eq!((json(&client("127.0.0.1"))["pings"]).to_string(), "3");
+    assert_eq!(json(&server.output())["pings"].to_string(), "3");
+    // This address is reserved for documentation, so no host has it.
+    let refused = rping(&["-s", "-a", "192.0.2.77", "-p", &port]).output();
+    let message = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    assert!(message.contains("-a 192.0.2.77: 192.0.2.77 is not an address of this device"), "{message}");
+}
+
+/// While the client of a server is connected, and after that, no other client is served.
+#[test]
+fn a_server_serves_one_client() {
+    let port = free_port();
+    let _server = serve(&["-p", &port]);
+    let mut first = rping(&["-c", "-a", "127.0.0.1", "-p", &port, "-v"]);
+    let said = first.0.as_mut().expect("runs").stdout.take().expect("piped");
+    let mut said = std::io::BufRead::lines(std::io::BufReader::new(said));
+    assert!(said.next().expect("a line").expect("text").starts_with("ping data"));
+    let second = rping(&["-c", "-a", "127.0.0.1", "-p", &port, "-C", "1"]).output();
+    let message = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{}{message}", text(&second.stdout));
+    assert!(message.contains("the server rejects the connection"), "{message}");
+    // The first client goes on.
+    assert!(said.take(100).all(|line| line.expect("text").starts_with("ping data")));
+}

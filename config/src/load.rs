@@ -68,6 +68,15 @@ impl Config {
     /// The first mistake found: an unreadable or malformed file, an unknown section or key, an unknown variable whose
     /// name is close to a known one, a value of the wrong type or outside its range, or contradictory settings.
     pub fn load(sources: &Sources) -> Result<Config, ConfigError> {
+        Self::load_with_origins(sources).map(|(config, _)| config)
+    }
+
+    /// Loads as [`Self::load`] does, and returns also where each key (`section.name`) was set last. Keys that no source
+    /// sets are absent.
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn load_with_origins(sources: &Sources) -> Result<(Config, HashMap<String, Origin>), ConfigError> {
         let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
         let variable = sources.env.iter().find(|(name, value)| name == FILE_VARIABLE && !value.is_empty());
         if let Some(path) = sources.file.as_deref().or(variable.map(|(_, value)| Path::new(value))) {
@@ -95,7 +104,7 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let mut layers = Layers { config: Config::default(), origins: HashMap::new() };
         layers.file(path, text)?;
-        layers.finish()
+        layers.finish().map(|(config, _)| config)
     }
 }
 
@@ -188,8 +197,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Makes the checks that involve several keys, and returns the configuration.
-    fn finish(self) -> Result<Config, ConfigError> {
+    /// Makes the checks that involve several keys, and returns the configuration and where each key was set last.
+    fn finish(self) -> Result<(Config, HashMap<String, Origin>), ConfigError> {
         let Layers { config, origins } = self;
         let origin = |key: &str| origins.get(key).cloned().unwrap_or(Origin::Default);
         let own = &config.ip.addresses;
@@ -249,7 +258,7 @@ impl Layers {
                 remedy: "leave the key out to derive the address from the IP address".to_string(),
             });
         }
-        Ok(config)
+        Ok((config, origins))
     }
 }
 

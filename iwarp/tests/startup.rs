@@ -386,8 +386,8 @@ fn peer_to_peer_replies() {
         assert_eq!(peer.peer_to_peer.is_some(), asked_for & A != 0);
         let (reply, n) = r.accept(&Offer { ird: 0, ord: 0, ..V2 }).unwrap();
         assert_eq!(word_of(&reply) & (A | B | C | D), listed);
-        // MPAE-14: IRD has room for an RTR Read.
-        let ird = u16::from(asked_for & A != 0 && asked_for & D != 0);
+        // MPAE-14: IRD has room for an RTR Read if the Reply lists it.
+        let ird = u16::from(listed & D != 0);
         assert_eq!((n.ird, n.rtr), (ird, None));
         let kinds = n.peer_to_peer.map_or(0, |k| A | flag(k.send, B) | flag(k.write, C) | flag(k.read, D));
         assert_eq!(kinds, listed);

@@ -125,7 +125,7 @@ async def sack_strange(peer):
     peer.acknowledges, peer.also = False, lambda number, payload: None
     while not peer.gone:
         at = peer.expected
-        for edges in ((at, at), (at + 3000, at + 1000), (at + 1 << 30, at + (1 << 30) + 5), (at - 9000, at - 1), (at + 1, at + 2, at + 3, at + 4)):
+        for edges in ((at, at), (at + 3000, at + 1000), (at + (1 << 30), at + (1 << 30) + 5), (at - 9000, at - 1), (at + 1, at + 2, at + 3, at + 4)):
             peer.segment(ACK, options=blocks(*edges))
         await asyncio.sleep(0.02)
 

@@ -86,7 +86,8 @@ pub enum Claim {
     Held,
     /// The network is being asked whether another host has them.
     Probing,
-    /// The host with this MAC address had one of our addresses first, or claims it at the same time.
+    /// The host with this MAC address had one of our addresses first, or claims it at the same time. We neither answer
+    /// for the address nor defend it.
     Conflict([u8; 6]),
 }
 
@@ -156,8 +157,8 @@ impl Arp {
         self.several = true;
     }
 
-    /// Begins to ask whether another host has our address (RFC 5227 §2.1.1). Until the result is known, requests for
-    /// the address are not answered.
+    /// Begins to ask whether another host has our address (RFC 5227 §2.1.1). Requests for the address are answered
+    /// once the result is known, and only if no other host has the address.
     pub fn claim_address(&mut self, now: Time) {
         (self.claim, self.probes, self.announcements) = (Claim::Probing, PROBES, ANNOUNCEMENTS);
         self.claim_step = now;
@@ -210,11 +211,14 @@ impl Arp {
     fn contested(&mut self, by: [u8; 6], now: Time) {
         self.conflicts += u64::from(!self.silent);
         self.rival = Some(by);
-        if self.claim == Claim::Probing {
-            (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0);
-        } else if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) {
-            self.defended = Some(now);
-            self.queue_about_us(self.ip);
+        match self.claim {
+            Claim::Probing => (self.claim, self.probes, self.announcements) = (Claim::Conflict(by), 0, 0),
+            Claim::Held if self.defended.is_none_or(|at| now >= at + DEFEND_INTERVAL) => {
+                self.defended = Some(now);
+                self.queue_about_us(self.ip);
+            }
+            // An address that another host had first is not ours to defend (RFC 5227 §2.1.1).
+            Claim::Held | Claim::Conflict(_) => {}
         }
     }
 
@@ -314,7 +318,8 @@ impl Arp {
             self.contested(mac.0, now);
             return (None, None);
         }
-        if ip == self.ip || probing && for_us {
+        // Only the host that has an address answers for it.
+        if ip == self.ip || for_us && self.claim != Claim::Held {
             return (None, None);
         }
         let asked = for_us && operation == ArpOperation::Request;

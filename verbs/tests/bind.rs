@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
-use urnic::simulation::Simulation;
+use urnic::simulation::{MpaChange, Options, Simulation};
 use urnic::*;
 
 /// Returns the end of a server on device 0, and the end of a client on device 1.
@@ -133,6 +133,27 @@ fn connections_follow_each_other_from_one_port() {
             end.end(&mut simulation);
         }
         // The simulation goes on, because the last segments follow the events.
+        let limit = simulation.now() + Duration::from_secs(1);
+        simulation.run(limit, || false);
+    }
+}
+
+/// MPAE-8, MPAE-9: the server knows only revision 1 of MPA, and closes the first connection. The second try comes from
+/// the reserved port too.
+#[test]
+fn a_second_try_comes_from_the_reserved_port() {
+    let exceptions = vec![(0, (|mpa| mpa.rev = 1) as MpaChange)];
+    let mut simulation = Simulation::new(&Options { exceptions, ..options() }).unwrap();
+    let bound = simulation.device(1).bind((Ipv4Addr::UNSPECIFIED, 1023), false).unwrap();
+    for _ in 0..3 {
+        let (mut server, mut client) = ends(&simulation);
+        let peer = connect_from(&mut simulation, &bound, &mut server, &mut client);
+        assert_eq!(peer.port(), 1023);
+        works(&mut simulation, &server, &client);
+        client.disconnect();
+        for end in [&server, &client] {
+            end.end(&mut simulation);
+        }
         let limit = simulation.now() + Duration::from_secs(1);
         simulation.run(limit, || false);
     }

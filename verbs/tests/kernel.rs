@@ -357,6 +357,34 @@ fn a_device_that_goes_says_its_last_words() {
     assert!(matches!(event, CmEvent::Disconnected { reason: DisconnectReason::Peer, .. }), "{event:?}");
 }
 
+/// MPAE-8, MPAE-9: the server knows only revision 1 of MPA, and closes the first connection. The second try comes from
+/// the reserved port too.
+#[test]
+fn a_second_try_comes_from_the_reserved_port() {
+    let mut old = Config::default();
+    old.mpa.rev = 1;
+    let (server, client) = (Node::of(&old), Node::new());
+    let listener = server.events.listen(0, 4).unwrap();
+    let bound = client.device.bind((LOOPBACK, 0), false).unwrap();
+    let to = SocketAddr::from((LOOPBACK, listener.port()));
+    client.events.connect_from(&bound, &client.qp, to, &ConnParam::default()).unwrap();
+    let event = loop {
+        // If the second try fails, there is no request to wait for.
+        if let Some(event) = server.events.wait(Duration::from_millis(1)) {
+            break event;
+        }
+        let failed = client.events.poll();
+        assert!(failed.is_none(), "{failed:?}");
+    };
+    let CmEvent::ConnectRequest(request) = event else { panic!("no request") };
+    assert_eq!(request.peer(), bound.address());
+    request.accept(&server.qp, &ConnParam::default()).unwrap();
+    for node in [&server, &client] {
+        assert!(matches!(node.event(), CmEvent::Established { .. }));
+    }
+    works(&server, &client);
+}
+
 /// Runs a test of this file in its own process, with `mark` set in the environment. A `command` that is not empty
 /// starts the process.
 fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
@@ -365,8 +393,9 @@ fn in_a_process_of_its_own(command: &[&str], test: &str, mark: &str) {
     let mut child = std::process::Command::new(words.next().unwrap());
     child.args(words).args(["--exact", test, "--nocapture", "--include-ignored"]).env(mark, "1");
     let output = child.output().unwrap();
-    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success(), "{}", said.concat());
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 fn ip(arguments: &str) {

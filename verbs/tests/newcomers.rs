@@ -170,7 +170,7 @@ fn peers_that_do_not_close_fill_no_table() {
         honest.connects_soon(&mut simulation, 150);
         let all = strangers.borrow();
         assert_eq!((all.left, all.connected, all.finished), (0, SLOW as usize, SLOW as usize));
-        assert!(all.open.len() <= 1024, "{} are open", all.open.len());
+        assert!(all.open.len() <= 128, "{} are open", all.open.len());
         drop(all);
         simulation.wait(Duration::from_secs(6));
         assert_eq!(strangers.borrow().open.len(), 0);

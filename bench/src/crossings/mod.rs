@@ -65,14 +65,14 @@ fn os(doing: &'static str) -> impl Fn(nix::Error) -> PerfError {
 }
 
 fn silent() -> PerfError {
-    PerfError::Gone("the traced process ended without a result".to_owned())
+    PerfError::Failed("the traced process ended without a result".to_owned())
 }
 
 /// Runs `program turns TASK TURNS`, where `program` is `bench/examples/scaling.rs`, and traces the measured turns.
 ///
 /// # Errors
 /// [`PerfError::Os`] if the program cannot be started or traced; [`PerfError::Pin`] if this thread cannot run on
-/// the task's first core; [`PerfError::Gone`] if the program fails.
+/// the task's first core; [`PerfError::Failed`] if the program fails.
 pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfError> {
     // On one core the two processes take turns without waking another core, which makes a step much shorter.
     if let Some(core) = task.cores.first() {
@@ -203,7 +203,7 @@ impl Tracer {
             ptrace::step(thread.id, None).map_err(os("stepping the traced process"))?;
             match wait(thread.id)? {
                 Signal::SIGTRAP => {}
-                other => return Err(PerfError::Gone(format!("the traced process got {other}"))),
+                other => return Err(PerfError::Failed(format!("the traced process got {other}"))),
             }
             if at_mark {
                 return Ok(());
@@ -211,3 +211,6 @@ impl Tracer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,6 +108,9 @@ pub enum PerfError {
         /// The exit status of this process.
         status: ExitStatus,
     },
+    /// The measurement failed in a way that no other variant describes. The text says which.
+    #[error("{0}")]
+    Failed(String),
     /// The operating system refused.
     #[error("{doing}: {source}")]
     Os {

@@ -158,7 +158,7 @@ impl Worker {
         let mut line = String::new();
         self.says.read_line(&mut line).map_err(os("reading from a process"))?;
         if line.is_empty() {
-            return Err(PerfError::Gone("a process of the measurement has failed".to_owned()));
+            return Err(PerfError::Failed("a process of the measurement has failed".to_owned()));
         }
         Ok(line)
     }

@@ -189,7 +189,7 @@ impl<'a> Station<'a> {
                 break;
             }
             let Some((qp, passive)) = found else {
-                return Err(PerfError::Gone("no local port leads to the engine".to_owned()));
+                return Err(PerfError::Failed("no local port leads to the engine".to_owned()));
             };
             let slots = served.region.len() as usize / size;
             let slot = (thread * task.ways + place) % slots;
@@ -295,7 +295,7 @@ fn establish(events: &[EventChannel; 2], passive: &Qp) -> Result<(), PerfError> 
                 CmEvent::Established { .. } => established += 1,
                 // These events belong to an earlier attempt, whose connection belonged to another engine.
                 CmEvent::Disconnected { .. } | CmEvent::ConnectError { .. } => {}
-                other => return Err(PerfError::Gone(format!("{other:?}"))),
+                other => return Err(PerfError::Failed(format!("a connection did not come up: {other:?}"))),
             }
         }
         if Instant::now() > deadline {

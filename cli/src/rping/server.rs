@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use urnic::{Access, CmEvent, ConnParam, ConnRequest, Device, EventChannel};
+use urnic::{Access, Bound, CmEvent, ConnParam, ConnRequest, Device, Error, EventChannel};
 use urnic_config::Config;
 
 use super::lane::{Interrupted, Lane};
@@ -17,14 +17,19 @@ use crate::failure::{Failure, print};
 
 /// Interval at which a server checks whether a client is done, while the server waits for further clients.
 const LOOK: Duration = Duration::from_millis(100);
+/// Maximum number of connection requests that wait for an answer.
+const BACKLOG: u32 = 128;
 
 pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
-    check_address(config, args)?;
+    let port = args.tcp_port.unwrap_or(DEFAULT_PORT);
+    let address = own_address(config, args, port)?;
     let device = Device::open(config)?;
     let events = device.create_event_channel()?;
-    let port = args.tcp_port.unwrap_or(DEFAULT_PORT);
-    let _listener = events.listen(port, 128)?;
-    tracing::debug!("listening on port {port}");
+    let listener = match address {
+        Some(address) => events.listen_at(bind(&device, args, address)?, BACKLOG)?,
+        None => events.listen(port, BACKLOG)?,
+    };
+    tracing::debug!("listening on port {}", listener.port());
     let (done, results) = channel();
     if args.persistent {
         serve_all(&device, &events, args, &done, &results)
@@ -33,22 +38,34 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
     }
 }
 
-/// Checks `-a`, which for a server can only name one of the node's own addresses, or the unspecified address.
-fn check_address(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
-    let Some(host) = &args.address else { return Ok(()) };
+/// Returns the address that `-a` names; `None` without `-a`. On a port, this can only be one of the node's own
+/// addresses, or the unspecified address.
+fn own_address(config: &Config, args: &RpingArgs, port: u16) -> Result<Option<SocketAddr>, Failure> {
+    let Some(host) = &args.address else { return Ok(None) };
     let own = &config.ip.addresses;
-    let named = crate::host::resolve(host, DEFAULT_PORT)?.ip();
-    if named.is_unspecified() || own.iter().any(|own| own.address == named) {
-        return Ok(());
+    let named = crate::host::resolve(host, port)?;
+    let is_own = named.ip().is_unspecified() || own.iter().any(|own| own.address == named.ip());
+    if is_own || config.port.spec.is_none() {
+        return Ok(Some(named));
     }
     let own: Vec<_> = own.iter().map(|own| own.address.to_string()).collect();
     let own = own.join(", ");
     Err(Failure::Usage(format!("-a {host}: this node's address is {own}; leave -a out, or change --ip")))
 }
 
+fn bind(device: &Device, args: &RpingArgs, address: SocketAddr) -> Result<Bound, Failure> {
+    device.bind(address, false).map_err(|error| match error {
+        Error::NotOurAddress(_) => {
+            let host = args.address.as_deref().unwrap_or_default();
+            Failure::Usage(format!("-a {host}: {error}; leave -a out, or name an address of this host"))
+        }
+        error => error.into(),
+    })
+}
+
 type Done = (SocketAddr, Result<Report, Failure>);
 
-/// Serves one client.
+/// Serves one client: the first with which a connection is established.
 fn serve_one(
     device: &Device,
     events: &EventChannel,
@@ -56,14 +73,17 @@ fn serve_one(
     done: &Sender<Done>,
     results: &Receiver<Done>,
 ) -> Result<(), Failure> {
-    let mut lanes = HashMap::new();
+    let (mut lanes, mut established) = (HashMap::new(), false);
     loop {
         match events.wait(LOOK) {
-            Some(CmEvent::ConnectRequest(request)) if lanes.is_empty() => {
+            Some(CmEvent::ConnectRequest(request)) if lanes.is_empty() && !established => {
                 lanes.extend(accept(device, request)?);
             }
             // Dropping a connection request rejects it.
-            Some(event) => attend(event, &mut lanes, args, done)?,
+            Some(event) => {
+                established |= matches!(event, CmEvent::Established { .. });
+                attend(event, &mut lanes, args, done)?;
+            }
             None => {}
         }
         if let Ok((_, result)) = results.try_recv() {
@@ -114,7 +134,7 @@ fn accept(device: &Device, request: ConnRequest) -> Result<Option<(u32, Service)
     let lane = Lane::new(device, &pd)?;
     match request.accept(&lane.qp, &ConnParam { ird: 1, ord: 1, ..ConnParam::default() }) {
         Ok(_) => Ok(Some((lane.qp.qpn(), (lane, pd)))),
-        Err(urnic::Error::RequestGone) => Ok(None),
+        Err(Error::RequestGone) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -117,9 +117,13 @@ fn every_key_reaches_its_field() {
         mtu = 9000
         mac = "02:00:00:00:00:07"
         fault = "loss=0.01"
+        capture = "urnic.pcapng"
         [ip]
         ip = ["10.0.0.7/8"]
+        autoconf = true
+        vlan = 7
         gateway = "10.1.1.1"
+        routes = ["11.0.0.0/8 via 10.0.0.2"]
         [engine]
         cores = [1, 0]
         engines = 3
@@ -138,6 +142,7 @@ fn every_key_reaches_its_field() {
         keepalive_interval = "2s"
         keepalive_count = 3
         user_timeout = "off"
+        queue_delay = "16us"
         [mpa]
         rev = 1
         crc = false
@@ -151,12 +156,20 @@ fn every_key_reaches_its_field() {
         hugepages = "off"
         lend = "off"
     "#;
+    let document = DeTable::parse(text).unwrap();
+    for key in &KEYS {
+        let section = document.get_ref().get(key.section).and_then(|s| s.get_ref().as_table());
+        assert!(section.is_some_and(|s| s.contains_key(key.name)), "{} is left out", key.path());
+    }
     let c = parse(text).unwrap();
     assert_eq!(c.port.spec, Some("memif:/p/m.sock,role=server".parse::<PortSpec>().unwrap()));
     assert_eq!((c.port.mtu, c.port.mac), (9000, MacSource::Fixed(Mac([2, 0, 0, 0, 0, 7]))));
     assert_eq!(c.port.fault.as_deref(), Some("loss=0.01"));
+    assert_eq!(c.port.capture.as_deref(), Some(Path::new("urnic.pcapng")));
     assert_eq!(c.ip.addresses, ["10.0.0.7/8".parse().unwrap()]);
+    assert_eq!((c.ip.autoconf, c.ip.vlan), (true, Some(7)));
     assert_eq!(c.ip.gateways, [IpAddr::from([10, 1, 1, 1])]);
+    assert_eq!(c.ip.routes, ["11.0.0.0/8 via 10.0.0.2".parse().unwrap()]);
     assert_eq!((c.engine.count(), c.engine.cores), (3, vec![1, 0]));
     assert_eq!(c.engine.progress, Progress::Inline);
     assert_eq!(c.engine.crc_kernel, CrcKernel::Sse42);
@@ -166,6 +179,7 @@ fn every_key_reaches_its_field() {
     assert_eq!((c.tcp.ecn, c.tcp.pacing), (Ecn::Offer, true));
     assert_eq!((c.tcp.keepalive_idle, c.tcp.user_timeout), (None, None));
     assert_eq!((c.tcp.keepalive_interval, c.tcp.keepalive_count), (Duration::from_secs(2), 3));
+    assert_eq!(c.tcp.queue_delay, Some(Duration::from_micros(16)));
     assert_eq!((c.mpa.rev, c.mpa.crc, c.mpa.ird, c.mpa.ord), (1, false, 0, 7));
     assert_eq!((c.mpa.markers, c.mpa.rtr), (true, RtrChoice::Read));
     assert_eq!(c.mpa.startup_timeout, Duration::from_secs(2));

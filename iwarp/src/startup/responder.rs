@@ -68,8 +68,9 @@ impl Responder {
         Offer { peer_to_peer: None, ..*offer }.validate(request.word.is_some())?;
         let (mut ird, mut ord) = (offer.ird, offer.ord);
         let word = request.word.map(|w| {
-            if w.rtr.is_some_and(|kinds| kinds.read) {
-                ird = ird.max(1); // an RTR Read needs an IRD of at least 1 (MPAE-14)
+            let rtr = w.rtr.map(rtr_kinds);
+            if rtr.is_some_and(|kinds| kinds.read) {
+                ird = ird.max(1); // the RTR Read that the Reply lists needs an IRD of at least 1 (MPAE-14)
             }
             if let Some(peer_ird) = w.ird {
                 ord = ord.min(peer_ird); // MPAE-12
@@ -77,7 +78,7 @@ impl Responder {
             Word {
                 ird: w.ord.map(|_| ird), // a peer that does not negotiate its ORD gets no IRD of ours (MPAE-19)
                 ord: w.ird.map(|_| ord), // a peer that does not negotiate its IRD gets no ORD of ours (MPAE-21)
-                rtr: w.rtr.map(rtr_kinds),
+                rtr,
             }
         });
         let crc = offer.crc || request.crc;

@@ -238,6 +238,19 @@ fn a_conflict_ends_the_claim() {
         a.advance_claim(Time::ZERO + Duration::from_secs(60));
         assert!(a.next_request().is_none(), "no announcement of an address that is not ours");
         assert_eq!(a.claim(), Claim::Conflict(by));
+        // The address is the other host's: we do not answer for it, and do not contest it.
+        let now = Time::ZERO + Duration::from_secs(61);
+        assert_eq!(a.receive(&from(7, ArpOperation::Request, US), now), (None, None));
+        assert_eq!(a.receive(&probe_of(mac(8)), now), (None, None));
+        assert_eq!(a.receive(&claims(theirs, ArpOperation::Request), now), (None, None));
+        assert_eq!((a.claim(), a.conflicts()), (Claim::Conflict(by), (2, Some(theirs))));
+        assert!(a.next_request().is_none(), "no defence of an address that is not ours");
+        // The claim may be repeated, and the address is answered for once nobody objects.
+        a.claim_address(now);
+        while a.claim_step < Time::MAX {
+            a.advance_claim(a.claim_step);
+        }
+        assert!(a.receive(&from(7, ArpOperation::Request, US), now).1.is_some());
     }
 }
 

@@ -439,8 +439,8 @@ fn tiny_segments() {
     }
 }
 
-/// Requests for our address come from far more addresses than the neighbour cache can hold. Connections keep
-/// their neighbours.
+/// Requests for our address come from far more addresses than the neighbour cache can hold. The cache keeps its limit,
+/// and connections keep their neighbours.
 #[test]
 fn neighbours_are_bounded() {
     let mut lan = Lan::new(1, |_, c| c.tcp.max_neighbours = 64);
@@ -452,6 +452,7 @@ fn neighbours_are_bounded() {
         receive(&mut lan.victim, lan.now, request);
         lan.victim.out.frames.clear();
     }
+    lan.victim.stack.audit().expect("as many neighbours as the limit allows");
     // The client's address is still known: a frame to it leaves at once.
     let conn = lan.victim.app.sessions[0].conn;
     let requests = lan.victim.stack.counters().arp_requests_out;

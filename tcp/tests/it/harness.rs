@@ -375,6 +375,9 @@ pub struct World {
     pub path: Path,
     /// Every frame put on the network; `None`: not recorded.
     pub trace: Option<Vec<(Time, usize, Vec<u8>)>>,
+    /// The host whose frame is lost, and the number of frames that it sends before that one; `None`: no frame is to be
+    /// lost, or the frame has been lost.
+    pub to_lose: Option<(usize, u64)>,
 }
 
 impl World {
@@ -385,6 +388,7 @@ impl World {
             hosts,
             path: Path::OPEN,
             trace: None,
+            to_lose: None,
         }
     }
 
@@ -463,6 +467,13 @@ impl World {
     fn transmit(&mut self, from: usize, frame: Vec<u8>) {
         if let Some(trace) = &mut self.trace {
             trace.push((self.now, from, frame.clone()));
+        }
+        if let Some((_, before)) = self.to_lose.as_mut().filter(|(host, _)| *host == from) {
+            if *before == 0 {
+                self.to_lose = None;
+                return;
+            }
+            *before -= 1;
         }
         if frame.len() - 14 > self.path.mtu {
             if let Some(message) = too_big(&frame, self.path.mtu).filter(|_| self.path.tells)

@@ -63,7 +63,7 @@ impl Rnic {
 pub fn config() -> Option<&'static Config> {
     static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
     CONFIG
-        .get_or_init(|| match load() {
+        .get_or_init(|| match load(&Sources::process()) {
             Ok(config) => Some(config),
             Err(message) => {
                 complain(&message);
@@ -73,8 +73,8 @@ pub fn config() -> Option<&'static Config> {
         .as_ref()
 }
 
-fn load() -> Result<Config, String> {
-    let mut config = Config::load(&Sources::process()).map_err(|e| e.to_string())?;
+fn load(sources: &Sources) -> Result<Config, String> {
+    let (mut config, set) = Config::load_with_origins(sources).map_err(|e| e.to_string())?;
     if config.port.spec.is_some() && !config.ip.is_configured() {
         return Err(
             "no device: the port has no IP address; set URNIC_IP to ADDR/LEN, or start the program by \
@@ -87,8 +87,8 @@ fn load() -> Result<Config, String> {
         config.engine.progress = Progress::Adaptive;
     }
     // Programs for RNICs expect that the accepting side may send first, which requires a ready-to-receive indication
-    // from the connecting side (RFC 6581).
-    if config.mpa.rtr == RtrChoice::Off && std::env::var_os("URNIC_MPA_RTR").is_none() {
+    // from the connecting side. Revision 1 has none (MPAE-1).
+    if config.mpa.rev >= 2 && !set.contains_key("mpa.rtr") {
         config.mpa.rtr = RtrChoice::Any;
     }
     Ok(config)
@@ -180,3 +180,6 @@ pub fn guid(config: &Config) -> [u8; 8] {
     let [a, b, c, d, e, f] = Device::mac_of(config);
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,3 +31,10 @@ fn needs_verbs_h_names_of_both_families_are_found() {
     succeeds_on(On::Port("10.4.9.1/24"), "addresses", &["names", v4, v6], Way::Both, Watched::No);
     succeeds_on(On::Port("fd04:9::1/64"), "addresses", &["names", v4, v6], Way::Both, Watched::No);
 }
+
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_a_lack_of_memory_leaves_no_copies_behind() {
+    let arguments = ["scarce", "127.0.0.1", "::1"];
+    succeeds_on(On::Kernel, "addresses", &arguments, Way::Preload, Watched::No);
+}

@@ -29,9 +29,6 @@ pub enum WcStatus {
     /// A binding, registration or invalidation that a request asked for is not possible: key, state, protection
     /// domain, rights or bounds.
     MemoryManagement,
-    /// The connection ended before the peer acknowledged the request. So far, the engine does not report this:
-    /// such requests are [`Flushed`](Self::Flushed).
-    ConnectionLost,
     /// Any other error of the queue pair.
     Fatal,
 }
@@ -50,7 +47,6 @@ impl WcStatus {
             Self::RemoteInvalidRequest => "remote invalid request",
             Self::Invalidation => "invalidation refused",
             Self::MemoryManagement => "memory management error",
-            Self::ConnectionLost => "connection lost",
             Self::Fatal => "fatal error",
         }
     }

@@ -19,6 +19,19 @@ fn descriptors() -> Vec<(RawFd, String)> {
     listed.filter_map(named).collect()
 }
 
+/// Environment variable that is set in the process of a single test.
+const ALONE: &str = "URNIC_ALONE";
+
+/// Runs a test in its own process, because other tests open descriptors too. `test` is the path of the test in this
+/// binary: its module and its name.
+fn in_a_process_of_its_own(test: &str) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
 /// While the queue pairs of all engines work, the test puts those of one device into the error state or
 /// destroys them. In every fourth round, two threads do both at once, at different devices. Each posted request
 /// still completes once and in order, and no connection and no queue pair is left.
@@ -147,14 +160,8 @@ fn listeners_end_while_requests_come_in() {
 /// A dropped device leaves no descriptor and no thread.
 #[test]
 fn a_device_of_several_engines_leaves_nothing_behind() {
-    // The test runs in its own process, because other tests open descriptors too.
-    if std::env::var_os("URNIC_ALONE").is_none() {
-        let test = "ends::a_device_of_several_engines_leaves_nothing_behind";
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env("URNIC_ALONE", "1")
-            .status();
-        return assert!(status.unwrap().success());
+    if std::env::var_os(ALONE).is_none() {
+        return in_a_process_of_its_own("endings::a_device_of_several_engines_leaves_nothing_behind");
     }
     let limit = Limit::new();
     let tasks = || fs::read_dir("/proc/self/task").unwrap().count();
@@ -178,13 +185,8 @@ fn a_device_of_several_engines_leaves_nothing_behind() {
 /// the connection.
 #[test]
 fn a_socket_that_the_other_engine_cannot_watch_is_closed() {
-    if std::env::var_os("URNIC_ALONE").is_none() {
-        let test = "ends::a_socket_that_the_other_engine_cannot_watch_is_closed";
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env("URNIC_ALONE", "1")
-            .status();
-        return assert!(status.unwrap().success());
+    if std::env::var_os(ALONE).is_none() {
+        return in_a_process_of_its_own("endings::a_socket_that_the_other_engine_cannot_watch_is_closed");
     }
     let there = device(2, Progress::Inline);
     let sets: Vec<RawFd> =

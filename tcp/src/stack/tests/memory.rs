@@ -16,13 +16,15 @@ fn a_stack_is_send() {
     send::<Stack<Portable>>();
 }
 
-/// A hundred connections are opened and closed twenty times. None stays open, and TIME-WAIT keeps its limit.
+/// A hundred connections are opened and closed twenty times. None stays open, they need a hundred places, and TIME-WAIT
+/// keeps its limit.
 #[test]
 fn places_are_used_again() {
     let mut p = Pair::new(|c| c.tcp.max_time_wait = 100);
     for _ in 0..20 {
         let open: Vec<_> = (0..100).map(|_| p.connect()).collect();
         assert_eq!(p.a.stack.census().0, 100);
+        assert!(open.iter().all(|(c, s)| c.index < 100 && s.index < 100));
         for (c, s) in open {
             p.a.stack.close(p.now, c, &mut p.a.out);
             p.b.stack.close(p.now, s, &mut p.b.out);

@@ -66,12 +66,10 @@ unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut
 /// # Safety
 /// `ai` is an entry of `getaddrinfo`; the hints are the program's, if any.
 unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*mut rdma_addrinfo, Errno> {
-    // SAFETY: null pointers and zeros are valid for all members.
-    let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+    let mut made = Found::empty();
+    let rai = made.entry();
     rai.ai_flags = hints.map_or(0, |h| h.ai_flags);
     rai.ai_family = ai.ai_family;
-    rai.ai_qp_type = IBV_QPT_RC;
-    rai.ai_port_space = RDMA_PS_TCP;
     // SAFETY: as the caller promises.
     unsafe {
         if rai.ai_flags & RAI_PASSIVE != 0 {
@@ -89,7 +87,7 @@ unsafe fn entry(ai: &libc::addrinfo, hints: Option<&rdma_addrinfo>) -> Result<*m
             }
         }
     }
-    Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
+    Ok(made.into_raw())
 }
 
 /// Resolves a name as `getaddrinfo` does. If the name cannot be resolved, returns the error number of `getaddrinfo`,
@@ -154,11 +152,9 @@ unsafe extern "C" fn rdma_getaddrinfo(
 
 /// Returns an entry with the addresses of the hints.
 fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
-    // SAFETY: null pointers and zeros are valid for all members.
-    let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+    let mut made = Found::empty();
+    let rai = made.entry();
     rai.ai_flags = hints.ai_flags;
-    rai.ai_qp_type = IBV_QPT_RC;
-    rai.ai_port_space = RDMA_PS_TCP;
     // SAFETY: the program's addresses, of the lengths that it states.
     unsafe {
         for (addr, len, to, to_len) in [
@@ -171,7 +167,7 @@ fn echo(hints: &rdma_addrinfo) -> Result<*mut rdma_addrinfo, Errno> {
             }
         }
     }
-    Ok(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
+    Ok(made.into_raw())
 }
 
 /// The result of `rdma_resolve_addrinfo`, until the program fetches it.
@@ -197,6 +193,20 @@ impl Drop for Found {
 }
 
 impl Found {
+    /// Makes an entry without addresses.
+    fn empty() -> Self {
+        // SAFETY: null pointers and zeros are valid for all members.
+        let mut rai: Box<rdma_addrinfo> = Box::new(unsafe { std::mem::zeroed() });
+        rai.ai_qp_type = IBV_QPT_RC;
+        rai.ai_port_space = RDMA_PS_TCP;
+        Self(live::enter(Kind::AddrInfo, Box::into_raw(rai)))
+    }
+
+    fn entry(&mut self) -> &mut rdma_addrinfo {
+        // SAFETY: the entry has no other owner, and is not null before `into_raw`.
+        unsafe { &mut *self.0 }
+    }
+
     fn into_raw(mut self) -> *mut rdma_addrinfo {
         std::mem::replace(&mut self.0, std::ptr::null_mut())
     }

@@ -95,7 +95,6 @@ pub const IBV_WC_MW_BIND_ERR: c_int = 6;
 pub const IBV_WC_REM_INV_REQ_ERR: c_int = 9;
 pub const IBV_WC_REM_ACCESS_ERR: c_int = 10;
 pub const IBV_WC_REM_OP_ERR: c_int = 11;
-pub const IBV_WC_RETRY_EXC_ERR: c_int = 12;
 pub const IBV_WC_FATAL_ERR: c_int = 19;
 pub const IBV_WC_GENERAL_ERR: c_int = 21;
 

@@ -235,7 +235,6 @@ pub fn status_of(status: WcStatus) -> c_int {
         WcStatus::RemoteOperation => IBV_WC_REM_OP_ERR,
         WcStatus::RemoteInvalidRequest | WcStatus::Invalidation => IBV_WC_REM_INV_REQ_ERR,
         WcStatus::MemoryManagement => IBV_WC_MW_BIND_ERR,
-        WcStatus::ConnectionLost => IBV_WC_RETRY_EXC_ERR,
         WcStatus::Fatal => IBV_WC_FATAL_ERR,
     }
 }

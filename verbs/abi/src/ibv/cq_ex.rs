@@ -8,7 +8,7 @@ use urnic::Wc;
 
 use super::context::context_of;
 use super::cq::{Queue, extra_of, flags_of, opcode_of, status_of};
-use crate::call::{deref, guarded_fast, pointer};
+use crate::call::{Errno, deref, guarded_fast, none_in_child, pointer};
 use crate::ffi::*;
 
 /// The current completion of a batch.
@@ -84,10 +84,20 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     unsafe { if asks_for_nothing(attr) { next_poll(cq) } else { libc::EINVAL } }
 }
 
+/// Runs `body`, and returns 0 or its errno. Fails in a forked child: the completions are the parent's, and the thread
+/// that held the queue's lock may not exist there.
+#[inline]
+fn step(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    if urnic::in_forked_child() {
+        return none_in_child();
+    }
+    guarded_fast(body).err().unwrap_or(0)
+}
+
 /// Moves on to the next completion. Returns 0, or ENOENT if there is none.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
-    let answer = guarded_fast(|| {
+    step(|| {
         // SAFETY: a queue of ours, polled by one thread at a time.
         unsafe {
             let wc = &mut (*(*queue).cursor.get()).wc;
@@ -98,8 +108,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
             (*cq).status = status_of(wc.status);
         }
         Ok(())
-    });
-    answer.err().unwrap_or(0)
+    })
 }
 
 unsafe extern "C" fn start_poll_stamped(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -110,7 +119,7 @@ unsafe extern "C" fn start_poll_stamped(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_
 /// Moves on as [`next_poll`] does, and records the time of completion.
 unsafe extern "C" fn next_poll_stamped(cq: *mut ibv_cq_ex) -> c_int {
     let queue = cq.cast::<Queue>();
-    let answer = guarded_fast(|| {
+    step(|| {
         // SAFETY: a queue of ours, polled by one thread at a time.
         unsafe {
             let cursor = &mut *(*queue).cursor.get();
@@ -121,8 +130,7 @@ unsafe extern "C" fn next_poll_stamped(cq: *mut ibv_cq_ex) -> c_int {
             (*cq).status = status_of(cursor.wc.status);
         }
         Ok(())
-    });
-    answer.err().unwrap_or(0)
+    })
 }
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}

@@ -1,7 +1,9 @@
 /* Addresses of identifiers: of both families, of the loopback, and of connections.
  *
- *   addresses families | loopback | names IPV4 IPV6    the device's own addresses */
+ *   addresses families | loopback | names | scarce IPV4 IPV6    the device's own addresses */
 #include "harness.h"
+#include <malloc.h>
+#include <sys/resource.h>
 
 static const char *v4, *v6;
 static bool on_loopback; /* the device's addresses are the host's loopback addresses */
@@ -197,10 +199,42 @@ static void names(void)
 	CHECK(rdma_getaddrinfo("no.such.name.invalid", NULL, NULL, &rai) != 0);
 }
 
+/* Memory runs out while an address is copied: what was copied before is freed. */
+static void scarce(void)
+{
+	static char octets[4096];
+	struct sockaddr *large = (void *)octets;
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC, .ai_src_addr = large,
+		.ai_src_len = sizeof octets, .ai_dst_addr = large, .ai_dst_len = sizeof octets }, *found;
+	large->sa_family = AF_INET;
+	OK(rdma_getaddrinfo(NULL, NULL, &hints, &found));
+	rdma_freeaddrinfo(found);
+	OK(rdma_getaddrinfo((char *)v4, "7174", &hints, &found));
+	rdma_freeaddrinfo(found);
+	/* There is room for many copies of 4096 octets, and for none of 4 GiB. */
+	unsigned long pages;
+	FILE *statm = SOME(fopen("/proc/self/statm", "r"));
+	IS(fscanf(statm, "%lu", &pages), 1);
+	OK(fclose(statm));
+	OK(setrlimit(RLIMIT_AS, &(struct rlimit){ pages * 4096 + (64 << 20), RLIM_INFINITY }));
+	size_t before = mallinfo2().uordblks;
+	for (int i = 0; i < 1000; i++) {
+		hints.ai_src_len = sizeof octets, hints.ai_dst_len = UINT32_MAX; /* the source is copied first */
+		FAILS(rdma_getaddrinfo(NULL, NULL, &hints, &found), ENOMEM);
+		hints.ai_src_len = UINT32_MAX, hints.ai_dst_len = sizeof octets; /* the resolved destination is copied first */
+		FAILS(rdma_getaddrinfo((char *)v4, "7174", &hints, &found), ENOMEM);
+	}
+	size_t after = mallinfo2().uordblks;
+	if (after > before + 1000)
+		failed(__FILE__, __LINE__, "memory is left behind", (long)(after - before), 0);
+	OK(setrlimit(RLIMIT_AS, &(struct rlimit){ RLIM_INFINITY, RLIM_INFINITY }));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } ways[] = {
-		{ "families", families }, { "loopback", loopback }, { "names", names } };
+		{ "families", families }, { "loopback", loopback }, { "names", names },
+		{ "scarce", scarce } };
 	if (argc != 4)
 		return 2;
 	v4 = argv[2];

@@ -328,13 +328,31 @@ static void fork_before(void)
 	use();
 }
 
+/* Makes an extended queue with a completion in it: a flushed receive. */
+static struct ibv_cq_ex *flushed(struct link *l, uint64_t fields, struct ibv_qp **qp)
+{
+	struct ibv_cq_init_attr_ex ask = { .cqe = 16, .wc_flags = fields };
+	struct ibv_cq_ex *cq = SOME(ibv_create_cq_ex(l->client->verbs, &ask));
+	struct ibv_qp_init_attr init = qp_like(ibv_cq_ex_to_cq(cq));
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_recv_wr *bad;
+	*qp = SOME(ibv_create_qp(l->client->pd, &init));
+	OK(ibv_post_recv(*qp, &(struct ibv_recv_wr){ .wr_id = 7 }, &bad));
+	OK(ibv_modify_qp(*qp, &error, IBV_QP_STATE));
+	return cq;
+}
+
 /* The device belongs to the parent. */
 static void fork_after(void)
 {
 	struct link l;
+	struct ibv_qp *qps[2];
+	struct ibv_poll_cq_attr none = { 0 };
 	struct ibv_wc wc;
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
 	link_up(&l);
+	struct ibv_cq_ex *queues[] = { flushed(&l, IBV_WC_STANDARD_FLAGS, &qps[0]),
+		flushed(&l, IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, &qps[1]) };
 	pid_t child = fork();
 	if (!child) {
 		struct rdma_cm_id *id;
@@ -351,9 +369,22 @@ static void fork_after(void)
 		FAILS(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), ENODEV);
 		FAILS(ibv_query_device(verbs, &attr), ENODEV);
 		IS(ibv_poll_cq(l.cq[0], 1, &wc), 0);
+		for (int i = 0; i < 2; i++) {
+			IS(ibv_start_poll(queues[i], &none), ENODEV);
+			IS(ibv_next_poll(queues[i]), ENODEV);
+		}
 		exit(0); /* the parent's peers get nothing from it */
 	}
 	reap(child);
+	for (int i = 0; i < 2; i++) {
+		while (ibv_start_poll(queues[i], &none))
+			;
+		CHECK(queues[i]->wr_id == 7 && queues[i]->status == IBV_WC_WR_FLUSH_ERR);
+		IS(ibv_next_poll(queues[i]), ENOENT);
+		ibv_end_poll(queues[i]);
+		OK(ibv_destroy_qp(qps[i]));
+		OK(ibv_destroy_cq(ibv_cq_ex_to_cq(queues[i])));
+	}
 	wr.wr.rdma.remote_addr = (uintptr_t)l.memory[1];
 	wr.wr.rdma.rkey = l.mr[1]->rkey;
 	OK(post(l.client, l.mr[0], 0, 100, &wr));

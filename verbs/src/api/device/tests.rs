@@ -33,10 +33,14 @@ fn objects_are_send_and_sync() {
     check::<crate::Device>();
     check::<crate::Pd>();
     check::<crate::Mr>();
+    check::<crate::Mw>();
     check::<crate::Cq>();
     check::<crate::CompChannel>();
+    check::<crate::Srq>();
     check::<crate::Qp>();
+    check::<crate::AsyncEvents>();
     check::<crate::EventChannel>();
+    check::<crate::Bound>();
     check::<crate::Listener>();
     check::<crate::ConnRequest>();
     check::<crate::Connection>();

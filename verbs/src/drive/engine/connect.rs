@@ -319,13 +319,16 @@ impl<D: Data> Core<D> {
                 request.rev = 1;
                 request.second_try = true;
                 let deadline = request.deadline;
+                // Both connections have the same addresses if the program chose the local port, so the first one must
+                // be gone before the second begins: it is reset, and has its turn first.
+                let farewell = if request.from.is_some() { Farewell::Reset } else { Farewell::Fin };
+                self.end_startup(index, farewell, None);
                 let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request }).index;
                 if let Some(core) = self.qps.get_mut(qp) {
                     core.endpoint = Some(again);
                 }
                 self.set_alarm(again, deadline, Alarm::Startup);
                 self.schedule(again);
-                self.end_startup(index, Farewell::Fin, None);
                 true
             }
             other => {
