@@ -21,7 +21,8 @@ const PEERS: usize = 400;
 const BUFFERS: usize = 1536;
 /// Octets of the hall: the memory of the server that all peers may read.
 const HALL: usize = 1 << 20;
-/// Time limit of a message, including its way over the network and the turns of other queue pairs before it.
+/// Time limit of a round of two messages, and of a connect. Includes the way over the network and the turns of
+/// other queue pairs.
 const SHORT: Duration = Duration::from_millis(1);
 
 /// Maximum number of steps of a run, more than any run needs.
@@ -444,7 +445,7 @@ fn ends_within_an_fpdu() {
     }
 }
 
-/// MPA-36, DDP-17, DDP-65: a faulty FPDU ends only its own stream.
+/// A faulty FPDU (MPA-37, DDP-49, DDP-51, DDP-65) ends only its own stream.
 #[test]
 fn wrong_fpdus() {
     let wrong: [fn(u32, u64) -> Vec<u8>; 6] = [

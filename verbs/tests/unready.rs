@@ -213,8 +213,8 @@ fn a_shared_queue_serves_the_oldest_first() {
         all.sort_unstable();
         assert_eq!(all, [0, 0, 1, 1, 2, 2, 3, 3]);
     }
-    // A queue pair that is destroyed while it waits does not hinder others. A list of receives serves several queue
-    // pairs.
+    // A queue pair that is destroyed while it waits does not hinder others: a list of receives serves the queue
+    // pair that still waits.
     for at in [1, 2] {
         clients[at].post(9, SendOp::Send, &[]);
     }
@@ -227,8 +227,8 @@ fn a_shared_queue_serves_the_oldest_first() {
     received(&servers[1].next(&mut simulation), 0, 0);
 }
 
-/// A disconnect discards the messages that wait. What the peer has sent after them is still served, and both ends
-/// close without an error, unless the peer has unsent data.
+/// A disconnect discards the messages that wait. The peer's messages behind them are still served, and both
+/// ends close without an error, unless the peer has unsent data.
 #[test]
 fn a_disconnect_discards_what_waits() {
     for full in [false, true] {
@@ -270,8 +270,8 @@ fn the_peers_end_waits_behind_its_sends() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
 }
 
-/// If the receives for which the peer's last Sends wait are never posted, the connection ends with truncated messages,
-/// and no receive is used up.
+/// The peer's FIN waits behind its Sends only for a limited time. Then the connection ends as truncated, and
+/// the Sends use up no receive.
 #[test]
 fn the_end_of_the_peer_discards_what_waits() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);

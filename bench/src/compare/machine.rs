@@ -81,7 +81,7 @@ pub fn describe() -> Facts {
     ])
 }
 
-/// Returns the versions of the programs that ran.
+/// Returns the versions of urnic, DPDK, the kernel and the other programs, except those that cannot be found.
 pub fn versions(urnic: &Path) -> Facts {
     let urnic = urnic.to_string_lossy();
     let found = [

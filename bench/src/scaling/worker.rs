@@ -128,7 +128,8 @@ pub fn run(task: &Task) -> Result<Done, PerfError> {
     let rates = rates?;
     drop(shared);
     let handed_over = ends.handed_over()? - handed_over;
-    // Dropping one end first would take the peer away from the other end. The end of the process closes both together.
+    // Dropping one end first would take the peer away from the other end. When the process exits, both close
+    // together.
     mem::forget(ends);
     Ok(Done {
         mmsg_s: rates.iter().map(|rate| rate.mmsg_s).collect(),

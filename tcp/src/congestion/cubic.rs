@@ -37,7 +37,7 @@ pub(super) struct Cubic {
     epoch: Option<Epoch>,
     /// Growth of less than an octet, carried over.
     fraction: f64,
-    /// The next stage is the first one after a timeout: K = 0 (§4.8).
+    /// Whether the next stage is the first one after a timeout, in which K = 0 (§4.8).
     timed_out: bool,
 }
 

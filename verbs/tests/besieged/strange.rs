@@ -86,7 +86,7 @@ pub const STRANGE: [Kind; 16] = [
         let at = p.expected;
         blocks(p, (at.wrapping_add(1448), at.wrapping_add(8 * 1448)));
         p.acknowledge();
-        // The peer still takes some octets, so that it always has octets to take back.
+        // Acknowledges one more octet in each round, so that every round has octets to renege on.
         p.expected = p.expected.wrapping_add(1);
         p.acknowledge();
     })

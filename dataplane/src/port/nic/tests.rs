@@ -60,7 +60,7 @@ fn a_good_word_is_believed_of_whole_segments() {
     }
     let mut frame = v4();
     frame[22] = 63;
-    assert!(!nic.believes(GOOD, &frame), "a header damaged where the pseudo-header has no part");
+    assert!(!nic.believes(GOOD, &frame), "a header damaged in a field that the pseudo-header leaves out");
     complete(&mut frame);
     assert!(nic.believes(GOOD, &frame), "another time to live");
     for (what, at, value) in [("an extension header", 20, 0), ("a fragment", 20, 44), ("cut short", 19, 31)] {

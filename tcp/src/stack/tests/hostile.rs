@@ -37,7 +37,7 @@ fn random_frames() {
             frame[12..14].copy_from_slice(if rng.bool() { &[8, 0] } else { &[8, 6] });
         }
         let trusted = Trusted(frame);
-        // For half of the frames the link vouches for the checksums, so that the stack processes them further.
+        // Half of the frames get correct checksums, so that the stack processes them further.
         if rng.bool() {
             p.b.receive(p.now, trusted.fixed());
         } else {
@@ -174,8 +174,8 @@ fn absent_neighbours_leave_nothing() {
     assert_eq!(p.a.stack.next_deadline(), None);
 }
 
-/// A segment whose sender left the checksum to an interface is dropped like any with a wrong checksum, but counted
-/// separately, because hosts on the same machine send such segments.
+/// A segment whose sender left the checksum to an interface is dropped, and counted as a wrong checksum. A
+/// second counter shows how many of these there were, because hosts on the same machine send such segments.
 #[test]
 fn an_unfilled_checksum_is_told_from_a_wrong_one() {
     let mut p = Pair::new(|_| {});

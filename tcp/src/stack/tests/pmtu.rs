@@ -40,7 +40,8 @@ fn narrow_paths_of_ipv4() {
     assert_eq!(p.a.stack.mss(c), 576 - 52);
 }
 
-/// Ten minutes later, larger segments are tried. They stay if they pass; if not, one timeout ends the trial.
+/// Ten minutes after the last reduction, larger segments are tried. They stay if they pass; if not, one timeout
+/// ends the trial.
 #[test]
 fn larger_segments_are_tried_again() {
     for (mut p, v6) in pairs() {
@@ -58,7 +59,7 @@ fn larger_segments_are_tried_again() {
     }
 }
 
-/// If a peer is silent for another reason, small segments do not shrink.
+/// The loss of a small segment does not lower the MSS, because its size cannot be the cause.
 #[test]
 fn small_segments_stay() {
     let mut p = Pair::new(|_| {});

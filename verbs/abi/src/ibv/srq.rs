@@ -15,7 +15,7 @@ use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_srq` points to.
+/// The structure that the program's `*mut ibv_srq` points to.
 #[repr(C)]
 pub struct Shared {
     base: ibv_srq,

@@ -98,7 +98,7 @@ impl Setting {
         assert!(all);
     }
 
-    /// Returns the next completion, within a second.
+    /// Waits up to a second for the next completion, which must be a success.
     fn completes(&mut self) -> Outcome {
         let mut wc = [Wc::default()];
         if !self.run(|cq| cq.poll(&mut wc) == 1) {
@@ -124,7 +124,7 @@ fn a_doorbell_at_the_former_engine_is_heard() -> Outcome {
     assert_eq!(setting.qp.shared.owner.get(), engine(2));
     setting.connect();
     setting.run(|_| false);
-    // Rings across two moves.
+    // This doorbell must follow the queue pair across two moves.
     setting.post_silently().unwrap();
     assert!(setting.qp.shared.bell.ring());
     device.shards.first().ring(setting.qp.qpn());
@@ -152,7 +152,7 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     setting.connect();
     setting.qp.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;
-    // Once a side has heard from its peer, only its doorbell makes it look at the queues again.
+    // Once data of the peer has arrived, only the queue pair's doorbell makes the engine look at the queues.
     setting.qp.post_recv(&RecvWr { wr_id: 2, sges: &[] }).unwrap();
     setting.far.2.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()?;
@@ -161,7 +161,7 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     setting.completes()
 }
 
-/// Two engines complete to a queue that was armed once.
+/// Three engines complete to a queue that was armed once.
 fn one_wish_gets_one_event() -> Outcome {
     let setting = Setting::new();
     let cq = &setting.cq.shared;
@@ -242,5 +242,5 @@ fn a_request_is_answered_by_its_own_engine_only() {
             assert!(matches!(answer, Err(Error::RequestGone)), "{answer:?}");
         }
     }
-    assert!(wrong > 0, "no two requests have the same name at two engines");
+    assert!(wrong > 0, "no requests of different engines have the same endpoint id");
 }

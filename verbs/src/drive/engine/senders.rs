@@ -10,7 +10,8 @@
 //! hosts hold more than it does, records of the hosts with most buffers are put aside: they are copied to ordinary
 //! memory, where they wait for their acknowledgement as before. No peer loses data by this, so the engine need not
 //! decide which peer misbehaves. The memory for records that are put aside is limited. When it is used up, the engine
-//! ends connections whose peers have acknowledged nothing for long, at the source that has most octets outstanding.
+//! takes the host that has most octets outstanding, and ends those of its connections on which nothing was
+//! acknowledged for at least [`PATIENCE`].
 
 use super::endpoint::{Farewell, Phase};
 use super::names::{EndpointId, EndpointIndex};
@@ -53,7 +54,8 @@ pub(super) struct Shares {
     /// Number of unacknowledged records of each host: those at `counted_at`, plus those sent since.
     held: HashMap<Source, usize>,
     counted_at: Option<Time>,
-    /// Time before which the engine does not search for records to put aside, because the last search found none.
+    /// Time before which the engine does not search for records to put aside, because the last search freed no
+    /// buffer or ended connections.
     look_at: Time,
     /// Number of connections that were ended to free memory for records that are put aside.
     pub(super) displaced: u64,
@@ -177,9 +179,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Ends connections, because no more records can be put aside. Chooses the source that has most octets outstanding,
-    /// and those of its connections on which nothing was acknowledged for at least [`PATIENCE`]. The longest silence
-    /// comes first.
+    /// Ends connections, because no more records can be put aside. Chooses the host that has most octets
+    /// outstanding, and those of its connections on which nothing was acknowledged for at least [`PATIENCE`].
+    /// The longest silence comes first.
     #[cold]
     fn displace(&mut self, now: Time) {
         self.core.shares.look_at = now + TRY_EVERY;

@@ -12,7 +12,7 @@ fn lanes(engines: &[usize]) -> u64 {
     engines.iter().map(|index| engine(*index).bit()).sum()
 }
 
-/// Runs `f` in a thread of its own, so that it has no engine yet.
+/// Runs `f` in a new thread, which has no engine yet.
 fn in_a_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     thread::scope(|scope| scope.spawn(f).join().expect("the thread ends well"))
 }
@@ -47,7 +47,8 @@ fn threads_that_poll_only_a_shared_queue_divide_its_engines() {
     let (all, shared) = (lanes(&[1, 4]), Pollers::default());
     // This thread polls first: until another one does, the queue is its own.
     assert_eq!(shared.first_to_drive(engine(1), all), engine(1));
-    // The tests of this process run at once, and some may take numbers between these two.
+    // Other tests of this process run at the same time and may take numbers in between, so two threads may get
+    // the same engine.
     let mut found = [false; 2];
     for _ in 0..64 {
         let first = in_a_thread(|| {
