@@ -141,7 +141,7 @@ impl Node {
     }
 }
 
-/// Connects `count` more pairs of queue pairs, and sends one message over each in either direction.
+/// Connects `count` more pairs of queue pairs. Each queue pair then sends one message to its peer.
 fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>) -> Result<(), PerfError> {
     let to = SocketAddrV4::new(SERVER, PORT);
     let mut active = Vec::with_capacity(count);

@@ -10,7 +10,7 @@ pub(crate) struct Key {
     pub section: &'static str,
     pub name: &'static str,
     pub env: &'static str,
-    /// What to write; shown as the remedy in every error about the key.
+    /// The correct values, as an instruction to the user: the remedy in every error about the key.
     pub write: &'static str,
     pub set: fn(&mut Config, &Value) -> Result<(), Wrong>,
 }
@@ -25,7 +25,7 @@ impl Key {
 /// The names of the sections.
 pub(crate) const SECTIONS: [&str; 6] = ["port", "ip", "engine", "tcp", "mpa", "memory"];
 
-/// Returns the key with a name in a section.
+/// Returns the key called `name` in `section`; `None` if there is none.
 pub(crate) fn find(section: &str, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.section == section && key.name == name)
 }

@@ -1,5 +1,6 @@
-//! Checks docs/conformance.md against the code. Every requirement has a row. Every row names a place that implements
-//! the requirement, and a test that exists and cites it.
+//! Checks docs/conformance.md against the code. Every requirement has a row. Every row names a place that
+//! implements the requirement, and a test that exists and cites it. Some rows name a document instead of the
+//! test, or say why no test can prove the requirement.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -186,7 +187,7 @@ fn what_is_not_tested_is_little() {
     assert_eq!(documented.collect::<Vec<_>>(), FOR_PEOPLE);
 }
 
-/// Requirements on the environment, IPsec, or a privileged resource manager. No test in this repository can prove them.
+/// Requirements on IPsec and on the loading of firmware. No test in this repository can prove them.
 const OUT_OF_REACH: &[&str] = &["MPA-85", "MPA-86", "SEC-13", "SEC-23", "SEC-24", "SEC-33"];
 
 /// Requirements on administrators and programs, which can only be documented.

@@ -9,7 +9,7 @@ use core::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Most payload pieces in one frame.
+/// Maximum number of payload pieces in one frame.
 pub const MAX_PIECES: usize = 8;
 
 /// The two buffer types that a stack is generic over.
@@ -52,7 +52,8 @@ pub trait Frame {
     }
 }
 
-/// Immutable octets queued for sending. A clone shares them; retransmissions hand out clones of the same octets.
+/// Immutable octets queued for sending. Clones share the octets, and retransmissions lend the same octets to
+/// [`Transmit`] again.
 pub trait Payload: Clone {
     /// Returns the number of octets.
     fn len(&self) -> usize;
@@ -125,8 +126,9 @@ pub struct Emit<'a, P> {
     pub retransmit: bool,
     /// The TCP checksum field holds only the sum of the pseudo-header. The port adds the rest.
     pub tcp_checksum_offload: bool,
-    /// If not zero, the frame holds several segments. The port hands it over as it is, or cuts it into segments of
-    /// this many octets each, with headers like these (generic segmentation offload). See `Stack::set_gso_max`.
+    /// If not zero, the frame holds several segments. The port sends the frame whole to a peer that takes such
+    /// frames, or cuts it into segments of this many octets each, with headers like these (generic segmentation
+    /// offload). See `Stack::set_gso_max`.
     pub gso_size: u16,
 }
 

@@ -85,7 +85,7 @@ pub enum PortError {
     /// The port is in use.
     #[error("port in use")]
     InUse,
-    /// All ports are in use.
+    /// No port of the ephemeral range is free and fits.
     #[error("no free port")]
     Exhausted,
 }
@@ -95,8 +95,8 @@ const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Returns each port of the ephemeral range once, in an order whose start and step are random (RFC 6056 §3.3).
 ///
-/// With a step of one, a port after a long run of unfit ports would be chosen more often than others. Its last
-/// connection would then more often still be in TIME-WAIT at the peer.
+/// With a step of one, a port after a long run of unfit ports would be chosen more often than others. The peer
+/// would then more probably still have that port's last connection in TIME-WAIT.
 fn in_random_order(random: &mut Secret) -> impl Iterator<Item = u16> + use<> {
     let (first, last) = (u32::from(*EPHEMERAL.start()), u32::from(*EPHEMERAL.end()));
     let count = last - first + 1;

@@ -1,6 +1,6 @@
-//! Two nodes whose programs behave, at random moments, as careless or hostile programs do. They take memory away while
-//! it is used, invalidate, bind, register anew, resize, post nonsense, and close. The network loses and reorders
-//! frames.
+//! Two nodes whose programs behave, at random moments, as careless or hostile programs do. They take memory
+//! away while it is used, invalidate, bind, register anew, resize, post nonsense, and close. With an odd seed,
+//! the network loses and reorders frames.
 //!
 //! Two things must hold nevertheless. No octet changes outside of the memory that is granted at that moment; for this,
 //! all other memory is compared with a shadow copy after every turn. And every posted request completes once and in
@@ -32,7 +32,8 @@ enum Use {
     Windowed(MwKind),
     /// Peers may read the memory.
     ReadOnly,
-    /// Only receives and Reads of this node write the memory, until a `RegMr` grants peers the same access as `Open`.
+    /// Only receives, Reads and Atomics of this node write the memory, until a `RegMr` grants peers the same
+    /// access as `Open`.
     Own,
 }
 
@@ -119,7 +120,8 @@ impl Node {
             Use::Windowed(_) | Use::Own => Access::LOCAL_WRITE,
         };
         let base = self.pages.base().wrapping_add(slot.range.start);
-        // SAFETY: within the mapping, which is dropped last; there are no references to it.
+        // SAFETY: within the mapping; there are no references to it. The mapping is dropped before the region,
+        // but no queue pair is connected by then, unless the test has failed.
         let mr = unsafe { self.domains[slot.domain].reg_mr(base, slot.range.len(), access) }.unwrap();
         slot.key = mr.rkey();
         self.known.push((mr.addr(), slot.range.len(), slot.key));
@@ -228,7 +230,7 @@ struct Pair {
     ends: [End; 2],
     sends: [VecDeque<(u64, Option<usize>)>; 2],
     receives: [VecDeque<u64>; 2],
-    /// Number of receives for which no message is under way.
+    /// Number of receives of at least 16 octets for which no message is under way.
     ready: [u32; 2],
 }
 

@@ -102,8 +102,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Devices with two connections: one for the error, and one that must go on. Posted receives: 3 of 100 octets at
-/// the server (ids 10..13), 2 at the client (20..22).
+/// Devices with two connections: one for the error, and one that must go on.
 struct Scene {
     simulation: Simulation,
     server: End,
@@ -135,6 +134,8 @@ impl Scene {
         Scene { simulation, server, client, other_server, other_client, memory, inbox, local }
     }
 
+    /// Posts 3 receives of 100 octets at the server (ids 10 to 12), and 2 without memory at the client (ids 20
+    /// and 21).
     fn post_receives(&self) {
         for i in 0..3 {
             self.server.post_recv(10 + i, &[Sge::of(&self.inbox, i * 100, 100)]);
@@ -144,7 +145,7 @@ impl Scene {
         }
     }
 
-    /// Waits for both ends, and checks what they report.
+    /// Waits until both ends report the end of the connection, and checks their reasons and Terminates.
     fn ends(&mut self, name: &str, sent_by_server: bool, codes: (u8, u8, u8)) {
         use DisconnectReason::{TerminateReceived, TerminateSent};
         let reasons = [self.server.end(&mut self.simulation), self.client.end(&mut self.simulation)];

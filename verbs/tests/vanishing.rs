@@ -1,5 +1,6 @@
-//! Memory that is unmapped as soon as its deregistration has returned, whatever is under way. The device must no longer
-//! access it. An access is a SIGSEGV, which ends the test's process; `-- --nocapture` shows in which case.
+//! Memory that becomes inaccessible as soon as its deregistration has returned, whatever is under way. The
+//! device must no longer access it. An access is a SIGSEGV, which ends the test's process; `-- --nocapture`
+//! shows in which case.
 
 mod common;
 
@@ -9,8 +10,8 @@ use std::time::Duration;
 use urnic::simulation::{Options, Simulation};
 use urnic::*;
 
-/// Octets of a region. All regions together are several times as large as a window, so that work is under way for a
-/// while.
+/// Octets of a region. All regions of an end together are many times as large as the initial congestion window,
+/// so that work is under way for a while.
 const LEN: usize = 64 << 10;
 const MESSAGE: u32 = 20_000;
 const ALL: Access =
@@ -21,7 +22,7 @@ const ALL: Access =
 enum Use {
     /// The source of Writes and Sends; a port may have been lent this payload.
     Payload,
-    /// The source of the peer's Reads, of which Responses are generated.
+    /// The source of the peer's Reads, from which Read Responses are made.
     Source,
     /// The target of the peer's Writes and Atomics, by its own key and by a window's key.
     Target,
@@ -89,7 +90,8 @@ impl Memory {
     }
 }
 
-/// Posts twenty requests, of every kind, from one end to the other.
+/// Posts twenty requests from one end to the other: Writes to a region and to a window, Reads, Sends and
+/// Atomics.
 fn post(from: &End, own: &Memory, theirs: &Memory, window: u32) {
     let sge = |usage, at: u64, len| Sge::of(own.of(usage), at, len);
     let (target, source) = (theirs.of(Use::Target), theirs.of(Use::Source));
@@ -141,7 +143,7 @@ fn bind(simulation: &mut Simulation, end: &End, memory: &mut Memory) -> u32 {
     rkey
 }
 
-/// Numbers of events at the moments at which memory vanished.
+/// Numbers of cases of each kind, which show that the test has met all kinds.
 #[derive(Debug, Default)]
 struct Met {
     /// Number of cases in which some work was done and some was left.
@@ -158,8 +160,8 @@ fn retransmitted(simulation: &Simulation, device: usize) -> u64 {
     counters.iter().find(|(name, _)| *name == "tcp_retransmitted").map_or(0, |c| c.1)
 }
 
-/// Runs `steps` steps of traffic in both directions, then takes the memory of `lost` away from the end `whose`. Then
-/// runs the simulation for as long as data is sent again.
+/// Runs `steps` steps of traffic in both directions, then takes the memory of `lost` away from the end `whose`.
+/// Then runs the simulation for 60 s, in which TCP sends lost data again.
 fn lose(options: &Options, steps: u32, whose: usize, lost: &[Use], way: Way, met: &mut Met) {
     let (mut simulation, server, client) = connected(options);
     works(&mut simulation, &server, &client);

@@ -25,7 +25,8 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
-    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight.
+    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight and
+    /// `timed` is false.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
         if self.timed || self.outstanding() > 0 {

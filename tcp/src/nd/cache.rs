@@ -11,7 +11,7 @@ use crate::time::Time;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 
-/// BaseReachableTime, DELAY_FIRST_PROBE_TIME and RetransTimer (RFC 4861 §10).
+/// REACHABLE_TIME, DELAY_FIRST_PROBE_TIME and RETRANS_TIMER (RFC 4861 §10).
 pub(super) const REACHABLE: Duration = Duration::from_secs(30);
 const DELAY: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
@@ -181,8 +181,8 @@ impl Cache {
     pub fn next_ask(&mut self) -> Option<Ask> {
         loop {
             let i = self.asks.pop()?;
-            // The neighbour that was to be asked may be gone, and another one may have its place. The new one is asked
-            // only if its own `asked` is set.
+            // The neighbour that needed the solicitation may be gone, and another one may have its place. The
+            // new one is asked only if its own `asked` is set.
             let Some(e) = self.places.get_mut(i).filter(|e| e.asked) else { continue };
             e.asked = false;
             return Some(Ask { target: e.ip, directly: (e.state == State::Probe).then_some(e.mac) });

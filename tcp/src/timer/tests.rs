@@ -79,7 +79,7 @@ enum Step {
     ToDeadline,
 }
 
-/// Spans of all magnitudes, so that all levels are used.
+/// Returns spans of all magnitudes below 2^49 ns, so that the lowest seven levels are used.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, r)| r & ((1u64 << bits) - 1))
 }

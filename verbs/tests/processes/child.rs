@@ -31,7 +31,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A child process, as the test sees it. Dropping this kills it if it still runs.
+/// A child process, as the test sees it. Dropping the `Child` kills the process, if the process still runs.
 pub struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
@@ -150,12 +150,12 @@ impl Child {
         writeln!(stdin, "{what}").expect("the end listens");
     }
 
-    /// Tells the end to stop.
+    /// Closes the end's stdin. The end then stops.
     pub fn stop(&mut self) {
         drop(self.process.stdin.take());
     }
 
-    /// Tells the end to stop, and checks that it exits successfully.
+    /// Stops the end, and checks that it exits successfully.
     pub fn finish(&mut self) {
         self.stop();
         let status = self.status();

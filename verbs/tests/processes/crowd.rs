@@ -1,5 +1,5 @@
-//! Ends with several engines, each of which has its own queue of the port. Crowds of queue pairs make traffic between
-//! all engines of both ends.
+//! The two ends of a link, whose devices may have several engines. Each engine has its own queue of the port.
+//! Crowds of queue pairs make traffic between all engines of both ends.
 
 #[path = "../engines/ends.rs"]
 mod ends;
@@ -26,7 +26,7 @@ fn there() -> SocketAddr {
 /// Reports the number of engines, the number of frames that have arrived, the number of frames that have
 /// arrived at another engine than their own, and the number of frames that were lost between engines.
 fn report(device: &Device) {
-    let attributes = device.attributes().expect("the device's");
+    let attributes = device.attributes().expect("the device's attributes");
     let figure = |name: &str| {
         let counters = &attributes.counters;
         counters.iter().find(|(n, _)| *n == name).map_or(0, |(_, figure)| *figure)

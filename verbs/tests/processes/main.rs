@@ -1,8 +1,9 @@
-//! Whole RNICs, each in its own process, over the kinds of links that join two processes.
+//! Whole RNICs, each in its own process, over the kinds of links that join two processes. Also two RNICs of one
+//! process, over a ring.
 //!
-//! A process can start EAL only once, so every end is a child process: this test binary, with its role and its settings
-//! in the environment. Ends and the test exchange lines on stdin and stdout. One test runs at a time, because its two
-//! ends may keep two cores busy.
+//! A process can start EAL only once, so the ends of a link run in child processes: this test binary, with its
+//! role and its settings in the environment. Ends and the test exchange lines on stdin and stdout. One test
+//! runs at a time, because its two ends may keep two cores busy.
 
 mod child;
 mod crowd;

@@ -137,7 +137,7 @@ unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     }
 }
 
-/// First part of [`rdma_get_request`], before the wait: acknowledges the last event of a synchronous listener.
+/// Acknowledges the last event of a synchronous listener: the part of [`rdma_get_request`] before the wait.
 #[inline(never)]
 unsafe extern "C" fn acknowledge_last_event(listen: *mut rdma_cm_id) -> c_int {
     zero(|| {
@@ -155,7 +155,7 @@ unsafe extern "C" fn acknowledge_last_event(listen: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// Last part of [`rdma_get_request`], after the wait: creates the queue pair of the request.
+/// Creates the queue pair of the request: the part of [`rdma_get_request`] after the wait.
 #[inline(never)]
 unsafe extern "C" fn requested(
     listen: *mut rdma_cm_id,

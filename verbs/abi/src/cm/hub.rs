@@ -206,8 +206,8 @@ impl Hub {
     }
 }
 
-/// Returns the engine's event channel for connections that this process requests or converts. Events of
-/// accepted connections come through the channel of their listener.
+/// Returns the engine's event channel for connections that this process requests, and for sockets that it
+/// converts into connections. Events of accepted connections come through the channel of their listener.
 pub fn connector() -> Result<&'static EventChannel, Errno> {
     static CONNECTOR: OnceLock<EventChannel> = OnceLock::new();
     if let Some(connector) = CONNECTOR.get() {
@@ -237,8 +237,9 @@ fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
 /// event, and are not prepared for both at once.
 const TIME_WAIT: Duration = Duration::from_secs(1);
 
-/// Announces, after [`TIME_WAIT`], that the addresses of an identifier's connection are free again. Called when the
-/// program has fetched the end of the connection. The identifier is not destroyed meanwhile.
+/// Announces, after [`TIME_WAIT`], that the addresses of an identifier's connection are free again. Called when
+/// the program has fetched the end of the connection. The identifier exists during this call. If it is gone
+/// after [`TIME_WAIT`], nothing is announced.
 pub fn ended(id: *mut Id) {
     let Some(serial) = hub().serial(id) else { return };
     let tell = move || hub().tell_if_there(serial, What::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0));

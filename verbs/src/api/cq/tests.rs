@@ -44,7 +44,7 @@ fn polls_that_leave_completions_drive_the_engine_seldom() {
     assert_eq!(cq.poll(&mut out), 4);
     assert_eq!(passes(), before + 1);
     assert_eq!([cq.poll(&mut out), cq.poll(&mut out)], [4, 2]);
-    assert_eq!(passes(), before + 1, "what was left is taken first");
+    assert_eq!(passes(), before + 1, "completions that were left are taken first");
     assert_eq!(cq.poll(&mut out), 0);
     assert_eq!(passes(), before + 2);
     // The engine makes progress, however many completions are left in the queue.
@@ -252,7 +252,7 @@ fn reading_in_place() {
         assert_eq!((completion.wr_id, completion.byte_len, completion.status), (i, 7, WcStatus::Success));
         assert_eq!((completion.timestamp(), completion.wall_clock()), (None, None));
     }
-    assert_eq!(cq.shared.push(EngineNumber::FIRST, wc(4)), Err(CqOverflow), "its places are not free yet");
+    assert_eq!(cq.shared.push(EngineNumber::FIRST, wc(4)), Err(CqOverflow), "a reading keeps its places");
     drop(reading);
     cq.shared.push(EngineNumber::FIRST, wc(5)).unwrap();
     // A reading that reads nothing removes nothing.
