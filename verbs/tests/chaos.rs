@@ -63,10 +63,11 @@ type Known = (u64, usize, u32);
 struct Node {
     device: Device,
     domains: [Pd; 2],
-    pages: Pages,
     shadow: Vec<u8>,
     slots: Vec<Slot>,
     known: Vec<Known>,
+    /// The memory of all regions. The last field, because it must be dropped after the regions.
+    pages: Pages,
 }
 
 impl Node {
@@ -100,7 +101,7 @@ impl Node {
         });
         let slots = slots.collect();
         let domains = [device.alloc_pd(), device.alloc_pd()];
-        Node { domains, device, pages, shadow, slots, known: Vec::new() }
+        Node { domains, device, shadow, slots, known: Vec::new(), pages }
     }
 
     /// Notes that the slot's open ranges are closed, and copies their content, which must not change from now on.
@@ -120,8 +121,7 @@ impl Node {
             Use::Windowed(_) | Use::Own => Access::LOCAL_WRITE,
         };
         let base = self.pages.base().wrapping_add(slot.range.start);
-        // SAFETY: within the mapping; there are no references to it. The mapping is dropped before the region,
-        // but no queue pair is connected by then, unless the test has failed.
+        // SAFETY: within the mapping, which is dropped after the region; there are no references to it.
         let mr = unsafe { self.domains[slot.domain].reg_mr(base, slot.range.len(), access) }.unwrap();
         slot.key = mr.rkey();
         self.known.push((mr.addr(), slot.range.len(), slot.key));

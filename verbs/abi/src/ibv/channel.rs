@@ -15,7 +15,7 @@ use crate::inbox::read_count;
 use crate::live::{self, Kind};
 use crate::log;
 
-/// The structure that `ibv_comp_channel` points to. `refcnt` counts the queues that use it.
+/// The structure that the program's `*mut ibv_comp_channel` points to. `refcnt` counts the queues that use it.
 #[repr(C)]
 pub struct Channel {
     base: ibv_comp_channel,

@@ -11,7 +11,7 @@ use crate::call::{Errno, deref, errno_of, number, pointer, set_errno, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_mr` points to.
+/// The structure that the program's `*mut ibv_mr` points to.
 #[repr(C)]
 pub struct Region {
     base: ibv_mr,

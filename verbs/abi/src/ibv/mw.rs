@@ -13,7 +13,7 @@ use crate::call::{deref, errno_of, pointer, post_errno, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_mw` points to.
+/// The structure that the program's `*mut ibv_mw` points to.
 #[repr(C)]
 struct Window {
     base: ibv_mw,

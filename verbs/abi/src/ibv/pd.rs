@@ -10,7 +10,7 @@ use crate::call::{Errno, deref, pointer, status};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_pd` points to.
+/// The structure that the program's `*mut ibv_pd` points to.
 #[repr(C)]
 pub struct Domain {
     base: ibv_pd,
