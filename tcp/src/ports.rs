@@ -86,7 +86,7 @@ pub enum PortError {
     #[error("port in use")]
     InUse,
     /// All ports are in use.
-    #[error("no free port")]
+    #[error("no port is free")]
     Exhausted,
 }
 
