@@ -219,7 +219,8 @@ impl Info {
         match &self.device {
             Some(device) => device.text(&mut text),
             None => text.push_str(
-                "no device: a port needs an address (--ip ADDR/LEN), and the kernel's sockets accept none",
+                "no device: --port and --ip go together: a port needs an address (--ip ADDR/LEN), and without a port \
+                 the device has the host's addresses",
             ),
         }
         self.run.text(&mut text);

@@ -94,7 +94,7 @@ impl Settings {
         }
         if !config.ip.is_configured() {
             return Err(Failure::Usage(
-                "no IP address is configured; use --ip ADDR/LEN, URNIC_IP, or ip = \"ADDR/LEN\" under [ip] in a \
+                "the port has no IP address; use --ip ADDR/LEN, URNIC_IP, or ip = \"ADDR/LEN\" under [ip] in a \
                  configuration file"
                     .to_owned(),
             ));
@@ -105,7 +105,7 @@ impl Settings {
         let folder = path.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
             return Err(Failure::Usage(format!(
-                "port.port: there is no folder {} for the socket of the link; create it, or choose another path",
+                "port.port: the folder {} for the socket of the link does not exist; create it, or choose another path",
                 folder.display()
             )));
         }

@@ -65,7 +65,7 @@ fn bad_usage() {
     refuses(&mut urnic(&["rping", "-s", "-v", "--json"]), &["cannot be used with"]);
     refuses(
         &mut urnic(&["rping", "-s", "-a", "10.0.0.9", "--port", "ring:x", "--ip", "10.0.0.1/24"]),
-        &["-a 10.0.0.9: this node's address is 10.0.0.1"],
+        &["-a 10.0.0.9 is not an address of this device (ip.ip: 10.0.0.1)"],
     );
 }
 
@@ -104,7 +104,7 @@ fn bad_settings() {
     refuses(urnic(&["info"]).env("URNIC_MTUU", "1500"), &["URNIC_MTUU", "did you mean URNIC_MTU?"]);
     refuses(
         &mut urnic(&["perf", "server", "--port", "ring:x"]),
-        &["no IP address is configured", "--ip ADDR/LEN"],
+        &["the port has no IP address", "--ip ADDR/LEN"],
     );
     refuses(
         &mut urnic(&["perf", "client", "fd00::g", "--port", "ring:x", "--ip", "10.0.0.1/24"]),

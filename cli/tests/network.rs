@@ -363,7 +363,7 @@ fn needs_root_unreachable_peers() {
     );
     fails(
         client("10.9.1.1", "--gateway 10.9.0.254"),
-        &["cannot connect to 10.9.1.1", "host unreachable: the host or the gateway to it does not answer"],
+        &["cannot connect to 10.9.1.1", "host unreachable: the host or the router to it does not answer"],
     );
     let wrong = Running::start(client("10.9.1.1", "--gateway 10.9.7.1")).output();
     let message = String::from_utf8_lossy(&wrong.stderr);

@@ -118,13 +118,17 @@ fn what_is_missing_is_said() {
     let output =
         Command::new(urnic()).args(["run", "--port", "ring:x", "--", "true"]).output().expect("urnic runs");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("no IP address is configured"), "{}", text(&output));
+    assert!(text(&output).contains("the port has no IP address"), "{}", text(&output));
 
     let mut run = Command::new(urnic());
     run.args(["run", "--ip", "10.4.0.1/24", "--port", "vhost:/no/such/folder/link", "--", "true"]);
     let output = run.output().expect("urnic runs");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-    assert!(text(&output).contains("there is no folder /no/such/folder"), "{}", text(&output));
+    assert!(
+        text(&output).contains("the folder /no/such/folder for the socket of the link does not exist"),
+        "{}",
+        text(&output)
+    );
 
     // The copy of the command has no libraries beside it.
     let lonely = folder.path().join("urnic");

@@ -89,7 +89,7 @@ impl Config {
             let key = key.ok_or_else(|| ConfigError {
                 origin: origin.clone(),
                 key: None,
-                problem: "it belongs to no key".to_string(),
+                problem: "there is no key for this option".to_string(),
                 remedy: "name a key as section.key".to_string(),
             })?;
             layers.set(key, &Value::Text(value.clone()), origin)?;

@@ -47,8 +47,8 @@ impl Default for EalConfig {
 pub enum EalError {
     /// Hugepages are required and there are not enough.
     #[error(
-        "hugepages are required: {needed_mb} MiB wanted, but {cause}; reserve some as root with \
-         `echo {pages} > /proc/sys/vm/nr_hugepages`, or set memory.hugepages to \"auto\""
+        "hugepages are required: {needed_mb} MiB wanted, but {cause}; as root, raise the number in \
+         /proc/sys/vm/nr_hugepages by {pages}, or set memory.hugepages to \"auto\""
     )]
     NoHugepages {
         /// Memory asked for, in MiB.
@@ -63,7 +63,8 @@ pub enum EalError {
     Argument(String),
     /// The process was forked from a process that has started EAL, and cannot use that EAL.
     #[error(
-        "this process was forked from one that had opened a urnic device; open the device only after fork()"
+        "this process was forked after its parent had opened a device, and can neither use that device nor open \
+         another: open devices after fork only, or after exec"
     )]
     Forked,
     /// Too few descriptors are free: EAL would abort the process.
@@ -363,8 +364,8 @@ fn arguments(config: &EalConfig, cores: &[usize]) -> Result<(MemoryKind, Vec<CSt
             }
             Err(cause) => {
                 tracing::warn!(
-                    "no hugepages for {} MiB ({cause}): running on ordinary pages, which is slower; as root, \
-                     `echo {} > /proc/sys/vm/nr_hugepages` reserves them",
+                    "no hugepages for {} MiB ({cause}): running on ordinary pages, which is slower; as root, raise \
+                     the number in /proc/sys/vm/nr_hugepages by {}",
                     config.memory_mb,
                     hugepages::pages_for(config.memory_mb)
                 );

@@ -52,7 +52,7 @@ pub(crate) fn cannot_be_shared() -> Option<String> {
     // SAFETY: EAL runs; `count` takes the pointer that is passed here, which is valid during the call.
     unsafe { sys::rte_memseg_walk(Some(count), (&raw mut files).cast()) };
     if files.first().is_some_and(|&fd| fd < 0) {
-        Some("its memory has no descriptors to share (option --legacy-mem)".to_owned())
+        Some("its memory has no descriptors to share, as with DPDK's option --legacy-mem".to_owned())
     } else {
         (files.len() > VHOST_REGIONS).then(|| {
             format!("its memory is {} files, and a vhost-user peer maps at most {VHOST_REGIONS}", files.len())

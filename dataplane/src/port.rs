@@ -152,8 +152,9 @@ pub enum PortError {
     },
     /// The network interface carries only smaller packets.
     #[error(
-        "{port}: the interface carries packets of at most {carries} bytes, but the MTU is {mtu}; set mtu to {carries}, \
-         or raise that of the interface with `ip link set {interface} mtu {mtu}`, on all hosts of the network alike"
+        "{port}: the interface carries packets of at most {carries} bytes, but the MTU is {mtu}; set port.mtu to \
+         {carries}, or raise the MTU of the interface with `ip link set {interface} mtu {mtu}`, on all hosts of the \
+         network alike"
     )]
     InterfaceMtu {
         /// The port.
@@ -167,7 +168,7 @@ pub enum PortError {
     },
     /// The driver carries only smaller packets.
     #[error(
-        "{port}: a port of this kind carries packets of at most {carries} bytes, but the MTU is {mtu}; lower mtu"
+        "{port}: a port of this kind carries packets of at most {carries} bytes, but the MTU is {mtu}; lower port.mtu"
     )]
     Mtu {
         /// The port.
@@ -295,7 +296,7 @@ impl Port {
     pub fn open(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions) -> Result<Self, PortError> {
         let one = PortOptions { queues: 1, ..options.clone() };
         let no_queue =
-            || PortError::Interface { port: spec.to_string(), reason: "the device has no queue".to_owned() };
+            || PortError::Interface { port: spec.to_string(), reason: "the port has no queue".to_owned() };
         Self::open_queues(eal, spec, &one)?.pop().ok_or_else(no_queue)
     }
 

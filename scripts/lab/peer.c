@@ -285,7 +285,7 @@ static int serve(struct conn *c, int drives_too)
 			break;
 		case TURN:
 			if (!drives_too)
-				return fail("a turn out of turn");
+				return fail("the peer asks for a turn, which this mode does not give");
 			if (drive(c) || tell(c, END, 0, 0, 0))
 				return -1;
 			return 0;

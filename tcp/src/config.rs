@@ -337,8 +337,8 @@ pub struct Patience {
 /// An invalid setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// The MAC address is zero or a group address.
-    #[error("the MAC address must be a unicast address")]
+    /// The Ethernet address is zero or a group address.
+    #[error("the Ethernet address must be a unicast address")]
     Mac,
     /// The prefix length exceeds the length of the address.
     #[error("prefix length {0} is longer than the address")]
@@ -354,8 +354,8 @@ pub enum ConfigError {
     Address(IpAddr),
     /// A gateway or router is neither another host of one of our prefixes nor, with IPv6, a link-local address.
     #[error(
-        "gateway {0} is neither another host of one of our prefixes nor, with IPv6, a link-local address: name \
-         a router on the link"
+        "{0} cannot be a router: it is neither another host in one of the stack's networks nor, with IPv6, a \
+         link-local address; name a router on the link"
     )]
     Gateway(IpAddr),
     /// The MTU is too small.

@@ -86,7 +86,7 @@ pub enum PortError {
     #[error("port in use")]
     InUse,
     /// No port of the ephemeral range is free and fits.
-    #[error("no free port")]
+    #[error("no port is free")]
     Exhausted,
 }
 

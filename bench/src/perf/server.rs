@@ -132,7 +132,7 @@ impl Door {
             };
             match opened(&request) {
                 Ok(wanted) if wanted == *session => return Ok(request),
-                Ok(_) => refuse(request, "this server has another client"),
+                Ok(_) => refuse(request, "this server has a client already"),
                 Err(reason) => refuse(request, reason),
             }
         }
@@ -172,7 +172,7 @@ fn accept_lanes(end: &mut End, config: &Config) -> Result<(), PerfError> {
             Some(CmEvent::ConnectRequest(request)) => match wire::decode(request.private_data()) {
                 Some(Hello::Lane { index, target }) if index < lanes => {
                     let Some(place @ None) = accepted.get_mut(index as usize) else {
-                        return Err(PerfError::Protocol("a queue pair twice"));
+                        return Err(PerfError::Protocol("a queue pair that was connected before"));
                     };
                     let qp = end.create_lane_qp(index)?;
                     let answer = Answer::Lane(end.target(index));

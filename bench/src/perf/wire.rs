@@ -79,7 +79,7 @@ impl Session {
             return Err("too many queue pairs, or none");
         }
         if self.beside.is_some_and(|beside| !beside.is_sound()) {
-            return Err("a load of other operations than Writes and Reads, or of too many queue pairs");
+            return Err("a load (--beside) must be of Writes or Reads, over 1 to 64 queue pairs");
         }
         if !fits(self.window, MAX_WINDOW)
             || !fits(self.credit, 2 * MAX_WINDOW)
@@ -91,7 +91,9 @@ impl Session {
             return Err("too many threads, or none");
         }
         if self.completions() > MAX_COMPLETIONS {
-            return Err("too many requests outstanding over all queue pairs");
+            return Err(
+                "too many requests outstanding over all queue pairs: lower the number of queue pairs (--qps)",
+            );
         }
         Ok(())
     }

@@ -50,7 +50,9 @@ fn own_address(config: &Config, args: &RpingArgs, port: u16) -> Result<Option<So
     }
     let own: Vec<_> = own.iter().map(|own| own.address.to_string()).collect();
     let own = own.join(", ");
-    Err(Failure::Usage(format!("-a {host}: this node's address is {own}; leave -a out, or change --ip")))
+    Err(Failure::Usage(format!(
+        "-a {host} is not an address of this device (ip.ip: {own}); leave -a out, or change --ip"
+    )))
 }
 
 fn bind(device: &Device, args: &RpingArgs, address: SocketAddr) -> Result<Bound, Failure> {

@@ -29,8 +29,9 @@ pub(crate) enum Users {
 /// A pool could not be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "no memory for a pool of {frames} frames of {room} bytes ({reason}); EAL has {free_mb} MiB free: raise \
-     memory.mb (if the program starts DPDK itself, its option -m or SPDK's -s), or lower the MTU"
+    "no memory for a pool of {frames} frames of {room} bytes ({reason}); DPDK has {free_mb} MiB free: raise \
+     memory.mb, or lower port.mtu; if the program starts DPDK itself, let it start DPDK with more memory (EAL's option \
+     -m, SPDK's -s)"
 )]
 pub struct PoolError {
     frames: u32,

@@ -295,8 +295,8 @@ impl Device {
         let most = self.started()?.driver_queues;
         if queues > most && !std::mem::replace(&mut self.told_of_queues, true) {
             tracing::warn!(
-                "{}: the peer has {queues} queues, but this end polls only {most}, so frames of its other engines are \
-                 lost: set engine.engines to the same number at both ends",
+                "{}: the peer has {queues} queues, but this end polls only {most}, so frames of the peer's other \
+                 engines are lost: set engine.engines to the same number at both ends",
                 self.recipe.spec
             );
         }

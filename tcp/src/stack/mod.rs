@@ -129,7 +129,7 @@ pub enum ConnectError {
     #[error("the connection belongs to engine {0} of the device")]
     Elsewhere(usize),
     /// All local ports for which this stack would be the owner are taken, or the given reservation does not exist.
-    #[error("no free local port")]
+    #[error("no local port is free")]
     NoPort,
     /// The process has no file descriptor left. A connection over the kernel's sockets takes one.
     #[error("no file descriptor is left")]

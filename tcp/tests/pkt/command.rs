@@ -32,7 +32,7 @@ impl Runner<'_> {
             "rebase" => {
                 let [isn] = words[..] else { return Err("usage: rebase NUMBER".into()) };
                 let f = &mut self.world.flows[self.flow];
-                f.peer_isn = number(isn).ok_or("that is no number")? as u32;
+                f.peer_isn = number(isn).ok_or("usage: rebase NUMBER")? as u32;
                 f.ts_peer = false;
                 Ok(())
             }
@@ -102,7 +102,7 @@ impl Runner<'_> {
     fn listen(&mut self, words: &[&str]) -> Result<(), String> {
         let backlog = match words {
             [] => 1024,
-            ["backlog", n] => number(n).ok_or("that is no number")? as usize,
+            ["backlog", n] => number(n).ok_or("usage: listen [backlog N]")? as usize,
             _ => return Err("usage: listen [backlog N]".into()),
         };
         let port = self.world.flows[self.flow].port;
@@ -128,7 +128,7 @@ impl Runner<'_> {
         let remote = self.world.wire.address(remote);
         let result = self.world.stack.connect(now, remote, 0, &mut self.world.out);
         let conn = match (result, fails) {
-            (Ok(_), true) => return Err("it does not fail".into()),
+            (Ok(_), true) => return Err("`connect` does not fail".into()),
             (Err(_), true) => return Ok(()),
             (Err(e), false) => return Err(e.to_string()),
             (Ok(conn), false) => conn,
@@ -175,7 +175,7 @@ impl Runner<'_> {
             let from = self.world.flows[self.flow].sent + 1;
             let bytes = (0..len).map(|i| octet(true, from.wrapping_add(i))).collect();
             match self.world.stack.send(conn, Record { bytes, unit }) {
-                Ok(()) if fails => return Err("it does not fail".into()),
+                Ok(()) if fails => return Err("`send` does not fail".into()),
                 Ok(()) => self.world.flows[self.flow].sent += len,
                 Err(_) if fails => return Ok(()),
                 Err(e) => return Err(e.to_string()),
@@ -211,7 +211,7 @@ impl Runner<'_> {
         let session = self.world.session(self.flow).ok_or("there is no connection")?;
         match session.closed.map(|r| kebab(&format!("{r:?}"))) {
             None => Err("the connection has not ended".into()),
-            Some(_) if session.close_seen => Err("this was said before".into()),
+            Some(_) if session.close_seen => Err("an earlier `closed` line has checked this end".into()),
             Some(reason) if reason == want => {
                 session.close_seen = true;
                 Ok(())
@@ -258,7 +258,7 @@ impl Runner<'_> {
             (Some(a), Some(b)) if (a - b).abs() < 1e-4 * (a.abs() + b.abs()) => std::cmp::Ordering::Equal,
             (Some(a), Some(b)) => a.total_cmp(&b),
             _ if matches!(operator, "=" | "!=") => got.as_str().cmp(want),
-            _ => return Err(format!("{name} is {got}; `{want}` is nothing to compare it with")),
+            _ => return Err(format!("{name} is {got}, which cannot be compared with `{want}`")),
         };
         let holds = match operator {
             "=" => order.is_eq(),

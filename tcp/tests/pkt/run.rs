@@ -25,7 +25,14 @@ pub fn run(text: &str, wire: Wire) -> Result<(), (Fault, Vec<String>)> {
             None => return result.map_err(|f| (f, world.trace)),
         }
     }
-    Err((Fault { line: 1, text: "our_isn cannot be met".into() }, Vec::new()))
+    Err((
+        Fault {
+            line: 1,
+            text: "our_isn: the stack does not choose this initial sequence number at any start time tried"
+                .into(),
+        },
+        Vec::new(),
+    ))
 }
 
 fn steps(world: &mut World, script: &Script) -> Result<(), Fault> {
@@ -243,7 +250,7 @@ impl Runner<'_> {
             match pair {
                 [k, v] if k == "from" => sender = self.address(v)?,
                 [k, v] if k == "for" => target = self.address(v)?,
-                [k, v] if k == "mac" => mac = Some(script::mac(v).ok_or("that is no MAC address")?),
+                [k, v] if k == "mac" => mac = Some(script::mac(v).ok_or("`mac` needs an Ethernet address")?),
                 [k, v] if k == "to" && v == "all" => to = Some([0xff; 6]),
                 _ => {
                     return Err(
@@ -399,7 +406,7 @@ impl Runner<'_> {
                 [k, v] if k == "to" && v == "all" => ("the destination", a.dst_mac == [0xff; 6]),
                 [k, v] if k == "from" => ("the sender", a.sender == self.address(v)?),
                 [k, v] if k == "mac" => {
-                    ("the destination", a.dst_mac == script::mac(v).ok_or("that is no MAC address")?)
+                    ("the destination", a.dst_mac == script::mac(v).ok_or("`mac` needs an Ethernet address")?)
                 }
                 _ => {
                     return Err("an ARP packet has `for ADDRESS`, `from ADDRESS`, `mac MAC`, `to all`".into());
@@ -448,7 +455,7 @@ impl Runner<'_> {
         }
         let mac = t.mac.unwrap_or(s.dst_mac);
         if mac != s.dst_mac {
-            return differs("MAC address", format!("{mac:02x?}"), format!("{:02x?}", s.dst_mac));
+            return differs("Ethernet address", format!("{mac:02x?}"), format!("{:02x?}", s.dst_mac));
         }
         let first = t.seq as u32 + u32::from(s.flags & SYN != 0);
         if (0u32..).zip(&s.payload).any(|(i, b)| *b != octet(true, first.wrapping_add(i))) {
@@ -518,7 +525,7 @@ fn match_options(t: &Tcp, s: &Segment, o: packet::Origin) -> Result<(), String> 
         }
     }
     if t.no_ts && timestamps(s).is_some() {
-        return Err("there are timestamps".into());
+        return Err("the segment has timestamps, and `nots` expects none".into());
     }
     if t.any_options {
         return Ok(());

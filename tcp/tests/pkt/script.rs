@@ -406,10 +406,10 @@ fn attributes(w: &mut Words<'_>, t: &mut Tcp) -> Result<Times, Fault> {
             }
             "fill" => t.fill = Some(w.number("an octet")?),
             "mac" => {
-                let word = w.want("a MAC address")?;
+                let word = w.want("an Ethernet address")?;
                 t.mac = mac(word);
                 if t.mac.is_none() {
-                    return fault(line, format!("`{word}` is no MAC address"));
+                    return fault(line, format!("`{word}` is no Ethernet address"));
                 }
             }
             "bad-checksum" => t.bad_checksum = true,

@@ -341,7 +341,7 @@ impl World {
         if let Packet::Tcp(s) = &packet {
             let (from, to) = (s.src, SocketAddr::new(s.dst.0, s.dst.1));
             if from.0 != us(to.ip()) || s.src_mac != self.stack.config().mac {
-                return Err("the stack sent a segment that does not come from it".into());
+                return Err("the stack sent a segment whose source addresses are not its own".into());
             }
             let Some(i) = self.flows.iter().position(|f| f.peer == to && f.port == from.1) else {
                 return Err(format!(
@@ -429,7 +429,7 @@ impl World {
                     **b != octet(false, *i as u32 + 1) && !s.known.iter().any(|r| r.contains(i))
                 });
             if let Some((i, _)) = wrong {
-                return Err(format!("of what was received, the octet with number {} is wrong", i + 1));
+                return Err(format!("octet {} of the received data is wrong", i + 1));
             }
         }
         Ok(())

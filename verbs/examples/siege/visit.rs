@@ -178,7 +178,7 @@ fn visit(device: &Device, server: SocketAddr, stays: bool, felt: &Shared) -> Res
         match events.wait(PATIENCE) {
             Some(CmEvent::Disconnected { .. }) => break,
             Some(_) => {}
-            None => return Err("disconnect: no end".into()),
+            None => return Err("disconnect: the end of the connection is not reported".into()),
         }
     }
     visit.waits(None);

@@ -427,7 +427,9 @@ impl Device {
         let device = &self.shared;
         let home =
             EngineNumber::new(init.vector as usize).filter(|home| home.index() < device.shards.count());
-        let home = home.ok_or(Error::Invalid("no engine of the device has the completion vector"))?;
+        let home = home.ok_or(Error::Invalid(
+            "there is no such completion vector: each engine has one, numbered from 0",
+        ))?;
         if channel.is_some_and(|channel| !Arc::ptr_eq(&channel.device, device)) {
             return Err(Error::Invalid("the completion channel belongs to another device"));
         }

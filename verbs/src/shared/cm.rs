@@ -109,7 +109,7 @@ pub enum ConnectFailure {
     Refused,
     /// The peer, or the router to it, cannot be reached.
     #[error(
-        "host unreachable: the host or the gateway to it does not answer ARP or neighbour discovery, a router \
+        "host unreachable: the host or the router to it does not answer ARP or neighbour discovery, a router \
          reports it unreachable, or there is no link"
     )]
     Unreachable,
@@ -122,12 +122,15 @@ pub enum ConnectFailure {
     /// The peer does not speak MPA, or not in a version that this end supports.
     #[error("the peer is no iWARP node: it did not send the MPA start-up frame that this end expects")]
     NotIwarp,
-    /// This side cannot meet the peer's terms, or the peer cannot meet this side's.
-    #[error("the peer's IRD, ORD or RTR terms cannot be met")]
+    /// This end cannot meet the peer's terms, or the peer cannot meet this end's.
+    #[error(
+        "the two ends cannot agree on IRD, ORD or RTR: compare what their programs ask for and their settings mpa.ird, \
+         mpa.ord and mpa.rtr"
+    )]
     Terms,
-    /// This side gave up: the queue pair went into the error state or was destroyed meanwhile, or
+    /// This end gave up: the queue pair went into the error state or was destroyed meanwhile, or
     /// [`Connection::disconnect`](crate::Connection::disconnect) was called.
-    #[error("aborted by this side")]
+    #[error("aborted by this end")]
     Aborted,
 }
 
@@ -135,8 +138,8 @@ pub enum ConnectFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DisconnectReason {
-    /// This side closed it.
-    #[error("closed by this side")]
+    /// This end closed it.
+    #[error("closed by this end")]
     Local,
     /// The peer closed it.
     #[error("closed by the peer")]
@@ -150,8 +153,8 @@ pub enum DisconnectReason {
     /// The peer no longer answers, or has not sent its ready-to-receive indication in time.
     #[error("the peer does not answer")]
     TimedOut,
-    /// This side reported an error to the peer by a Terminate message.
-    #[error("terminated by this side")]
+    /// This end reported an error to the peer by a Terminate message.
+    #[error("terminated by this end")]
     TerminateSent,
     /// The peer reported an error by a Terminate message.
     #[error("terminated by the peer")]
@@ -159,8 +162,8 @@ pub enum DisconnectReason {
     /// The link went down because the process at its other end ended.
     #[error("the link is down: the peer process is gone")]
     LinkLost,
-    /// This side ended it, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
-    #[error("aborted by this side")]
+    /// This end ended it, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
+    #[error("aborted by this end")]
     Aborted,
 }
 

@@ -4,8 +4,10 @@ use std::io;
 
 use super::convert::NotConvertible;
 
-/// The resource of an [`Error::Exhausted`] when the kernel has too little memory for sockets.
-pub(crate) const KERNEL_MEMORY: &str = "kernel memory for sockets";
+/// The resource of an [`Error::Exhausted`] when the kernel has too little memory for sockets, or the user has too
+/// few watches of epoll.
+pub(crate) const KERNEL_MEMORY: &str =
+    "kernel memory for sockets, or of epoll watches (sysctl fs.epoll.max_user_watches)";
 
 /// The result of a control verb.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -56,7 +58,7 @@ pub enum Error {
     #[error("{0} memory windows are bound to the region: unbind or invalidate them first")]
     WindowsBound(u32),
     /// The state of the queue pair does not allow the call.
-    #[error("queue pair {qpn} is in state {state:?}, which does not allow this")]
+    #[error("queue pair {qpn} is in state {state:?}, which does not allow this call")]
     QpState {
         /// Number of the queue pair.
         qpn: u32,
@@ -110,14 +112,18 @@ pub enum Error {
     )]
     NoConversion,
     /// A parent process has opened the device, which a forked child cannot use.
-    #[error("the device belongs to the parent process and cannot be used after fork: open one after exec")]
+    #[error(
+        "this process was forked after its parent had opened a device, and can neither use that device nor open \
+         another: open devices after fork only, or after exec"
+    )]
     Forked,
     /// The device is at work further up this thread's stack, and cannot finish before the call returns: the
     /// caller is a signal handler. Or the process is ending, and the thread that holds the device has been
     /// stopped. Or another thread has not finished moving the queue pair to another engine within five seconds.
     #[error(
-        "a signal handler calls the device while it interrupts the device's own work in this thread, and that work \
-         waits for the handler to return: let the handler set a flag, and call the device outside the handler"
+        "the device cannot finish this call: a signal handler calls it while interrupting the device's own work in \
+         this thread (let the handler set a flag, and call the device outside the handler), or the process is ending, or \
+         another thread has not finished moving the queue pair to another engine within 5 s"
     )]
     Interrupted,
     /// The device could not be opened.

@@ -35,7 +35,7 @@ pub enum FaultCause {
     #[error("the peer acknowledged nothing while memory for unacknowledged data was short")]
     Unacknowledged,
     /// A completion queue had no room for a completion.
-    #[error("a completion queue is full")]
+    #[error("a completion queue is full: make it deeper, or poll it more often")]
     CqOverflow,
 }
 

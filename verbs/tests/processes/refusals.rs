@@ -136,16 +136,19 @@ fn a_socket_in_use() {
 fn bad_settings() {
     let _alone = alone();
     let said = refusal("fault = \"loss=often\"\n");
-    assert!(said.contains("loss=often"), "{said}");
+    assert!(said.contains("port.fault \"loss=often\": `loss=often`"), "{said}");
     let mut child = Child::start("opener", "", "[ip]\nip = \"10.9.0.1/24\"\n");
     let said = child.expect_start("refused");
-    assert!(said.contains("an IP address without a port"), "{said}");
+    assert!(
+        said.contains("an IP address of the device's own (ip.ip, ip.autoconf) needs a DPDK port"),
+        "{said}"
+    );
     child.finish();
     let link = Link::new(Link::VIRTIO);
     let spec = link.server_spec();
     let mut child = Child::start("opener", "", &format!("[port]\nport = \"{spec}\"\n"));
     let said = child.expect_start("refused");
-    assert!(said.contains("no IP address: set ip.ip, or --ip"), "{said}");
+    assert!(said.contains("the port has no IP address: set ip.ip, or use --ip ADDR/LEN"), "{said}");
     child.finish();
     let spec = format!("{}/nowhere/link", link.dir.path().display());
     let mut child = Child::start("opener", "", &super::config(&format!("virtio_user:{spec}"), SERVER, ""));

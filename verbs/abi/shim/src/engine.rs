@@ -62,7 +62,9 @@ unsafe extern "C" fn enter() {
 /// Looks up the function with this index. Called when the program first calls the function.
 extern "C" fn find(index: u32) -> *mut c_void {
     let index = index as usize;
-    let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else { give_up("no such symbol") };
+    let (Some(slot), Some(name)) = (TABLE.get(index), NAMES.get(index)) else {
+        give_up("the program called a function that liburnic.so does not list; install liburnic.so again")
+    };
     let function = function(name);
     slot.store(function, Ordering::Release);
     function

@@ -443,7 +443,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 }
                 ConnectError::Forbidden(_) => Error::Forbidden(to.ip()),
                 ConnectError::Address(_) => Error::Invalid("the peer's address is not a port on a host"),
-                ConnectError::Family(_) => Error::Invalid("the two addresses are of different families"),
+                ConnectError::Family(_) => {
+                    Error::Invalid("the local address and the peer's are of different families (IPv4, IPv6)")
+                }
                 ConnectError::InUse(port) => Error::PortInUse(port),
                 ConnectError::Elsewhere(_) => {
                     Error::Invalid("a connection from the reserved address belongs to another engine")
@@ -593,7 +595,9 @@ fn rtr_kinds(choice: RtrChoice) -> Option<RtrKinds> {
 /// Returns the error for an offer that the start-up refused.
 fn refused(error: StartupError) -> Error {
     match error {
-        StartupError::OwnPrivateData { .. } => Error::Invalid("private data exceeds MPA's limit: 508 bytes"),
+        StartupError::OwnPrivateData { .. } => {
+            Error::Invalid("more than 508 bytes of private data, the limit of MPA revision 2")
+        }
         StartupError::OutOfTurn => Error::RequestGone,
         _ => Error::Invalid("IRD and ORD must be at most 16382"),
     }

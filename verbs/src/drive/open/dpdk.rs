@@ -24,12 +24,12 @@ use urnic_tcp::{Address, Congestion, Ecn, Keepalive, Route, StackConfig, TcpConf
 /// Makes the engines that `config` describes.
 pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     if !config.ip.is_configured() {
-        return Err(Error::Invalid("no IP address: set ip.ip, or --ip"));
+        return Err(Error::Invalid("the port has no IP address: set ip.ip, or use --ip ADDR/LEN"));
     }
     let fault = match &config.port.fault {
         Some(text) => {
             let parsed = text.parse::<Impairment>();
-            Some(parsed.map_err(|e| Error::Open(format!("fault {text:?}: {e}")))?)
+            Some(parsed.map_err(|e| Error::Open(format!("port.fault {text:?}: {e}")))?)
         }
         None => None,
     };

@@ -18,8 +18,8 @@ use urnic_tcp::{Address, Keepalive, Patience};
 pub(super) fn open(config: &Config) -> Result<Opened> {
     if config.ip.is_configured() {
         return Err(Error::Invalid(
-            "an IP address without a port: the kernel's sockets use the host's own addresses; set port.port to a DPDK \
-             port, or leave the section [ip] out",
+            "an IP address of the device's own (ip.ip, ip.autoconf) needs a DPDK port: the kernel's sockets use the \
+             host's addresses; set port.port to a DPDK port, or leave the section [ip] out",
         ));
     }
     if config.port.fault.is_some() || config.port.capture.is_some() {

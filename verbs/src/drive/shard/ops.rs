@@ -146,7 +146,9 @@ pub(crate) trait EngineOps: Send {
     fn bind(&mut self, address: SocketAddr, v6only: bool) -> Result<Bound>;
     /// Enters a reservation that another engine of the device has made, with the id that it has there.
     fn enter_binding(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
-        Err(Error::Exhausted("engines: this transport has only one"))
+        Err(Error::Exhausted(
+            "engines: this transport has only one, so no engine can share a reserved address",
+        ))
     }
     /// Returns the engine of the device that must open a connection from a reserved address to `to`; `None` if any
     /// engine may open it.

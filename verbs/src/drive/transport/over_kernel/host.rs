@@ -17,7 +17,8 @@ use crate::shared::error::{Error, Result};
 /// [`Error::NoDescriptor`] if no descriptor is left for the socket with which the kernel is asked; [`Error::Os`] if
 /// the kernel cannot be asked for another reason.
 pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
-    let all = nix::ifaddrs::getifaddrs().map_err(|errno| Error::os("reading the addresses", errno.into()))?;
+    let all = nix::ifaddrs::getifaddrs()
+        .map_err(|errno| Error::os("reading the host's addresses", errno.into()))?;
     let up = all.filter(is_up);
     let mut found: Vec<Address> = up.filter(|i| is_wanted(i, wanted)).filter_map(|i| address(&i)).collect();
     // All addresses of 127.0.0.0/8 belong to the host, although the kernel lists only one.

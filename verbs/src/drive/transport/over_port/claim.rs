@@ -35,7 +35,7 @@ impl<P: Port> OverPort<P> {
             let claims = || all.iter().map(|one| (one, one.stack.claim()));
             for (one, claim) in claims() {
                 if let Claim::Conflict(mac) = claim {
-                    return Err(one.conflict(mac));
+                    return Err(Error::Open(one.conflict(mac)));
                 }
             }
             if claims().all(|(_, claim)| claim == Claim::Held) {

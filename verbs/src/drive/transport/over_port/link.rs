@@ -3,7 +3,6 @@
 use super::{OverPort, StreamRange, Wire};
 use crate::drive::port::Port;
 use crate::drive::transport::Events;
-use crate::shared::error::Error;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use urnic_tcp::Time;
@@ -58,12 +57,13 @@ impl<P: Port> OverPort<P> {
         self.stack.config().addresses.first().map_or(IpAddr::from([0; 4]), |main| main.ip)
     }
 
-    pub(super) fn conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> Error {
+    /// Says which of the device's addresses the host with this MAC address has too.
+    pub(super) fn conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> String {
         let ip = self.stack.contested().unwrap_or(self.main());
-        Error::Open(format!(
+        format!(
             "address conflict: the host {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} has the address {ip} already; \
              choose another address"
-        ))
+        )
     }
 
     /// Logs conflicts with hosts that use the device's addresses, at most once in [`TELL_EVERY`]. Also logs, only

@@ -82,8 +82,8 @@ impl<P: Port> OverPort<P> {
             };
             let steering = steering.ok_or_else(|| {
                 Error::Open(format!(
-                    "cannot spread connections over {engines} engines: there may be at most 64, and the RSS table of a \
-                     NIC must have a power of two entries, at most 65536"
+                    "cannot spread connections over {engines} engines: there may be at most 64, and the number of \
+                     entries of a NIC's RSS table must be a power of two, at most 65536; set engine.engines to 1"
                 ))
             })?;
             let config = StackConfig { steering, ..config.clone() };
@@ -423,8 +423,8 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn without_route(&self) -> &'static str {
-        "the address is not in our network, and no gateway leads there; check the prefix length of ip.ip, or set \
-         ip.gateway or ip.routes"
+        "the address is in none of the device's networks, and no router leads there; check the prefix length of ip.ip, \
+         or set ip.gateway or ip.routes"
     }
 
     fn is_held_up(&self, conn: ConnId) -> bool {
