@@ -116,7 +116,7 @@ fn text(running: &[Running]) -> String {
                 word("passes"),
                 word("busy_passes"),
             );
-            for (name, said) in [("handed_over", "handed over"), ("taken_over", "taken over")] {
+            for (name, said) in [("frames_handed_over", "handed over"), ("frames_taken_over", "taken over")] {
                 if let Some(count) = e.get(name) {
                     let _ = write!(text, ", {count} frames {said}");
                 }

@@ -11,7 +11,7 @@ fn told(answer: &str) -> Running {
 fn engines_are_read_and_shown() {
     let told = told(
         "counter sent 5\n\
-         engine 0 core=2 passes=100 busy_passes=40 queue_pairs=3 connections=4 handed_over=9 taken_over=0\n\
+         engine 0 core=2 passes=100 busy_passes=40 queue_pairs=3 connections=4 frames_handed_over=9 frames_taken_over=0\n\
          engine 1 passes=1 busy_passes=0 queue_pairs=0 connections=0\n\
          news of a later version\n\
          connection local=1.2.3.4:5 peer=1.2.3.4:6 qpn=2 state=Established\n",

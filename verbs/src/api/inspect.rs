@@ -26,7 +26,7 @@ use urnic_config::Cidr;
 
 use crate::drive::shard::{Shards, WeakShards, with_signals_blocked};
 use crate::shared::connection::ConnectionAttr;
-use crate::shared::figures::EngineFigures;
+use crate::shared::figures::{EngineFigures, FRAMES_HANDED_OVER, FRAMES_TAKEN_OVER};
 use crate::shared::quiet::forked;
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ fn may_ask(stream: &UnixStream) -> bool {
 }
 
 /// Counters that are also shown for each engine. They count what the engines of a device hand to each other.
-const OF_ENGINES: [&str; 2] = ["handed_over", "taken_over"];
+const OF_ENGINES: [&str; 2] = [FRAMES_HANDED_OVER, FRAMES_TAKEN_OVER];
 
 fn text(engines: &[EngineFigures], connections: &[ConnectionAttr]) -> String {
     let mut text = String::new();

@@ -1,5 +1,9 @@
 //! Load figures of the engines of a device.
 
+/// Names of the counters of frames that an engine has given to other engines, and has got from them.
+pub(crate) const FRAMES_HANDED_OVER: &str = "frames_handed_over";
+pub(crate) const FRAMES_TAKEN_OVER: &str = "frames_taken_over";
+
 /// Load of an engine: see [`DeviceAttr::per_engine`](crate::DeviceAttr::per_engine).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

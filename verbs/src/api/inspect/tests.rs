@@ -23,3 +23,13 @@ fn a_device_answers() {
     drop(inspector);
     assert!(UnixStream::connect_addr(&name).is_err());
 }
+
+/// Of an engine's own counters, those are told that say how many frames reach the wrong engine.
+#[test]
+fn frames_handed_over_are_told_for_each_engine() {
+    let counters = vec![(FRAMES_HANDED_OVER, 9), ("arp_conflicts", 3), (FRAMES_TAKEN_OVER, 2)];
+    let text = text(&[EngineFigures { number: 1, counters, ..EngineFigures::default() }], &[]);
+    let engine = text.lines().find(|line| line.starts_with("engine 1 ")).expect("an engine");
+    assert!(engine.ends_with(" frames_handed_over=9 frames_taken_over=2"), "{engine}");
+    assert!(text.contains("counter arp_conflicts 3\n"), "{text}");
+}

@@ -13,6 +13,7 @@ use super::OverPort;
 use crate::drive::port::{BURST, Port, Stray};
 use crate::drive::transport::Events;
 use crate::shared::engines::{Commons, EngineNumber};
+use crate::shared::figures::{FRAMES_HANDED_OVER, FRAMES_TAKEN_OVER};
 use arrayvec::ArrayVec;
 use urnic_tcp::Time;
 
@@ -141,8 +142,8 @@ impl Passage {
     pub(super) fn counters(&self) -> [(&'static str, u64); 4] {
         let Counters { handed_over, taken_over, told_to_all, dropped } = self.counters;
         [
-            ("frames_handed_over", handed_over),
-            ("frames_taken_over", taken_over),
+            (FRAMES_HANDED_OVER, handed_over),
+            (FRAMES_TAKEN_OVER, taken_over),
             ("frames_told_to_all", told_to_all),
             ("frames_between_engines_dropped", dropped),
         ]
