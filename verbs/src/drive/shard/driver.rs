@@ -111,7 +111,9 @@ impl Driver {
     }
 
     /// Starts the thread. All signals are blocked in it, because they belong to the application. The thread runs on
-    /// `core`. If `core` is `None`, it runs on any core, preferably of NUMA node `node`.
+    /// `core`. If `core` is `None`, it keeps off cores to which threads of this process are pinned ([`free_cores`]),
+    /// because it would take half of such a core's time from a thread that polls there, and prefers cores of NUMA node
+    /// `node`.
     pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>, node: Option<u32>) -> Result<()> {
         let driver = &shard.driver;
         let run = match driver.progress {
@@ -120,10 +122,16 @@ impl Driver {
             Progress::Adaptive => adaptive,
         };
         let own = shard.clone();
+        // Chosen here, so that the new thread opens no files: the caller may be about to count or limit descriptors.
+        let cores = match core {
+            Some(_) => Vec::new(),
+            None if node.is_none() => free_cores(),
+            None => Machine::this().near(node, &free_cores()),
+        };
         THREADS.fetch_add(1, Ordering::SeqCst);
         let thread = with_signals_blocked(|| {
             thread::Builder::new().name("urnic-engine".into()).spawn(move || {
-                settle(core, node);
+                settle(core, &cores);
                 run(&own);
                 THREADS.fetch_sub(1, Ordering::SeqCst);
             })
@@ -393,18 +401,13 @@ fn step_aside(shard: &Shard) {
     }
 }
 
-/// Pins the thread to `core`. If `core` is `None`, keeps the thread off cores to which other threads are pinned
-/// ([`free_cores`]), because it would take half of such a core's time from a thread that polls there. Prefers
-/// cores of NUMA node `node`. Also makes the naps of this thread precise, and asks for short time slices.
-fn settle(core: Option<usize>, node: Option<u32>) {
-    match core {
-        Some(core) => {
-            if let Err(error) = pin_current_thread(core) {
-                tracing::warn!("the engine's thread is not pinned: {error}");
-            }
-        }
-        None if node.is_none() => set_current_thread(&free_cores()),
-        None => set_current_thread(&Machine::this().near(node, &free_cores())),
+/// Pins the thread to `core`. If `core` is `None`, lets it run on `cores`. Also makes the naps of this thread precise, and
+/// asks for short time slices.
+fn settle(core: Option<usize>, cores: &[usize]) {
+    match core.map(pin_current_thread) {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::warn!("the engine's thread is not pinned: {error}"),
+        None => set_current_thread(cores),
     }
     // SAFETY: the call concerns only this thread's timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000u64) };
