@@ -51,6 +51,18 @@ fn needs_rping_pings_are_verified() {
     }
 }
 
+/// Revision 1 of MPA transmits no limits of Reads. rping accepts with those that its connection request shows, and then
+/// reads.
+#[test]
+#[ignore = "needs the package rdmacm-utils"]
+fn needs_rping_over_revision_1() {
+    let rev1 = |rping: &str| format!("env URNIC_MPA_REV=1 {rping}");
+    let (server, client) = pair(&rev1("rping -s -v -V -C 5"), &rev1("rping -c -v -V -C 5 -a 10.4.0.1"));
+    for (end, text) in [("server", server), ("client", client)] {
+        assert_eq!(text.matches("rdma-ping-").count(), 5, "{end}: {text}");
+    }
+}
+
 /// cmtime disconnects and destroys each queue pair at once, and waits for the events of all its connections.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]

@@ -114,7 +114,7 @@ fn ird_and_ord_are_negotiated() {
         .connect(&client.qp, address(0), &ConnParam { ird: 3, ord: 4, ..ConnParam::default() })
         .unwrap();
     let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else { panic!("no request") };
-    assert_eq!((request.ird(), request.ord(), request.peer_to_peer()), (3, 4, false));
+    assert_eq!((request.ird(), request.ord(), request.peer_to_peer()), (Some(3), Some(4), false));
     request.reject(b"no").unwrap();
     match client.event(&mut simulation) {
         CmEvent::Rejected { private_data, peer_ird, peer_ord, .. } => {

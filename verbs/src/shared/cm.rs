@@ -315,8 +315,8 @@ pub struct ConnRequest {
     pub(crate) id: RequestId,
     peer: SocketAddr,
     private_data: Vec<u8>,
-    ird: u16,
-    ord: u16,
+    ird: Option<u16>,
+    ord: Option<u16>,
     peer_to_peer: bool,
     /// The device that answers the request; set on delivery, taken by the answer.
     pub(crate) answers: Option<Arc<dyn Answers>>,
@@ -334,7 +334,7 @@ impl ConnRequest {
         says: &PeerParams,
         place: Option<Place>,
     ) -> Self {
-        let (ird, ord) = (says.ird.unwrap_or(0), says.ord.unwrap_or(0));
+        let (ird, ord) = (says.ird, says.ord);
         let peer_to_peer = says.peer_to_peer.is_some();
         Self { id, peer, private_data, ird, ord, peer_to_peer, answers: None, _place: place }
     }
@@ -355,13 +355,15 @@ impl ConnRequest {
         self.peer_to_peer
     }
 
-    /// Returns the number of Reads that may be outstanding at the peer; 0 if the peer does not tell.
-    pub fn ird(&self) -> u16 {
+    /// Returns the number of Reads that may be outstanding at the peer; `None` if the peer does not tell, because it
+    /// speaks revision 1 of MPA, or leaves its limits out of revision 2 (RFC 6581 §9.1, MPAE-19, MPAE-21).
+    pub fn ird(&self) -> Option<u16> {
         self.ird
     }
 
-    /// Returns the number of Reads that the peer wants to have outstanding here; 0 if the peer does not tell.
-    pub fn ord(&self) -> u16 {
+    /// Returns the number of Reads that the peer wants to have outstanding here; `None` if the peer does not tell, as
+    /// for [`ird`](Self::ird).
+    pub fn ord(&self) -> Option<u16> {
         self.ord
     }
 }

@@ -11,7 +11,7 @@ use crate::call::{Errno, fails, number, pointer, quiet, zero};
 use crate::ffi::*;
 use crate::inbox::{Inbox, read_count};
 use crate::live::{self, Kind};
-use crate::rnic::prospect;
+use crate::rnic::{config, prospect};
 
 /// The structure that `rdma_event_channel` points to.
 #[repr(C)]
@@ -141,8 +141,11 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         What::Request(request) => {
             let private_data = request.private_data().to_vec();
             // The peer's limits, seen from our side: its outbound Reads are inbound here, and its inbound Reads are
-            // outbound here.
-            let (resources, depth) = (byte(request.ord()), byte(request.ird()));
+            // outbound here. If the peer does not tell them, programs that accept with the values of this event get what
+            // the device allows.
+            let own = config().map_or((0, 0), |config| (config.mpa.ird, config.mpa.ord));
+            let (resources, depth) =
+                (byte(request.ord().unwrap_or(own.0)), byte(request.ird().unwrap_or(own.1)));
             // SAFETY: the listener waits for the event that is being made.
             let id = unsafe { child(owner, request, (resources, depth)) }?;
             (id.cast(), owner.cast(), RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data, resources, depth)

@@ -32,7 +32,7 @@ fn connections_come_and_go(progress: Progress) {
     let connection = client.connect(&a, TO, &param(b"hello")).unwrap();
     assert_eq!(connection.qpn(), a.qpn());
     let CmEvent::ConnectRequest(request) = next(&server) else { panic!("no request") };
-    assert_eq!((request.private_data(), request.ird(), request.ord()), (&b"hello"[..], 3, 4));
+    assert_eq!((request.private_data(), request.ird(), request.ord()), (&b"hello"[..], Some(3), Some(4)));
     request.accept(&b, &param(b"welcome")).unwrap();
     let CmEvent::Established { qpn, private_data, .. } = next(&client) else { panic!("not established") };
     assert_eq!((qpn, &private_data[..]), (a.qpn(), &b"welcome"[..]));
