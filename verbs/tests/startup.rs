@@ -125,28 +125,31 @@ fn ird_and_ord_are_negotiated() {
 }
 
 /// MPA-61, MPAE-4: private data up to the limit of the revision arrives unchanged in both directions, also with a
-/// rejection. A call with one octet more fails.
+/// rejection. A call with one octet more fails; a rejection then has no private data.
 #[test]
 fn private_data_to_the_limit() {
     for (mpa_rev, max) in [(1, 512), (2, 508)] {
-        for rejects in [false, true] {
+        for rejection in [None, Some(max), Some(max + 1)] {
             let (mut simulation, mut server, mut client) = ends(&Options { mpa_rev, ..options() });
             let param = |n| ConnParam { private_data: pattern(n, 5), ..ConnParam::default() };
             let too_much = client.events.connect(&client.qp, address(0), &param(max + 1));
             assert!(matches!(too_much, Err(Error::Invalid(_))));
-            if !rejects {
+            let Some(octets) = rejection else {
                 let (a, b) = (param(max), param(max - 1));
                 connect_with(&mut simulation, (&mut server, &a), (&mut client, &b));
                 works(&mut simulation, &server, &client);
                 continue;
-            }
+            };
             let _listener = server.events.listen(PORT, 4).unwrap();
             client.events.connect(&client.qp, address(0), &param(max)).unwrap();
             let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else { panic!() };
             assert_eq!(request.private_data(), pattern(max, 5));
-            request.reject(&pattern(max, 6)).unwrap();
+            let fits = octets <= max;
+            let outcome = request.reject(&pattern(octets, 6));
+            assert!(if fits { outcome.is_ok() } else { matches!(outcome, Err(Error::Invalid(_))) });
+            let said = if fits { pattern(max, 6) } else { Vec::new() };
             match client.event(&mut simulation) {
-                CmEvent::Rejected { private_data, .. } => assert_eq!(private_data, pattern(max, 6)),
+                CmEvent::Rejected { private_data, .. } => assert_eq!(private_data, said),
                 other => panic!("{other:?}"),
             }
         }
@@ -371,8 +374,23 @@ fn terms_that_cannot_be_met() {
             (TERMINATE, &[0, 22, 0x41, 0x47][..], &[0x20, code, 0, 0][..])
         );
         assert_eq!(end.next(&mut simulation).status, WcStatus::Flushed);
+        let told = end.qp.terminate().expect("the reason");
+        assert_eq!((told.sent, told.layer, told.etype, u32::from(told.code)), (true, 2, 0, code.into()));
         raw.borrow_mut().close(conn);
     }
+}
+
+/// A program that moves its queue pair to the error state before the TCP connection is there has given up itself.
+#[test]
+fn a_queue_pair_that_fails_before_the_start_up() {
+    let (mut simulation, end, raw) = with_raw(&options());
+    raw.borrow_mut().listen(PORT, 4);
+    end.events.connect(&end.qp, address(1), &ConnParam::default()).unwrap();
+    end.qp.to_error();
+    assert_eq!(failure(&mut simulation, &end), ConnectFailure::Aborted);
+    assert_eq!(end.qp.state(), QpState::Error);
+    pass(&mut simulation, Duration::from_secs(1));
+    assert!(raw.borrow().seen.accepted.iter().all(|conn| raw.borrow().heard(*conn).is_empty()));
 }
 
 /// ERR-5, MPAE-31: if the queue pair is in the error state when the peer accepts, the device sends a Terminate 20 05,

@@ -344,7 +344,13 @@ impl ConnRequest {
     /// request is then rejected without private data.
     pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data)?;
-        self.answers.take().ok_or(Error::RequestGone)?.reject(self.id, private_data)
+        let answers = self.answers.take().ok_or(Error::RequestGone)?;
+        let outcome = answers.reject(self.id, private_data);
+        if matches!(outcome, Err(Error::Invalid(_))) {
+            // Dropping the request rejects it.
+            self.answers = Some(answers);
+        }
+        outcome
     }
 }
 

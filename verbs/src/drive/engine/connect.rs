@@ -4,6 +4,7 @@ use super::alarms::Alarm;
 use super::endpoint::{Attempt, Endpoint, Farewell, Phase, Room};
 use super::names::{self, EndpointId, EndpointIndex, NO_TAG, QpIndex, Qpn};
 use super::qp::{Message, Origin, ReadLimits};
+use super::teardown::info;
 use super::unready::Awaits;
 use super::{Clock, Core, Engine};
 use crate::drive::shard::Way;
@@ -123,6 +124,11 @@ impl<D: Data> Core<D> {
             // Unreachable: `attempt` has checked the offer already.
             Err(_) => self.connect_failed(index, qp, ConnectFailure::Terms),
         }
+    }
+
+    /// Returns whether endpoint `index` awaits its TCP connection, so that it has sent no Request.
+    pub(super) fn connecting(&self, index: EndpointIndex) -> bool {
+        matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Connecting { .. }))
     }
 
     /// Returns whether endpoint `index` awaits the Reply.
@@ -292,6 +298,7 @@ impl<D: Data> Core<D> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
         core.stream = Some(Box::new(Stream::new(negotiated, self.budget.clone())));
+        core.shared.set_terminate(info(&terminate, true));
         core.tx.terminate = Some(Box::new(terminate));
         let state = if core.is_over() { core.state() } else { QpState::Terminate };
         core.end(state, None, crate::shared::wc::WcStatus::Flushed);

@@ -580,12 +580,12 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
-        // An endpoint that still expects the Request has sent nothing to the peer.
-        let expecting = endpoint.filter(|endpoint| self.core.expecting(*endpoint));
-        if let Some(endpoint) = expecting {
+        // An endpoint that awaits its TCP connection or the peer's Request has sent nothing of MPA.
+        let silent = endpoint.filter(|of| self.core.connecting(*of) || self.core.expecting(*of));
+        if let Some(endpoint) = silent {
             self.core.give_up_connecting(endpoint);
         }
-        let endpoint = endpoint.filter(|_| expecting.is_none());
+        let endpoint = endpoint.filter(|_| silent.is_none());
         let Some(qp) = self.core.qps.get_mut(index) else { return };
         match endpoint {
             // The Request has been sent. If the peer accepts, this side answers with a Terminate (MPAE-31).

@@ -396,7 +396,7 @@ fn fault(
 }
 
 /// Returns a Terminate in the form that the application gets.
-fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
+pub(super) fn info(terminate: &Terminate, sent: bool) -> TerminateInfo {
     TerminateInfo {
         sent,
         layer: terminate.layer,
