@@ -12,7 +12,7 @@ pub enum KernelAddresses {
     All,
     /// One address.
     One(IpAddr),
-    /// The addresses of an interface.
+    /// The first address of an interface.
     Interface(String),
 }
 

@@ -245,7 +245,9 @@ pub struct MpaConfig {
     pub ird: u16,
     /// Maximum number of outbound RDMA Reads in flight per connection; an application may ask for fewer.
     pub ord: u16,
-    /// Time limit of the start-up exchange.
+    /// Time that the accepting side waits for the MPA Request after TCP has connected, and for the
+    /// ready-to-receive indication after its own Reply. The application limits the start-up of connections that
+    /// it requests or converts.
     pub startup_timeout: Duration,
 }
 

@@ -101,7 +101,7 @@ pub fn refused(error: &Error) {
     }
 }
 
-/// Logs the refusal of a system call of ours. Returns its errno.
+/// Returns the errno of a system call of ours that has just failed. Logs the failure if no descriptor was left.
 pub fn refused_call() -> Errno {
     let errno = last_errno();
     if matches!(errno, libc::EMFILE | libc::ENFILE) {

@@ -1,5 +1,5 @@
-//! Checks which of two builds `liburnic.so` loads. The tests put stand-ins for the builds side by side. Each stand-in
-//! prints which build it is.
+//! Checks which of two builds `liburnic.so` loads. Stand-ins for the builds print which build they are. Also
+//! checks how a real build answers the question on which the choice depends.
 
 use std::fs;
 use std::path::{Path, PathBuf};

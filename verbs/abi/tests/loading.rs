@@ -4,7 +4,7 @@ mod ways;
 
 use ways::{On, WAYS, Watched, Way, succeeds, succeeds_on};
 
-/// Names and interfaces are found although several libraries override the C library; each of our interfaces is shown
+/// Names and interfaces are found although several libraries override the C library; our interface is shown
 /// once. Afterwards, a connection works.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]

@@ -103,7 +103,7 @@ struct Symbol {
     version: String,
     /// Whether programs that are linked today get this symbol.
     current: bool,
-    /// How the symbol fails; `None` if it jumps to a function.
+    /// The word after the symbol in the list ([`LIBRARIES`]); `None` if the symbol jumps to a function.
     fails: Option<String>,
 }
 

@@ -194,8 +194,8 @@ unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
     }
 }
 
-/// Calls `real`, another definition of `getaddrinfo`. All families count as configured, whatever addresses the
-/// kernel's interfaces have (`AI_ADDRCONFIG`).
+/// Calls `real`, another definition of `getaddrinfo`. If the program passes hints, all families count as
+/// configured, whatever addresses the kernel's interfaces have (`AI_ADDRCONFIG`).
 ///
 /// # Safety
 /// `real` is null or a function of that name; the other pointers are the program's.

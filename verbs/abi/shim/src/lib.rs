@@ -10,8 +10,8 @@
 //! these up by name.
 //!
 //! # Safety
-//! Every `extern "C"` function here requires of its caller what the function of that name in the C library or in
-//! libibverbs requires.
+//! Every `extern "C"` function here requires of its caller what the function of that name in the C library,
+//! libibverbs or librdmacm requires.
 
 mod drop_in;
 mod engine;

@@ -118,7 +118,8 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
     }
 }
 
-/// Answers a request about the interface. Returns ENODEV if it is about another interface, or not a query.
+/// Answers a request about the interface. Returns ENODEV if it is about another interface, or not one of the
+/// queries below.
 ///
 /// # Safety
 /// The request is one of `netdevice(7)`, each of which takes a [`Request`].

@@ -13,7 +13,7 @@ use crate::inbox::{Inbox, read_count};
 use crate::live::{self, Kind};
 use crate::rnic::{config, prospect};
 
-/// The structure that `rdma_event_channel` points to.
+/// The structure that the program's `*mut rdma_event_channel` points to.
 #[repr(C)]
 pub struct Channel {
     base: rdma_event_channel,
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
     });
 }
 
-/// The structure that `rdma_cm_event` points to.
+/// The structure that the program's `*mut rdma_cm_event` points to.
 #[repr(C)]
 struct Event {
     base: rdma_cm_event,

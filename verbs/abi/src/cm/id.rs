@@ -17,7 +17,7 @@ use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 use crate::rnic::{PORT, prospect, rnic};
 
-/// The structure that `rdma_cm_id` points to.
+/// The structure that the program's `*mut rdma_cm_id` points to.
 ///
 /// librdmacm's rsockets read two members after the public part: a pointer, which is null here, and a number that says
 /// whether the identifier is synchronous.
@@ -191,8 +191,8 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Rejects connection requests that the program has not answered. A dropped request is rejected only if it was
-/// adopted before.
+/// Rejects the connection requests among events that the program has not fetched. A dropped request is rejected
+/// only if it was adopted before.
 fn discard(pending: Vec<Pending>) {
     for pending in pending {
         if let (What::Request(mut request), Ok(connector)) = (pending.what, connector()) {

@@ -55,7 +55,7 @@ pub fn tell(context: *mut ibv_context, element: *mut c_void, event_type: c_int) 
     }
 }
 
-/// Returns whether an event is about an object rather than about the port.
+/// Returns whether an event is about an object rather than about the device or its port.
 fn is_of_object(event_type: c_int) -> bool {
     !matches!(event_type, IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_DEVICE_FATAL)
 }

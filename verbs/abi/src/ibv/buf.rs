@@ -8,7 +8,7 @@ use crate::call::{Errno, number, pointer, quiet};
 use crate::ffi::*;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_buf` points to: ordinary memory, aligned to pages.
+/// The structure behind the program's handle of a buffer. The buffer is ordinary memory, aligned to pages.
 struct Buffer {
     addr: *mut c_void,
     size: usize,

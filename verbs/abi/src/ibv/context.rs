@@ -12,7 +12,7 @@ use crate::inbox::Inbox;
 use crate::live::{self, Kind};
 use crate::rnic::{Rnic, rnic};
 
-/// The structure that `ibv_context` points into.
+/// The structure that the program's `*mut ibv_context` points into.
 #[repr(C)]
 pub struct Context {
     verbs: verbs_context,

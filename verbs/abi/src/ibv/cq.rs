@@ -15,7 +15,7 @@ use crate::ffi::*;
 use crate::ledger::Ledger;
 use crate::live::{self, Kind};
 
-/// The structure that `ibv_cq` and `ibv_cq_ex` point to.
+/// The structure that the program's `*mut ibv_cq` and `*mut ibv_cq_ex` point to.
 #[repr(C)]
 pub struct Queue {
     pub base: ibv_cq_ex,
@@ -23,7 +23,7 @@ pub struct Queue {
     /// Events given to the program and not yet acknowledged.
     pub completions: Ledger,
     pub asynchronous: Ledger,
-    /// The number of queue pairs that complete here.
+    /// The number of send and receive queues that complete here: a queue pair may count twice.
     pub users: AtomicU32,
     /// The completion that the extended interface is reading.
     pub cursor: UnsafeCell<Cursor>,

@@ -177,7 +177,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     u64::try_from(then.saturating_sub(Duration::from_nanos(ago)).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns 0 for fields that only InfiniBand has.
+/// Returns 0 for fields that only InfiniBand has, and for the vendor's error, of which there is none.
 unsafe extern "C" fn read_nothing(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

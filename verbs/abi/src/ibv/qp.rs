@@ -48,7 +48,7 @@ pub fn set_end_hooks(ends: Ends) {
     let _ = ENDS.set(ends);
 }
 
-/// The structure that `ibv_qp` and `ibv_qp_ex` point to.
+/// The structure that the program's `*mut ibv_qp` and `*mut ibv_qp_ex` point to.
 #[repr(C)]
 pub struct Pair {
     pub base: ibv_qp_ex,

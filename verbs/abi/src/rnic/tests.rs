@@ -26,6 +26,6 @@ fn an_rtr_is_the_default_where_it_is_possible() {
     ] {
         assert_eq!(loaded(file, env.as_slice()).mpa.rtr, rtr, "{file} {env:?}");
     }
-    // The documented file leaves the choice to the program.
+    // The documented file does not set the key.
     assert_eq!(loaded(include_str!("../../../../docs/urnic.toml"), &[]).mpa.rtr, RtrChoice::Any);
 }

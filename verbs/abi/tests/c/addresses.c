@@ -176,7 +176,7 @@ static void loopback(void)
 	}
 }
 
-/* Names and addresses of either family are found without naming the family. */
+/* Numeric addresses of either family are found without naming the family. */
 static void names(void)
 {
 	const char *all[] = { v4, v6, "127.0.0.1", "::1" };

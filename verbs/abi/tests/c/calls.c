@@ -780,7 +780,7 @@ static void identifiers(void)
 	OK(rdma_listen(id, 1));
 	FAILS(rdma_listen(id, 1), EINVAL);
 
-	/* An identifier cannot share a listener's address, even on request. The families have separate ports. */
+	/* An identifier cannot share a listener's address, even on request. AFONLY separates the families' ports. */
 	OK(rdma_create_id(channel, &second, NULL, RDMA_PS_TCP));
 	OK(rdma_set_option(second, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes));
 	FAILS(rdma_bind_addr(second, (void *)&taken), EADDRINUSE);

@@ -74,7 +74,7 @@ static void furnish(struct end *e)
 	}
 }
 
-/* Connects two ends that have all objects. */
+/* Makes all objects of two ends, and connects the ends. */
 static void meet(struct end *own, struct end *peer)
 {
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
@@ -139,7 +139,7 @@ static void *keep_busy(void *arg)
 		}
 		int n = ibv_poll_cq(job->peer->cq, 1, &wc);
 		CHECK(n >= 0);
-		/* Receives of the other end's Sends complete here as well. */
+		/* Receives would complete to the same queue, and do not count. */
 		if (n && !(wc.opcode & IBV_WC_RECV)) {
 			under_way--;
 			job->done++;
@@ -248,7 +248,7 @@ static void one_order(const int *order)
 	/* The connection ended with the queue pair: posted requests are flushed. */
 	OK(pthread_join(thread, NULL));
 	OK(munmap(own.memory, LENGTH));
-	/* Destroys the other end's objects in a valid order, except the channel, which is the listener's. */
+	/* Destroys the other end's objects in a valid order, except the event channel, which is the listener's. */
 	for (int i = 0; i < KINDS - 1; i++)
 		OK(destroy(&peer, tidy[i], (1 << KINDS) - 1));
 	OK(munmap(peer.memory, LENGTH));

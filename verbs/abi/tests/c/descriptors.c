@@ -22,7 +22,7 @@ static void give(void)
 		OK(close(hoard[--hoarded]));
 }
 
-/* Returns the number of open descriptors. */
+/* Returns a number that rises and falls with the number of open descriptors. */
 static int descriptors(void)
 {
 	DIR *folder = SOME(opendir("/proc/self/fd"));

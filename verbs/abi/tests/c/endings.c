@@ -405,7 +405,7 @@ static void *starts_to_poll(void *cq)
 	return NULL; /* the poll never ends */
 }
 
-/* A thread ends while it reads a queue: no other thread can read that queue, but all other queues work. */
+/* A thread ends between ibv_start_poll and ibv_end_poll: all other queues work. */
 static void thread_ends_with_lock(void)
 {
 	pthread_t thread;

@@ -28,8 +28,8 @@ static void take_both(struct rdma_event_channel *channel, enum rdma_cm_event_typ
 	}
 }
 
-/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes however the connection ended: closed by either side, by an error at one side, or
- * by a Terminate of one side. */
+/* RDMA_CM_EVENT_TIMEWAIT_EXIT comes however the connection ended: by a close of the server, by an error at either side,
+ * or by a Terminate. */
 static void timewait_of_every_end(void)
 {
 	for (int way = 0; way < 4; way++) {

@@ -2,8 +2,8 @@
  *
  *   newer preload: by their names alone: a library without versions satisfies references to any version, but not
  *                  `dlvsym`
- *   newer drop-in: by their versions. Also calls newer functions of rsockets, which only this library is sure to
- *                  have */
+ *   newer drop-in: by their versions. Also calls newer functions of rsockets, which only the drop-in library is sure
+ *                  to have */
 #include "newer.h"
 #include <dlfcn.h>
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
 /* Calls the functions that rdma-core has added since release 44. `newer.c` looks them up by symbol version where it
- * can. `calls.c` looks them up by name, because it covers all exported functions. Headers of older releases do not
- * declare these functions, so they are declared here, under names that newer headers do not use. */
+ * can. `calls.c` looks them up by name, because the library that it is linked to has no versions. Headers of older
+ * releases do not declare these functions, so they are declared here, under names that newer headers do not use. */
 #ifndef NEWER_H
 #define NEWER_H
 

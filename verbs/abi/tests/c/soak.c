@@ -79,7 +79,7 @@ static void churn(struct link *l, unsigned *state)
 	OK(ibv_dereg_mr(mr));
 }
 
-/* Posts one request at one end, and checks its effect at the other. */
+/* Posts one request at one end, and checks its effect. */
 static void operate(struct link *l, unsigned *state)
 {
 	struct rdma_cm_id *ids[2] = { l->client, l->server };
@@ -155,7 +155,7 @@ static void *work(void *arg)
 		if (next(&state) % 4)
 			link_down(&l);
 		else
-			link_free(&l); /* in the middle of traffic */
+			link_free(&l); /* while connected */
 		atomic_fetch_add(&rounds, 1);
 	}
 	return NULL;

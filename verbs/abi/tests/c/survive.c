@@ -9,7 +9,7 @@ static atomic_int ready;
 static _Thread_local pid_t me;
 static atomic_int waiter;
 
-/* Announces that this thread is about to block. It must not sleep before that. */
+/* Announces that this thread is about to block. After the announcement, the thread must not sleep before it blocks. */
 static void about_to_wait(void)
 {
 	me = gettid();
@@ -86,7 +86,7 @@ static bool cancel(void *(*blocks)(void *), void *with)
 
 static atomic_int at_work;
 
-/* Is cancelled while it works, and ends where it may: in a call that would block, or at a point of its choice. */
+/* Is cancelled while it works. Calls that do not wait are no cancellation points: it ends at pthread_testcancel. */
 static void *at_work_when_cancelled(void *arg)
 {
 	struct link *l = arg;

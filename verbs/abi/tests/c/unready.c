@@ -35,7 +35,7 @@ static void without_a_receive(int end, int retry)
 	link_up(&l);
 	struct ibv_send_wr message = { .wr_id = 1, .opcode = IBV_WR_SEND };
 	struct ibv_send_wr write = { .wr_id = 2, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = { (uintptr_t)l.memory[end], l.mr[end]->rkey } };
-	/* The connecting end must send first. */
+	/* The connecting end sends first, as it would have to without a ready-to-receive indication. */
 	hear(&l, 1);
 	say(&l, 0, message);
 	received(&l, 1);

@@ -35,7 +35,7 @@ pub enum Watched {
 /// Time limit of a program, in seconds; generous, because the machine may be busy.
 const PATIENCE: u32 = 300;
 
-/// Leaks to ignore: DPDK's memory and the one device, which are kept until the process ends.
+/// Leaks to ignore: memory that DPDK keeps until the process ends.
 const KEPT: &str = "leak:urnic_dataplane\nleak:librte_\n";
 
 /// Returns the folder of the libraries. They are built here because they are not dependencies of this test.
