@@ -164,7 +164,8 @@ pub enum DisconnectReason {
     /// The link went down because the process at its other end ended.
     #[error("the link is down: the peer process is gone")]
     LinkLost,
-    /// This end ended it, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
+    /// This end ended it: by [`Qp::to_error`](crate::Qp::to_error), because of a local error, or because a
+    /// graceful close took too long.
     #[error("aborted by this end")]
     Aborted,
 }

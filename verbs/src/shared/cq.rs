@@ -39,7 +39,7 @@ pub(crate) fn check_depth(depth: u32) -> Result<()> {
 /// order.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
-    /// The engine at which queue pairs begin whose send requests complete to this queue. A poll drives it first.
+    /// The engine at which queue pairs begin whose sends complete to this queue. A poll drives it first.
     pub(crate) home: EngineNumber,
     /// The lane of the home engine.
     lane: Lane,
