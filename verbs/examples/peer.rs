@@ -377,8 +377,8 @@ impl Lane {
                 }
                 RECEIVE => self.receive_message(message, None)?,
                 INVALIDATE => {
-                    // SAFETY: the memory is the target's, which lives as long as the lane and thus longer than this
-                    // region.
+                    // SAFETY: the memory is the target's. The lane frees it only after its queue pair, which is
+                    // the only one of the domain, so nothing can use the region by then.
                     let fresh = unsafe {
                         self.pd.reg_mr(self.target.as_ptr(), 4096, RIGHTS | Access::REMOTE_INVALIDATE)?
                     };

@@ -18,7 +18,7 @@ use crate::{Result, hall};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Octets of a message, a Write, and a Read.
 const SIZE: usize = 64;
-/// Pause between two rounds of the connection that stays, and between two visits.
+/// Pause after each round, and after a visit that failed.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// The client's experience since the last mark. Times are in microseconds.

@@ -336,8 +336,9 @@ impl ConnRequest {
         self.answers.as_ref().ok_or(Error::RequestGone)?.local(self.id)
     }
 
-    /// Rejects the request, with private data for the peer's application (at most
-    /// [`MAX_PRIVATE_DATA`](crate::MAX_PRIVATE_DATA) bytes).
+    /// Rejects the request, with private data for the peer's application: at most
+    /// [`MAX_PRIVATE_DATA`](crate::MAX_PRIVATE_DATA) bytes, and 4 bytes fewer if the peer negotiates IRD and
+    /// ORD.
     ///
     /// # Errors
     /// [`Error::RequestGone`] if the peer has given up. [`Error::Invalid`] for too much private data; the

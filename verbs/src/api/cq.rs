@@ -114,8 +114,10 @@ impl Cq {
     /// and other threads may use the queue meanwhile.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a depth of 0, beyond the device's limit, or below the number
-    /// of completions that the queue holds. The queue is unchanged then.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a depth of 0 or beyond the device's limit, or if the new
+    /// capacity is too small for the completions in the queue; the queue is unchanged then.
+    /// [`Error::Forked`](crate::Error::Forked); [`Error::Interrupted`](crate::Error::Interrupted): the new
+    /// capacity may hold for the completions of some engines only.
     pub fn resize(&self, depth: u32) -> Result<()> {
         check_depth(depth)?;
         let cq = &*self.shared;
@@ -150,7 +152,7 @@ impl Cq {
         drive(shards.first(), stays)
     }
 
-    /// [`drive`](Self::drive) for a device with several engines.
+    /// Drives engines as [`drive`](Self::drive) does, on a device with several engines.
     #[inline(never)]
     fn drive_in_turn(&self, stays: bool) -> Polled {
         let cq = &*self.shared;
@@ -200,8 +202,9 @@ impl Cq {
     }
 
     /// Asks for one event on the queue's channel: at the next completion, or with `solicited_only` at the next
-    /// solicited Send or error. Completions that are already in the queue raise no event: poll once more after this
-    /// call. Hands the engine over to its own thread.
+    /// error or the next receive of a Send or Immediate Data that asked for a solicited event. Completions that
+    /// are already in the queue raise no event: poll once more after this call. Hands the engine over to its
+    /// own thread.
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arming.arm(solicited_only);
         self.device.shards.hand_over();

@@ -49,8 +49,8 @@ pub struct Mr {
     block: Option<Box<dyn Block>>,
 }
 
-// SAFETY: the memory behind `base` is only accessed by volatile copies and by atomic loads and stores of single bytes;
-// everything else is Send + Sync.
+// SAFETY: a handle accesses the memory behind `base` only by volatile copies, and by atomic loads and stores of
+// single bytes; everything else is Send + Sync.
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}

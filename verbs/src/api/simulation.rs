@@ -69,7 +69,7 @@ pub struct Options {
     pub lends_from: usize,
     /// Whether only memory of the device's own allocator is read in place.
     pub lends_own_only: bool,
-    /// Number of send buffers of a device; unlimited by default.
+    /// Number of send buffers of each engine; unlimited by default.
     pub send_buffers: usize,
     /// Settings of TCP.
     pub tcp: TcpConfig,

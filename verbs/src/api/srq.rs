@@ -37,9 +37,9 @@ pub struct SrqAttr {
 
 /// A shared receive queue: receives for the messages of many queue pairs.
 ///
-/// A message takes the oldest receive when its first segment arrives. Receives are therefore taken in the order in
-/// which they were posted, and each queue pair completes its receives in the order of its messages. A message that
-/// finds no receive ends its connection with a Terminate (RFC 5041 §7.2), unless
+/// A message takes the oldest receive when its first segment arrives. Receives are therefore taken in the order
+/// in which they were posted, and each queue pair completes its receives in the order of its messages. A
+/// message that finds no receive ends its connection with a Terminate (RFC 5041 §7.1), unless
 /// [`ConnParam::rnr_retry`](crate::ConnParam::rnr_retry) lets it wait for one.
 ///
 /// A queue pair that fails reports the receive that it had taken, if any, and raises

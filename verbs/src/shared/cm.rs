@@ -28,7 +28,8 @@ pub(crate) struct RequestId {
     pub(crate) endpoint: u64,
 }
 
-/// Maximum private data of a connection request or answer, in bytes (RFC 5044 §7.1.1).
+/// Maximum private data of a connection request or answer, in bytes (RFC 5044 §7.1.1). In revision 2 of MPA,
+/// which is the default, IRD and ORD take 4 of these bytes, so that 508 remain (MPAE-4).
 pub const MAX_PRIVATE_DATA: usize = 512;
 
 /// The [`ConnParam::rnr_retry`] with which Sends wait for receives without limit.
@@ -37,7 +38,7 @@ pub const RNR_WITHOUT_LIMIT: u8 = 7;
 /// What one side offers for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
-    /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`].
+    /// Bytes for the peer's application; at most [`MAX_PRIVATE_DATA`], or 508 in revision 2 of MPA.
     pub private_data: Vec<u8>,
     /// Maximum number of the peer's Reads that may be outstanding here. The configuration limits it too.
     pub ird: u16,
@@ -144,7 +145,8 @@ pub enum DisconnectReason {
     /// The peer closed it.
     #[error("closed by the peer")]
     Peer,
-    /// The peer closed it in the middle of a message or an FPDU, so that octets are missing (RFC 5044 §8, code 1).
+    /// The peer closed it in the middle of a message or an FPDU, so that octets are missing (RFC 5044 §8, code
+    /// 1), or while a Send of the peer waited in vain for a receive.
     #[error("closed by the peer in the middle of a message")]
     Truncated,
     /// The peer reset it.
@@ -162,7 +164,8 @@ pub enum DisconnectReason {
     /// The link went down because the process at its other end ended.
     #[error("the link is down: the peer process is gone")]
     LinkLost,
-    /// This end ended it, by [`Qp::to_error`](crate::Qp::to_error) or because of a local error.
+    /// This end ended it: by [`Qp::to_error`](crate::Qp::to_error), because of a local error, or because a
+    /// graceful close took too long.
     #[error("aborted by this end")]
     Aborted,
 }
@@ -203,9 +206,9 @@ pub enum CmEvent {
         peer_ord: Option<u16>,
     },
     /// The connection could not be established. The queue pair is idle and can be connected again, with two
-    /// exceptions. If the peer had already accepted ([`ConnectFailure::Terms`], [`ConnectFailure::Aborted`]),
-    /// the queue pair is in the terminate state and then in the error state. If the program moved it to the
-    /// error state, it stays there.
+    /// exceptions. If the peer had already accepted, and this end could not meet its terms
+    /// ([`ConnectFailure::Terms`]), the queue pair is in the terminate state and then in the error state. If
+    /// the program moved the queue pair to the error state, it stays there.
     ConnectError {
         /// Number of the queue pair.
         qpn: u32,

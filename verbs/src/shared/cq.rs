@@ -22,7 +22,8 @@ use super::wc::Wc;
 pub(crate) use lane::{Entries, Lane};
 use pollers::Pollers;
 
-/// The completion queue has no room for the completion. The queue pair concerned goes to the error state.
+/// The completion queue has no room for the completion. The queue pair concerned goes to the terminate or the
+/// error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqOverflow;
 
@@ -38,7 +39,7 @@ pub(crate) fn check_depth(depth: u32) -> Result<()> {
 /// order.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
-    /// The engine that the application drives by polling this queue.
+    /// The engine at which queue pairs begin whose sends complete to this queue. A poll drives it first.
     pub(crate) home: EngineNumber,
     /// The lane of the home engine.
     lane: Lane,

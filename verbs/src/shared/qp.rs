@@ -20,6 +20,7 @@ use super::srq::SrqShared;
 /// | - | `Idle` | creation |
 /// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
 /// | `Idle` | `Rts` | [`EventChannel::convert`](crate::EventChannel::convert) |
+/// | `Idle` | `Terminate` | terms of the accepting peer that this end cannot meet ([`ConnectFailure::Terms`](crate::ConnectFailure::Terms)) |
 /// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`](crate::Qp::drain) |
 /// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
 /// | `Rts`, `Closing` | `Error` | the end of the connection |

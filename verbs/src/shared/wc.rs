@@ -9,7 +9,7 @@ pub enum WcStatus {
     /// The request succeeded.
     #[default]
     Success,
-    /// The message does not fit into the receive, or a length is not allowed.
+    /// The message does not fit into the receive.
     LocalLength,
     /// A local scatter-gather element is invalid: key, protection domain, rights or bounds.
     LocalProtection,

@@ -5,7 +5,7 @@ use urnic_config::Progress;
 use super::*;
 use crate::api::fake;
 
-/// A device answers every client. When the device is gone, there is no answer.
+/// A device answers every client. When its inspector is gone, there is no answer.
 #[test]
 fn a_device_answers() {
     let (device, _knobs) = fake::device(Progress::Inline);
@@ -24,7 +24,8 @@ fn a_device_answers() {
     assert!(UnixStream::connect_addr(&name).is_err());
 }
 
-/// Of an engine's own counters, those are told that say how many frames reach the wrong engine.
+/// The line of an engine contains its counters of frames that reached the wrong engine, and none of its other
+/// counters.
 #[test]
 fn frames_handed_over_are_told_for_each_engine() {
     let counters = vec![(FRAMES_HANDED_OVER, 9), ("arp_conflicts", 3), (FRAMES_TAKEN_OVER, 2)];

@@ -214,7 +214,7 @@ fn sizes_beyond_the_limits_are_refused() {
     assert!(matches!(pd.create_qp(&init(&foreign)), Err(Error::Invalid(_))));
 }
 
-/// A queue pair that ends with its doorbell rung leaves no doorbell behind, even if its number is used again.
+/// When the doorbell of a queue pair is forgotten, as at the end of the queue pair, other doorbells remain.
 #[test]
 fn doorbells_end_with_their_queue_pair() {
     let (device, _) = fake::device(Progress::Inline);

@@ -14,8 +14,9 @@ const POLLS_ALONE: u32 = 1 << 16;
 static SHARERS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The engine that this thread drives first when it polls a queue that other threads poll too. It is the home
-    /// engine of the queue that this thread alone polled last.
+    /// The engine that this thread drives first when it polls a queue that other threads poll too. It is the
+    /// home engine of the queue that this thread alone polled last, or, if the thread has polled only shared
+    /// queues, an engine of the first of them.
     static OWN: Cell<Option<EngineNumber>> = const { Cell::new(None) };
 }
 

@@ -1,5 +1,6 @@
-//! Tests the lock of an engine, and the table that its passes read, in every order of events that the memory model
-//! allows (`cargo test -p urnic --no-default-features --features loom --lib models`).
+//! Tests the lock of an engine, and a revocation that its passes must see, in the orders of events that the
+//! memory model allows with few involuntary thread switches
+//! (`cargo test -p urnic --no-default-features --features loom --lib models`).
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};

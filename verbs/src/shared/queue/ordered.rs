@@ -8,9 +8,10 @@ use crate::shared::sync::atomic::{AtomicU32, Ordering};
 
 /// A bounded ring like [`Ring`](super::Ring), whose consumer releases entries in the order of their numbers.
 ///
-/// So one number tells which slots are free, and the producer reads it only when it has used the [`Room`] that it knows
-/// of. The consumer does not write the slots. If the producer and the consumer are on different cores, the cache line of a
-/// slot moves to each of them once per entry; in a [`Ring`](super::Ring) it moves there twice, for reading and for writing.
+/// So one number tells which slots are free, and the producer reads it only when it has used the [`Room`] that
+/// it knows of. The consumer does not write the entries' slots. If the producer and the consumer are on
+/// different cores, the cache line of a slot moves to each of them once per entry; in a [`Ring`](super::Ring)
+/// it moves there twice, for reading and for writing.
 ///
 /// At any time only one thread may be the producer ([`write`](Self::write), [`publish`](Self::publish)), and only one the
 /// consumer ([`peek`](Self::peek), [`release_until`](Self::release_until)). The owners of a ring ensure that by locks. A
@@ -29,7 +30,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Replaces the room by that of another ring, which replaces this one's ring.
+    /// Takes over the room `by` of a new ring, which replaces the ring that this room belongs to.
     pub(crate) fn replace(&self, by: &Room) {
         self.end.store(by.end.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -69,7 +70,7 @@ impl<T: Entry> OrderedRing<T> {
         index as usize & (self.slots.len() - 2)
     }
 
-    /// The number of the first entry that is not released.
+    /// Returns the place of the number of the first entry that is not released.
     #[inline]
     fn first(&self) -> &AtomicU32 {
         &self.slots[self.slots.len() - 1].sequence

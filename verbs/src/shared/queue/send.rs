@@ -166,7 +166,7 @@ impl SendQueue {
         SendPoster { queue: self, tail: self.tail.lock(), written: 0 }
     }
 
-    /// Engine: returns a request; `None` if it is not posted yet, or was released.
+    /// Engine: returns a request, which must not have been released; `None` if it is not posted yet.
     #[inline]
     pub(crate) fn peek(&self, number: WrNumber) -> Option<SendView<'_>> {
         let entry = self.ring.peek(number.0)?;

@@ -1,5 +1,5 @@
-//! Tests data that threads share without locks of the operating system, in every order of events that the memory
-//! model allows (`cargo test -p urnic --features loom --lib models`).
+//! Tests data that threads share without locks of the operating system, in the orders of events that the memory
+//! model allows with few involuntary thread switches (`cargo test -p urnic --features loom --lib models`).
 
 mod engines;
 

@@ -1,4 +1,5 @@
-//! Tests a table that one engine reads and another changes, in every order of events that the memory model allows.
+//! Tests a table that one engine reads and another changes, in the orders of events that the memory model
+//! allows with few involuntary thread switches.
 
 use loom::sync::Arc;
 use loom::thread;

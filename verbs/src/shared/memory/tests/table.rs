@@ -276,7 +276,8 @@ fn windows_are_bound_within_their_region() {
     }
     assert_eq!(resolve(&table, rkey, BY, write, 0x100f, 2), Err(MrFault::Bounds));
     assert_eq!(resolve(&table, rkey, BY, write, 0x1030, 1), Err(MrFault::Bounds));
-    // While the window is bound, it cannot be bound again, and its region can be neither invalidated nor withdrawn.
+    // While the window is bound, it cannot be bound again, and its region can be neither invalidated nor
+    // revoked.
     assert_eq!(table.bind(Bind { rkey: window, ..good }, BY), Err(MrFault::InvalidStag));
     assert_eq!(table.invalidate_local(mr, BY), Err(MrFault::NoRight));
     assert!(matches!(table.revoke(mr), Err(Error::WindowsBound(1))));
