@@ -18,7 +18,8 @@ thread_local! {
     static MEDIUM: RefCell<Medium> = RefCell::default();
 }
 
-/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
+/// Makes device number `index` of a simulation, with the prefix length, the CRC implementation and the MPA
+/// settings of `options`, but without its exceptions.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_over(options, index, clock, |end| end)
 }

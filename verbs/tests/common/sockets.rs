@@ -81,7 +81,8 @@ thread_local! {
     static NET: RefCell<(Net, UdpSocket)> = RefCell::new(Net::new());
 }
 
-/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
+/// Makes device number `index` of a simulation, with the prefix length, the CRC implementation and the MPA
+/// settings of `options`, but without its exceptions.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 1)
 }
@@ -121,7 +122,7 @@ struct Sockets {
     net: Net,
     own: Address,
     clock: SimClock,
-    /// Number of passes since octets last arrived.
+    /// Number of passes since something last arrived.
     idle: u32,
 }
 

@@ -95,8 +95,8 @@ fn over_af_packet(mtu: u16, bytes: u64) {
     engine.finish();
 }
 
-/// Over IPv6, with or without a VLAN, the kernel finds our address by neighbour discovery, pings it, and exchanges
-/// data.
+/// Lets the kernel find our address by neighbour discovery, ping it, and exchange data, over IPv6 with or
+/// without a VLAN.
 fn ipv6_over_af_packet(vlan: u16, bytes: u64) {
     let _alone = child::alone();
     let veth = Veth::new(1500);

@@ -115,7 +115,8 @@ pub struct End {
     pub ops_left: usize,
     pub established: bool,
     pub disconnected: Option<DisconnectReason>,
-    /// Whether this end has begun to end the connection.
+    /// Whether the connection is being ended: by a disconnect at either end, or by an operation of this end
+    /// that must be refused.
     pub ending: bool,
     pub gave_up: bool,
     /// Number of errors other than flushes that were reported for send requests and for receives.
@@ -255,7 +256,7 @@ impl End {
     }
 }
 
-/// Returns the size of an end's regions, in octets.
+/// Returns the size of each of an end's regions except the windows, in octets.
 fn room(p: &Parameters) -> usize {
     p.budget + 64 * 1024
 }
