@@ -24,7 +24,7 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     device_over(options, index, clock, |end| end)
 }
 
-/// As [`device`], but `wrap` turns the device's end of the medium into its transport.
+/// Makes the same device as [`device`], but `wrap` turns the device's end of the medium into its transport.
 pub fn device_over<T: Transport + 'static>(
     options: &Options,
     index: usize,

@@ -87,7 +87,8 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
     device_of(options, index, clock, 1)
 }
 
-/// As [`device`], but with several engines. Neighbouring devices have different numbers of engines.
+/// Makes the same device as [`device`], but with several engines. Neighbouring devices have different numbers
+/// of engines.
 pub fn device_of_engines(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 4 - index % 3)
 }

@@ -58,7 +58,8 @@ fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: 
     exchange_with_stops(ns, engine, addresses, bytes, 0);
 }
 
-/// As [`exchange`], with readers that stop for a while after every `stops_every` octets (0: never).
+/// Does the same as [`exchange`], with readers that stop for a while after every `stops_every` octets (0:
+/// never).
 fn exchange_with_stops(
     ns: &Namespace,
     engine: &mut Child,

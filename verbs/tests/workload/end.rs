@@ -84,7 +84,7 @@ pub struct End {
     pub sink: Region,
     pub windows: Vec<Region>,
     pub next_window: usize,
-    /// Place and key of a window that a posted Send invalidates.
+    /// Place and key of the last window that a posted Send invalidates; `None`: no such Send was posted.
     pub invalid: Option<(usize, u32)>,
     /// The word for the peer's Atomics, and its values in order. The last value is the result of all posted Atomics.
     pub word: Piece,
@@ -108,7 +108,8 @@ pub struct End {
     pub unproven: VecDeque<(u64, Mark)>,
     /// Places at the peer that this end has written to, with the data.
     pub written: Vec<(Piece, Vec<u8>)>,
-    /// The sink of the last Read, and the data that the Read must have brought.
+    /// The sink of the last Read, and the data that the Read must bring; `None`: no Read is left to be
+    /// forwarded.
     pub last_read: Option<(Vec<Piece>, Vec<u8>)>,
     pub seq: u64,
     pub receive_id: u64,

@@ -89,7 +89,7 @@ pub struct Parameters {
     pub queue: u32,
     /// The ends of the connections, one for each connection.
     pub endings: Vec<Ending>,
-    /// The rule that the RNICs appear to break.
+    /// The rule that the RNICs appear to break; `None`: no rule.
     pub broken: Option<Rule>,
 }
 
