@@ -35,7 +35,7 @@ fn gone_in_time(what: &str, simulation: &mut Simulation) {
     assert!(gone && took >= WITHIN - SOON && took <= WITHIN + SOON, "{what}: {gone} after {took:?}");
 }
 
-/// What the peer does after the connection has ended.
+/// The peer's behaviour after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Peer {
     /// Receives nothing.

@@ -93,7 +93,8 @@ impl Pair {
         Self { server, client, _listener: listener }
     }
 
-    /// Makes a connection. Returns the queue pairs of the server and of the client.
+    /// Makes a connection. Returns the queue pairs of the server and of the client, and the client's handle of
+    /// the connection.
     fn connect(&self) -> (Qp, Qp, Connection) {
         let (server, client) = (self.server.qp(), self.client.qp());
         let param = ConnParam { private_data: b"may I?".to_vec(), ..ConnParam::default() };

@@ -144,7 +144,7 @@ fn strangers_do_not_disturb_a_listener() {
     let reply = [&b"MPA ID Rep Frame"[..], &mpa_request(b"")[16..]].concat();
     let strange =
         [&b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..], &[0xFF; 64], &too_long, &surplus, &reply];
-    // There are more rounds than places in the backlog, so each stranger must give its place back.
+    // There are more rounds than places in the backlog, so no stranger may keep a place.
     for (i, octets) in strange.into_iter().cycle().take(4 * strange.len()).enumerate() {
         let conn = raw_connection(&mut simulation, &raw);
         raw.borrow_mut().send(conn, octets);
@@ -172,8 +172,8 @@ fn strangers_do_not_disturb_a_listener() {
     assert!(matches!(&event, CmEvent::ConnectRequest(r) if r.private_data() == b"at last"), "{event:?}");
 }
 
-/// Until a stranger is accepted, its window has two segments. If it continues to send after its start-up has failed,
-/// the device resets it, because reading on would cost others (RFC 1122 §4.2.2.13; MPA-64 allows it).
+/// Until a stranger is accepted, its window is two link MTUs. If it continues to send after its start-up has
+/// failed, the device resets it, because reading on would cost others (RFC 1122 §4.2.2.13; MPA-64 allows it).
 #[test]
 fn strangers_cannot_say_much() {
     let (mut simulation, end, raw) = with_raw(&options());

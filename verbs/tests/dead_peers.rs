@@ -50,7 +50,7 @@ fn an_idle_target_learns_of_a_dead_initiator() {
     drop(client);
 }
 
-/// If the peer does not acknowledge Sends or Writes, the user timeout notices after 30 s.
+/// If the peer does not acknowledge Sends, the user timeout notices this after 30 s.
 #[test]
 fn unacknowledged_data_finds_out() {
     let (mut simulation, server, client) = quiet(&defaults());
@@ -184,7 +184,7 @@ fn connections_have_their_own_patience() {
     assert!(matches!(connection.set_patience(None), Err(Error::NotConnected)));
 }
 
-/// Without time limits, no probes are sent, and no peer is found dead.
+/// Without time limits, no peer is found dead.
 #[test]
 fn it_can_be_switched_off() {
     let (mut simulation, server, client) = quiet(&defaults());

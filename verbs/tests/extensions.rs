@@ -167,7 +167,7 @@ fn reads_writes_and_atomics_in_order() {
     }
 }
 
-/// A fence also waits for Atomics, so that a later Send can contain their results. RDMAPX-18.
+/// A fence also waits for Atomics, so that a later Write can contain their results. RDMAPX-18.
 #[test]
 fn a_fence_waits_for_atomics() {
     let mut s = scene();
@@ -186,8 +186,8 @@ fn a_fence_waits_for_atomics() {
     assert_eq!(word(&s.words, 64), 7777);
 }
 
-/// RDMAPX-21, 22, 24: the Write has been placed when its immediate data arrives. Each end gets one completion, which is
-/// solicited if the sender asked for that. RDMAP-56.
+/// RDMAPX-21, 22, 24: the Write has been placed when its immediate data arrives. Each end gets one completion.
+/// The receiver's is solicited if the sender asked for that. RDMAP-56.
 #[test]
 fn writes_with_immediate_data() {
     let mut s = scene();
@@ -222,8 +222,7 @@ fn writes_with_immediate_data() {
     assert_eq!((s.server.completions(), s.client.completions()), (vec![], vec![]));
 }
 
-/// Sends and immediate data take receives in the order of posting (RDMAPX-22), including unsignalled and inline
-/// ones.
+/// Sends and immediate data take receives in the order of posting (RDMAPX-22). All are unsignalled and inline.
 /// RDMAP-44, 84.
 #[test]
 fn sends_and_immediate_data_in_order() {

@@ -89,9 +89,10 @@ fn fpdu(ulpdu: &[u8], marker: bool) -> Vec<u8> {
     octets
 }
 
-/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and without
-/// markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with an FPDU, markers
-/// are where they must be, and the parts make up the message. The segments match MPA-49.
+/// MPA-3, 4, 7, 13, 20, 24, 35, 38, 40, 42, 43: a long Send on the wire, for several segment sizes, with and
+/// without markers. Every ULPDU but the last is as large as the MULPDU of that size, every segment begins with
+/// an FPDU, markers are where they must be, and the parts make up the message. The first FPDU directly follows
+/// the Reply (MPA-49).
 #[test]
 fn a_long_message_on_the_wire() {
     for mtu in [576, 1500, 9000] {
@@ -201,8 +202,8 @@ fn fpdus_follow_the_path_mtu() {
     }
 }
 
-/// MPA-19, 27, 32, 54: markers in one direction, in both directions, or in none. Every operation has the same effect in
-/// all cases, and the applications are told which directions have markers.
+/// MPA-19, 27, 32, 54: markers in one direction, in both directions, or in none. Every operation has the same
+/// effect in all cases.
 #[test]
 fn operations_with_markers_in_either_direction() {
     for asks in [&[][..], &[0], &[1], &[0, 1]] {

@@ -1,5 +1,5 @@
-//! Devices on the kernel's sockets, which programs get without any settings. The tests run in real time, over the
-//! loopback, as an ordinary user.
+//! Devices on the kernel's sockets, which programs get without any settings. The tests run in real time, over
+//! the loopback, as an ordinary user unless a test needs root.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -83,7 +83,8 @@ fn connect(server: &Node, client: &Node, to: SocketAddr) -> SocketAddr {
     peer
 }
 
-/// Checks that a message of every kind arrives. The messages are longer than a segment or record of any carrier.
+/// Checks that a Write, a Read and a Send arrive. The messages are longer than a segment or record of any
+/// carrier.
 fn works(server: &Node, client: &Node) {
     const LEN: usize = 1_000_003;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

@@ -56,8 +56,8 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 1, "copied");
 }
 
-/// The test drops the queue pair, deregisters the region, and reuses its memory, before the peer has acknowledged a
-/// payload or received one whole. TCP's retransmissions still contain the octets that were lent.
+/// The test drops the queue pair, deregisters the region, and reuses its memory, at many moments before the
+/// peer has acknowledged all payload. TCP's retransmissions still contain the octets that were lent.
 #[test]
 fn memory_that_is_given_back_early_is_copied_first() {
     let mut retransmitted = 0;

@@ -291,7 +291,7 @@ fn bindings_and_registrations_are_checked() {
         },
     ];
     for op in bad {
-        // Peers must not write to this region, so that the device refuses windows for writing.
+        // This region lacks `LOCAL_WRITE`, so the device refuses windows for writing.
         let mut scene = Scene::new(Access::REMOTE_READ);
         let mw = scene.server.pd.alloc_mw(MwKind::Two).unwrap();
         let op = op(&scene, &mw);
@@ -355,8 +355,7 @@ fn a_responder_binds_before_it_may_send() {
     assert_eq!(scene.client.end(&mut scene.simulation), DisconnectReason::Peer, "no Terminate yet (MPA-92)");
 }
 
-/// SEC-5: rights, memory and domain can be set and revoked. Each time the former STag is invalid.
-/// DDP-59.
+/// SEC-5: rights, memory and domain can be set and revoked. A revoked STag is invalid. DDP-59.
 #[test]
 fn regions_are_registered_anew() {
     let memory = vec![7u8; 2 * LEN];
@@ -402,8 +401,8 @@ fn regions_are_registered_anew() {
     assert!(content(&scene.remote) == pattern(LEN, 1));
 }
 
-/// Offsets of a region may begin at 0 or at any other value: for the peer, in local scatter-gather lists and for inline
-/// data.
+/// Offsets of a region may begin at 0 or at any other value: for the peer, and for inline data of local
+/// requests.
 #[test]
 fn regions_have_offsets_of_their_own() {
     let memory = pattern(LEN, 5);

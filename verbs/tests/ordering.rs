@@ -119,7 +119,7 @@ fn reads_and_atomics_wait_for_ord() {
     assert_eq!(s.statuses(), [(5, WcStatus::Success), (6, WcStatus::Success)]);
 }
 
-/// A fence holds back later requests until all earlier ones are answered (RDMAP-59).
+/// A fence holds back its request until all earlier Reads and Atomics are answered (RDMAP-59).
 #[test]
 fn a_fence_waits() {
     let mut s = scene();

@@ -1,5 +1,6 @@
-//! A whole RNIC against a peer that makes one mistake. The tests check each octet of the Terminate that the mistake
-//! causes, as TCP carries it, and the effect on the queue pair. They cover the rows of the table of errors.
+//! A whole RNIC against a peer that makes one mistake. The tests check each octet of the Terminate that the
+//! mistake causes, as TCP carries it, and the effect on the queue pair. They cover most rows of the table of
+//! errors.
 
 mod common;
 #[path = "common/peer.rs"]
@@ -11,8 +12,8 @@ use peer::support::{fpdu, hex, read_header, tagged, untagged};
 use peer::*;
 use urnic::*;
 
-/// A mistake of the peer: segments, the last of which is wrong; the Terminate; and the status of the receive that the
-/// mistake took.
+/// A mistake of the peer: segments, the last of which is wrong; the codes of the Terminate; and the status of
+/// the oldest receive.
 struct Mistake {
     name: &'static str,
     says: fn(&Scene) -> Vec<Vec<u8>>,
@@ -434,7 +435,7 @@ fn a_local_fault_is_told_in_place_of_the_message() {
     }
 }
 
-/// ERR-45: a receive whose memory was deregistered is an error of the RNIC's own.
+/// ERR-45: a receive whose memory is of another domain is an error of the RNIC's own.
 #[test]
 fn a_receive_without_memory_is_a_fault_of_ours() {
     let mut s = scene();

@@ -193,8 +193,8 @@ fn a_list_is_of_one_stream() {
     l.holds(TOTAL);
 }
 
-/// SEC-7: the RNIC no longer writes to an element that is taken back while the answer is under way. A segment that
-/// would end in this element writes to no other element either. The Read completes with the error.
+/// SEC-7: the RNIC no longer writes to an element that is taken back while the answer is under way. A segment
+/// with octets for this element writes to no other element either. The Read completes with the error.
 #[test]
 fn an_element_that_is_taken_back_is_not_written() {
     type TakeBack = fn(&mut Listed);

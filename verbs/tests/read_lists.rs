@@ -50,7 +50,8 @@ fn scene(options: &Options) -> Scene {
 }
 
 impl Scene {
-    /// Returns a list of at most `most` octets: elements in any order, some of length 0 without an address.
+    /// Returns a list of at most `most` octets: elements in any order, some of length 0 with any address and
+    /// key.
     fn list(&self, rng: &mut Rng, most: usize) -> Vec<(usize, Sge)> {
         let mut left = most;
         let elements = rng.usize(..=usize::from(MAX_SGE));

@@ -304,7 +304,7 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     for msn in [1, 2] {
         raw.borrow_mut().send(conn, &read_request(msn, &big, 8 << 20));
     }
-    // Runs until both answers are under way, and far from complete.
+    // Runs until the first answer is under way, and far from complete.
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() > 100_000));
     let sink = client.pd.alloc_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -323,8 +323,8 @@ fn a_peer_fills_no_read_queue_but_its_own() {
     works(&mut simulation, &server, &client);
 }
 
-/// SEC-28: a completion queue of the recommended size takes all completions that two streams with different peers
-/// cause.
+/// SEC-28: a completion queue of the recommended size takes all completions of the two queue pairs that share
+/// it.
 #[test]
 fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     let mut simulation = Simulation::new(&options()).unwrap();
@@ -357,8 +357,8 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     simulation.run(limit, || false);
     for qp in [&server.qp, &other] {
         let wr = SendWr { wr_id: 2, op: SendOp::Send, sges: &[], flags: SendFlags::empty() };
-        // The loop posts a fixed number of requests. It cannot fill the queue, because sent messages are already
-        // complete and have left the queue.
+        // Posts a fixed number of requests, because a loop until the queue is full would post more: messages
+        // that are sent at once leave the queue.
         for _ in 0..qp.max_send_wr() {
             qp.post_send(&wr).unwrap();
         }

@@ -171,7 +171,7 @@ impl Field {
         self.raws[host].borrow_mut()
     }
 
-    /// Lets the peers connect and do what the kind requires. Peers that the server refuses count as done.
+    /// Lets the peers connect and do what the kind requires. Returns the peers that the server has not refused.
     fn attack(&mut self, kind: &Kind) -> Vec<Peer> {
         let offer = Offer { rev: 1, crc: true, ird: 4, ord: 4, ..Offer::default() };
         let request = Initiator::new(&offer).unwrap().1;
@@ -254,7 +254,7 @@ fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
     let mut field = Field::new(kind.hosts, change);
     field.honest("in peace");
     let peers = field.attack(kind);
-    // These pauses reach from the start of the attack until the server gives up dead peers.
+    // Together, these pauses take 36 seconds.
     for pause in [0, 1, 10, 100, 300, 1000, 5000, 10_000, 20_000] {
         field.run(Duration::from_millis(pause), |_| false);
         field.honest(what);
@@ -403,7 +403,7 @@ fn what_is_put_aside_is_bounded() {
     field.honest("others have gone");
 }
 
-/// A host whose peers do not even acknowledge the Reply to their Request cannot occupy all send buffers either.
+/// A host whose peers become deaf right after the Reply to their Request cannot occupy all send buffers either.
 #[test]
 fn start_ups_that_nobody_acknowledges() {
     besiege("start up, vanish", &Kind { deaf: true, ..STARTED });

@@ -157,8 +157,7 @@ fn private_data_to_the_limit() {
 }
 
 /// MPAE-23, 27, 28, 34, 37, MPA-70: with each kind of RTR, the accepting side may send although the connecting
-/// application has sent nothing. The RTR completes no request, uses no receive, and precedes messages that were posted
-/// earlier.
+/// application has sent nothing. The RTR completes no request and uses no receive.
 #[test]
 fn the_side_that_accepts_speaks_first() {
     for (choice, kind) in [
@@ -262,9 +261,9 @@ fn the_octets_of_each_rtr() {
     assert!(refused.is_some_and(|words| words.contains("revision 2")));
 }
 
-/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. The device answers the peer's kinds of RTR, and accepts
-/// any of them. Messages that were posted at the device before are sent only after the RTR. A Send RTR takes no
-/// receive. MPAE-32.
+/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. The Reply lists the peer's kinds of RTR, and
+/// the device accepts any of them. Messages that were posted at the device before are sent only after the RTR.
+/// A Send RTR takes no receive. MPAE-32.
 #[test]
 fn any_rtr_of_a_peer_is_taken() {
     for (sent, rtr) in [(WRITE, Rtr::Write), (READ, Rtr::Read), (SEND, Rtr::Send)] {
@@ -472,7 +471,7 @@ fn when_to_fall_back() {
     raw.borrow_mut().unlisten();
     raw.borrow_mut().close(conn);
     assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
-    // If a queue pair is dropped while the device is about to make its second connection, that connection ends.
+    // A queue pair may be dropped while the device is about to make its second connection.
     let (mut simulation, end, raw) = with_raw(&options());
     let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
     raw.borrow_mut().close(conn);
@@ -481,8 +480,8 @@ fn when_to_fall_back() {
     pass(&mut simulation, Duration::from_secs(20));
 }
 
-/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: if the peer sends other octets than a Reply, or nothing, the device closes
-/// the connection, sends no FPDU, and tells the application.
+/// ERR-4, MPAE-38, MPA-53, 68, 71, 74, 81: if the peer sends a Request, or a Reply that breaks the rules, the
+/// device closes the connection, sends no FPDU, and tells the application.
 #[test]
 fn replies_that_are_none() {
     let request = Initiator::new(&Offer::default()).unwrap().1;
@@ -602,7 +601,7 @@ fn a_request_that_dribbles_is_cut_off() {
     let took = simulation.now() - started;
     assert!(took >= Duration::from_secs(60) && took < Duration::from_secs(63), "{took:?}");
     assert!(end.events.poll().is_none());
-    // The place of this peer among the start-ups is free again.
+    // The listener still takes the Request of another peer.
     let conn = raw_connection(&mut simulation, &raw);
     raw.borrow_mut().send(conn, &Initiator::new(&Offer::default()).unwrap().1);
     assert!(matches!(end.event(&mut simulation), CmEvent::ConnectRequest(_)));

@@ -164,7 +164,8 @@ fn queries_tell_of_the_connection() {
     assert_eq!(client.qp.query().unwrap().connection, None);
 }
 
-/// The device reports all its limits, and enforces them.
+/// A program can make objects as large as the limits that the device reports, and as many shared queues and
+/// queue pairs, but not one more.
 #[test]
 fn limits_are_true() {
     let simulation = Simulation::new(&options()).unwrap();

@@ -71,7 +71,8 @@ fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     }
 }
 
-/// A queue pair that is destroyed reports nothing more. Its number and memory can be reused at once.
+/// A queue pair that is destroyed reports nothing more. Its memory can be dropped afterwards, and another queue
+/// pair be created.
 #[test]
 fn a_dropped_queue_pair_is_silent() {
     let (mut simulation, server, client) = connected(&options());
@@ -178,7 +179,7 @@ fn a_read_outlives_the_wish_to_disconnect() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Local);
 }
 
-/// Requests that the other side has posted but not sent when the FIN comes are flushed, once and in order.
+/// When the connection ends, the receives of both sides are flushed, once and in order.
 #[test]
 fn the_other_side_is_flushed() {
     let (mut simulation, server, client) = connected(&options());

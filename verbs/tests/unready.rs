@@ -227,8 +227,8 @@ fn a_shared_queue_serves_the_oldest_first() {
     received(&servers[1].next(&mut simulation), 0, 0);
 }
 
-/// A disconnect discards the messages that wait. The peer's messages behind them are still served, and both
-/// ends close without an error, unless the peer has unsent data.
+/// A disconnect discards the messages that wait. Both ends close without an error, unless the peer has unsent
+/// data.
 #[test]
 fn a_disconnect_discards_what_waits() {
     for full in [false, true] {

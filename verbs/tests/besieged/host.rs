@@ -128,7 +128,8 @@ enum State {
     /// The peer waits for its time to connect.
     Away,
     Connecting,
-    /// The start-up is under way: the peer has sent its Request or Reply, or waits for the server's.
+    /// The start-up is under way: the peer waits for the server's Reply or Request; with [`By::Listen`], for
+    /// any segment.
     Starting,
     Busy,
 }
@@ -360,7 +361,7 @@ pub struct Camp {
     by_place: HashMap<Place, usize>,
     /// The times at which peers act next, with the numbers of the peers.
     turns: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// Number of frames sent so far.
+    /// Number of frames that floods have sent so far.
     frames: u32,
     /// Time of the next frame.
     next: Duration,
@@ -370,7 +371,7 @@ pub struct Camp {
     now: Duration,
     /// Number of connections opened in this attack.
     pub opened: usize,
-    /// Number of frames sent in this attack.
+    /// Number of frames that a flood has sent in this attack; 0 for other attacks.
     pub sent: usize,
     /// Whether all peers leave at the next call of `turn`. From then on the node answers only ARP requests.
     pub leaves: bool,

@@ -311,7 +311,7 @@ impl Field {
 
 /// Pauses before each round of the honest client, in microseconds. The first round is at once.
 const PAUSES: [u64; 7] = [0, 100, 1000, 10_000, 100_000, 1_000_000, 6_000_000];
-/// Pauses for floods, and for peers that connect again and again.
+/// Pauses for attacks that send many frames in a short time.
 const SHORT: [u64; 6] = [0, 100, 1000, 10_000, 30_000, 100_000];
 
 /// Pauses for thousands of peers.
@@ -360,8 +360,7 @@ fn siege(kinds: &[Kind]) {
     assert!(all.is_empty(), "{}", all.join("\n"));
 }
 
-/// Runs the kinds of attack in which thousands of peers can do more harm than a hundred. The pauses are short, to limit
-/// the time of the test.
+/// Runs every kind of attack with two thousand peers. The pauses are short, to limit the time of the test.
 #[test]
 fn thousands() {
     let all = [

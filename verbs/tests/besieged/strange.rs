@@ -144,7 +144,7 @@ pub const STRANGE: [Kind; 16] = [
     iwarp("no-flags", |p| p.segment(&p.plain(0))).every(20),
 ];
 
-/// In the first round, asks for Reads, and acknowledges no answers from then on.
+/// Asks for Reads in the first round, and acknowledges no answers from then on.
 fn only_once(p: &mut Peer) {
     if p.round == 0 {
         p.takes = false;

@@ -18,12 +18,13 @@ thread_local! {
     static MEDIUM: RefCell<Medium> = RefCell::default();
 }
 
-/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
+/// Makes device number `index` of a simulation, with the prefix length, the CRC implementation and the MPA
+/// settings of `options`, but without its exceptions.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_over(options, index, clock, |end| end)
 }
 
-/// As [`device`], but `wrap` turns the device's end of the medium into its transport.
+/// Makes the same device as [`device`], but `wrap` turns the device's end of the medium into its transport.
 pub fn device_over<T: Transport + 'static>(
     options: &Options,
     index: usize,

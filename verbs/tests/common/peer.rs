@@ -27,7 +27,7 @@ pub struct Scene {
     pub end: End,
     /// The shared receive queue of the queue pair; `None`: the queue pair has its own receive queue.
     pub srq: Option<Srq>,
-    /// A region with all rights.
+    /// A region with all rights except [`Access::REMOTE_INVALIDATE`].
     pub all: Mr,
     pub readable: Mr,
     pub foreign: Mr,

@@ -267,7 +267,7 @@ impl Raw {
         self.stack.abort(self.now, conn, &mut self.out);
     }
 
-    /// With `full`, takes no data from now on, so that the windows shut. Without `full`, takes data again, first the
+    /// Takes no data from now on if `full`, so that the windows shut; otherwise takes data again, first the
     /// data that waits on `conn`.
     pub fn fill(&mut self, conn: ConnId, full: bool) {
         self.seen.full = full;

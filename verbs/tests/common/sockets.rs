@@ -81,12 +81,14 @@ thread_local! {
     static NET: RefCell<(Net, UdpSocket)> = RefCell::new(Net::new());
 }
 
-/// Makes device number `index` of a simulation, with the settings in `options` that do not concern TCP.
+/// Makes device number `index` of a simulation, with the prefix length, the CRC implementation and the MPA
+/// settings of `options`, but without its exceptions.
 pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 1)
 }
 
-/// As [`device`], but with several engines. Neighbouring devices have different numbers of engines.
+/// Makes the same device as [`device`], but with several engines. Neighbouring devices have different numbers
+/// of engines.
 pub fn device_of_engines(options: &Options, index: usize, clock: &SimClock) -> urnic::Result<Device> {
     device_of(options, index, clock, 4 - index % 3)
 }
@@ -121,7 +123,7 @@ struct Sockets {
     net: Net,
     own: Address,
     clock: SimClock,
-    /// Number of passes since octets last arrived.
+    /// Number of passes since something last arrived.
     idle: u32,
 }
 

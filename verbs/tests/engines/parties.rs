@@ -1,5 +1,5 @@
-//! A server and its clients: many queue pairs in many threads. At the server, they share one completion queue, one
-//! shared receive queue and one region.
+//! A server and its clients: many queue pairs in many threads. At the server, they share one completion queue
+//! for receives, one shared receive queue and one region.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

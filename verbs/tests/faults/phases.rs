@@ -102,7 +102,8 @@ impl Host {
         }
     }
 
-    /// Accepts a connection from a plain peer. Its events come to the same channel as the requests.
+    /// Accepts a connection from a plain peer. The connection's events come to the same channel as the
+    /// requests.
     fn accepted(&self, says: &[u8]) -> (Node, TcpStream) {
         let node = Node::of(&self.device);
         let mut peer = connect_to(self.listener.port());
@@ -217,8 +218,8 @@ fn a_peer_may_go_before_it_has_answered() {
     });
 }
 
-/// DDP-60, RDMAP-85: posted work is flushed. The reason tells what the peer did, and in which phase (RFC 5044 §8, code
-/// 1).
+/// DDP-46, DDP-47: posted work is flushed. The reason tells what the peer did, and in which phase (RFC 5044 §8,
+/// code 1).
 #[test]
 fn a_peer_may_go_in_the_middle() {
     alone("phases::a_peer_may_go_in_the_middle", false, || {

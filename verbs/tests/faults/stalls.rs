@@ -75,8 +75,9 @@ fn read_write(peer: &mut TcpStream, number: u64, len: usize, expected: &[u8]) {
     }
 }
 
-/// RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. The waiting data arrives whole
-/// when the peer reads again. Meanwhile no thread spins, memory is bounded, and other connections go on.
+/// Checks RFC 9293 §3.8.6.1: a window may be shut for as long as the peer acknowledges probes. The waiting data
+/// arrives whole when the peer reads again. Meanwhile no thread spins, memory is bounded, and other connections
+/// go on.
 fn goes_on_after(stall: Duration) {
     let device = Device::open(&impatient_config()).unwrap();
     let events = device.create_event_channel().unwrap();
@@ -224,8 +225,9 @@ fn fill(node: &Node, memory: &Mr, each: usize) -> (u64, u64) {
     (done, posted)
 }
 
-/// DDP-43, RFC 9293 §3.8.6.1: the data of requests that were completed, or were posted before the disconnect, arrives
-/// when the peer reads again, however long the peer's window was shut. Then a FIN follows, not a reset.
+/// Checks DDP-43, RFC 9293 §3.8.6.1: the data of requests that were completed, or were posted before the
+/// disconnect, arrives when the peer reads again, however long the peer's window was shut. Then a FIN follows,
+/// not a reset.
 fn arrives_after(leaves: Leaves) {
     // Longer than the time limit for the end of a connection whose peer is silent.
     const STALL: Duration = Duration::from_secs(8);

@@ -94,8 +94,8 @@ fn ends(node: &mut Node, mut posted: u64) {
     child::say("flushed");
 }
 
-/// With `deaf`, drops all frames that arrive at an interface; without it, stops dropping them. The interface keeps its
-/// carrier and routes.
+/// Drops all frames that arrive at an interface if `deaf`; otherwise stops dropping them. The interface keeps
+/// its carrier and routes.
 fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     let filter = ["filter", if deaf { "add" } else { "del" }, "dev", interface, "ingress", "prio", "1"];
     let mut tc = namespace.program("tc");

@@ -1,5 +1,5 @@
-//! IPv6 with the kernel as a neighbour: the kernel's router advertisements, and duplicate address detection by the
-//! kernel and the engine.
+//! IPv6 with the kernel as a neighbour: router advertisements from the kernel's address, and duplicate address
+//! detection by the kernel and the engine.
 
 use std::io;
 use std::mem;

@@ -58,7 +58,8 @@ fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: 
     exchange_with_stops(ns, engine, addresses, bytes, 0);
 }
 
-/// As [`exchange`], with readers that stop for a while after every `stops_every` octets (0: never).
+/// Does the same as [`exchange`], with readers that stop for a while after every `stops_every` octets (0:
+/// never).
 fn exchange_with_stops(
     ns: &Namespace,
     engine: &mut Child,
@@ -95,8 +96,8 @@ fn over_af_packet(mtu: u16, bytes: u64) {
     engine.finish();
 }
 
-/// Over IPv6, with or without a VLAN, the kernel finds our address by neighbour discovery, pings it, and exchanges
-/// data.
+/// Lets the kernel find our address by neighbour discovery, ping it, and exchange data, over IPv6 with or
+/// without a VLAN.
 fn ipv6_over_af_packet(vlan: u16, bytes: u64) {
     let _alone = child::alone();
     let veth = Veth::new(1500);

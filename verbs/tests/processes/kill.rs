@@ -126,7 +126,7 @@ fn long_four_engines_survive_the_peers_sigkill() {
     }
 }
 
-/// Both ends do the same work, but a victim never finishes it.
+/// Runs the end that is killed. It does the same work as the survivor, but never finishes it.
 pub fn victim() {
     serve();
 }
@@ -159,7 +159,7 @@ struct End {
     node: Node,
     param: ConnParam,
     orders: Receiver<String>,
-    /// A request that arrived before this end knew that the peer's predecessor was dead.
+    /// A request that arrived before this end knew that the peer's predecessor was dead; `None`: there is none.
     request: Option<ConnRequest>,
     next_id: u64,
 }

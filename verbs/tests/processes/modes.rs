@@ -26,7 +26,7 @@ fn talk(kinds: [&'static str; 2], server: [&str; 2], client: [&str; 2]) {
     }
 }
 
-/// As [`talk`], but both ends have the same settings, and run as `user` if there is one.
+/// Does the same as [`talk`], but both ends have the same settings, and run as `user` if there is one.
 pub fn talk_with(kinds: [&'static str; 2], user: Option<u32>, settings: &str) {
     let link = Link::new(kinds);
     println!("{kinds:?} {user:?} {settings:?}");

@@ -172,7 +172,7 @@ fn no_peer_on_the_link() {
     let _alone = alone();
     for (kinds, progress) in [(Link::VIRTIO, "adaptive"), (Link::VHOST, "adaptive"), (Link::MEMIF, "inline")]
     {
-        // No process opens the server's end.
+        // The process opens the server's kind of port, and no process opens the other end.
         let link = Link { client: kinds[0], ..Link::new(kinds) };
         let said = failure(&link, &format!("{SERVER}:7000"), 30, progress);
         assert!(said.starts_with("Unreachable "), "{said}");

@@ -84,7 +84,7 @@ pub struct End {
     pub sink: Region,
     pub windows: Vec<Region>,
     pub next_window: usize,
-    /// Place and key of a window that a posted Send invalidates.
+    /// Place and key of the last window that a posted Send invalidates; `None`: no such Send was posted.
     pub invalid: Option<(usize, u32)>,
     /// The word for the peer's Atomics, and its values in order. The last value is the result of all posted Atomics.
     pub word: Piece,
@@ -108,14 +108,16 @@ pub struct End {
     pub unproven: VecDeque<(u64, Mark)>,
     /// Places at the peer that this end has written to, with the data.
     pub written: Vec<(Piece, Vec<u8>)>,
-    /// The sink of the last Read, and the data that the Read must have brought.
+    /// The sink of the last Read, and the data that the Read must bring; `None`: no Read is left to be
+    /// forwarded.
     pub last_read: Option<(Vec<Piece>, Vec<u8>)>,
     pub seq: u64,
     pub receive_id: u64,
     pub ops_left: usize,
     pub established: bool,
     pub disconnected: Option<DisconnectReason>,
-    /// Whether this end has begun to end the connection.
+    /// Whether the connection is being ended: by a disconnect at either end, or by an operation of this end
+    /// that must be refused.
     pub ending: bool,
     pub gave_up: bool,
     /// Number of errors other than flushes that were reported for send requests and for receives.
@@ -255,7 +257,7 @@ impl End {
     }
 }
 
-/// Returns the size of an end's regions, in octets.
+/// Returns the size of each of an end's regions except the windows, in octets.
 fn room(p: &Parameters) -> usize {
     p.budget + 64 * 1024
 }

@@ -1,9 +1,9 @@
 //! A random workload of two RNICs against each other, and a model of its expected results.
 //!
-//! The model contains every octet of both nodes' memory, which operation writes it, and when the effect is certain. No
-//! two operations write the same octets, except for the slots, which are overwritten again and again. So at the end
-//! every octet has one right value. It has two if a connection ended before the model could know whether an operation
-//! took place.
+//! The model contains every octet of both nodes' memory, which operation writes it, and when the effect is
+//! certain. No two operations write the same octets, except for the slots and the words of Atomics, which are
+//! overwritten again and again. So at the end every octet has one right value. It has two if a connection ended
+//! before the model could know whether an operation took place.
 #![allow(dead_code)]
 
 mod arena;

@@ -89,7 +89,7 @@ pub struct Parameters {
     pub queue: u32,
     /// The ends of the connections, one for each connection.
     pub endings: Vec<Ending>,
-    /// The rule that the RNICs appear to break.
+    /// The rule that the RNICs appear to break; `None`: no rule.
     pub broken: Option<Rule>,
 }
 
@@ -164,9 +164,9 @@ impl Parameters {
         }
     }
 
-    /// Returns the workload of `seed` between devices of several engines. Depending on the seed, frames reach any
-    /// engine, or only the engine that owns their connection. Only a few connections may be half open, so that cookies
-    /// answer the others.
+    /// Returns the workload of `seed` between devices of several engines. Depending on the seed, frames reach
+    /// any engine, or only the engine that owns their connection. With most seeds, only one or two connections
+    /// may be half open, so that cookies answer the others.
     pub fn between_engines(seed: u64) -> Parameters {
         let mut p = Parameters::random(seed);
         let mut rng = Rng::with_seed(seed ^ 0x656e_6769);

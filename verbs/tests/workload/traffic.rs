@@ -202,7 +202,7 @@ impl World {
         let Some(place) = self.ends[pair][1 - side].dst.take(gap, len) else { return Ok(false) };
         let (mut addr, mut rkey) = self.target(pair, side, place);
         if len == 0 {
-            (addr, rkey) = (self.rng.u64(..), self.rng.u32(..)); // not looked at (RFC 5041 §4.2)
+            (addr, rkey) = (self.rng.u64(..), self.rng.u32(..)); // not looked at (RFC 5041 §5.2)
         }
         draft.op = SendOp::Write { addr, rkey };
         let data = draft.data.clone();
@@ -616,8 +616,8 @@ impl World {
     }
 }
 
-/// Checks a completion that is not a success. The first such completion of a queue may name the cause; all others must
-/// be flushes.
+/// Checks a completion that is not a success. One such completion of a queue may name the cause; all others
+/// must be flushes.
 fn failed(
     end: &mut super::End,
     wc: &Wc,
