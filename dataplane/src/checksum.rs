@@ -1,6 +1,6 @@
-//! Internet checksums of whole frames. A frame may be made with its checksum unfilled, because the link needs none or
-//! the NIC fills it. This module fills it in copies: in the copy for a capture, and in the copy that is sent if the
-//! driver refuses the frame itself.
+//! Internet checksums of whole frames. A frame may be made with its checksum unfilled, because the link needs
+//! none or the NIC fills it. This module fills it where a right checksum is needed nevertheless, such as in the
+//! copy for a capture, and in the copy that is sent if the driver refuses the frame itself.
 
 use std::ops::Range;
 

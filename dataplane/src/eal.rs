@@ -151,8 +151,9 @@ impl Eal {
     /// Starts EAL, or returns the EAL that already runs in this process: the settings of the first start hold. An EAL
     /// that the program itself started keeps its log and its memory as they are.
     ///
-    /// A failure of EAL itself is final for the process, because EAL can be started only once. After a problem that is
-    /// found before EAL starts, such as missing hugepages, the call may be repeated.
+    /// A failure of EAL itself is final for the process, because EAL can be started only once. A failure to
+    /// create the private thread is final too. After a problem that is found before that, such as missing
+    /// hugepages, the call may be repeated.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {

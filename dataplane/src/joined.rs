@@ -11,7 +11,7 @@ use dpdk_sys as sys;
 
 use crate::got;
 
-/// Memory regions that a vhost-user peer can map (VHOST_MEMORY_BASELINE_NREGIONS of the kernel and of DPDK).
+/// Memory regions that a vhost-user peer can map (VHOST_MEMORY_MAX_NREGIONS of DPDK).
 const VHOST_REGIONS: usize = 8;
 
 /// Returns whether an EAL runs in this process. A running EAL has chosen between virtual and physical addresses.
@@ -39,8 +39,8 @@ pub(crate) fn replaced_by() -> Option<String> {
     (!file.starts_with("librte_")).then_some(path)
 }
 
-/// Returns whether all of these bytes are EAL memory, no matter which program allocated them. Every port can send from
-/// EAL memory. Takes none of EAL's locks.
+/// Returns whether all of these bytes are EAL memory, allocated by urnic or by the program around it. Every
+/// port can send from EAL memory. Takes none of EAL's locks.
 pub(crate) fn holds(base: *const u8, len: usize) -> bool {
     // SAFETY: EAL runs, and looks the address up in tables of its own.
     unsafe { sys::dpdk_sys_holds(base.cast(), len) != 0 }

@@ -76,7 +76,7 @@ impl Default for PortOptions {
 /// Why a port could not be opened.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PortError {
-    /// Another process already listens on the socket.
+    /// The socket is in use already, usually by another process.
     #[error(
         "{port}: the socket {path} is in use by another process; stop that process, or choose another path"
     )]
@@ -245,10 +245,10 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that were dropped because there was no mbuf or no room in the port's ring, or because they were longer
-    /// than the MTU.
+    /// Frames that were dropped because they did not fit an mbuf, because there was no mbuf or no room in the
+    /// port's ring, or, for parts of a split frame, because there was no room in the burst.
     pub rx_dropped: u64,
-    /// Counters of the NIC's work on TCP checksums; `None` if checksums are not left to the port's NIC.
+    /// Counters of the NIC's work on TCP checksums; `None` unless the port is a NIC with offload.
     pub checksums: Option<NicChecksums>,
 }
 
@@ -262,7 +262,8 @@ pub struct NicChecksums {
     pub tx_refused: u64,
     /// Frames that the driver refused and that were lost because there was no mbuf for a copy.
     pub tx_unsent: u64,
-    /// Segments received whose checksum the NIC reported as right, and which were trusted.
+    /// Segments received whose checksum was trusted, because the NIC reported it as right, or because a virtio
+    /// device reported that it needs no check.
     pub rx_good: u64,
     /// Frames received whose checksum the NIC reported as wrong.
     pub rx_bad: u64,
@@ -277,7 +278,7 @@ pub struct Port {
     rx: Pool,
     tx: Pool,
     caps: Capabilities,
-    /// The NIC, if it computes or verifies checksums for us.
+    /// The NIC; `None` unless the port is a NIC with offload.
     nic: Option<Box<Nic>>,
     dropped: u64,
     mtu: u16,
@@ -300,10 +301,11 @@ impl Port {
         Self::open_queues(eal, spec, &one)?.pop().ok_or_else(no_queue)
     }
 
-    /// Opens the port: makes its pools, plugs the device in, starts it. Does not wait for the peer: the link comes up
-    /// later, see [`link_up`](Self::link_up). Returns a handle for each queue, the first queue first. Returns fewer
-    /// handles than [`PortOptions::queues`] if ports of this kind ([`Capabilities::queues`]), or the port's interface,
-    /// support fewer queues.
+    /// Opens the port: makes its pools, plugs the device in and starts it. Does not wait for a peer: if the
+    /// device needs one, [`link_up`](Self::link_up) plugs the device in or starts it later. Waits up to five
+    /// seconds for the link of a NIC. Returns a handle for each queue, the first queue first. Returns fewer
+    /// handles than [`PortOptions::queues`] if ports of this kind ([`Capabilities::queues`]), the port's
+    /// interface or the NIC's driver support fewer queues.
     ///
     /// # Errors
     /// The problem that prevents the port from being opened, with a remedy.

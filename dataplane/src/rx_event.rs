@@ -1,5 +1,6 @@
-//! Wakes a thread that sleeps until frames arrive. This needs a driver with receive interrupts, such as the driver of
-//! memory links. Such a driver has a descriptor for each queue, which becomes readable when a frame arrives.
+//! Wakes a thread that sleeps until frames arrive. This needs a driver with receive interrupts, such as that of
+//! `virtio_user` or `vhost`. Such a driver has a descriptor for each queue, which becomes readable when a frame
+//! arrives.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

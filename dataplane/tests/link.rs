@@ -1,7 +1,8 @@
-//! Two processes, or two threads for a ring, exchange frames over each kind of port.
+//! Two processes, or two threads for a ring, exchange frames over each kind of memory link.
 //!
-//! EAL can be started once per process, so every end is a child process: this test binary again, which learns its
-//! role from the environment. Ends talk to the test by lines on stdin and stdout.
+//! EAL can be started once per process, so every end is a child process: this test binary again, which learns
+//! its role from the environment. An end reports to the test by lines on stdout, and stops when the test closes
+//! its stdin.
 
 mod ends;
 

@@ -34,7 +34,7 @@ pub struct Fpdu<'a> {
     pub payload: Range<u32>,
     /// Zero octets between payload and CRC field.
     pub pad: u8,
-    /// The CRC field holds a CRC32C over everything before it. Otherwise the field is zero (MPA-15).
+    /// Whether the CRC field holds a CRC32C over everything before it. Otherwise the field is zero (MPA-15).
     pub crc: bool,
     /// The last FPDU of its message.
     pub last: bool,

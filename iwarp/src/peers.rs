@@ -4,7 +4,8 @@
 
 use crate::Terminate;
 
-/// The STag of messages without payload. It has no meaning there, and a receiver must not look at it (RFC 5040 §5.1).
+/// The STag of messages without payload. It has no meaning there, and a receiver must not look at it (DDP-32,
+/// RDMAP-34).
 ///
 /// Chelsio's adapters nevertheless refuse 0. Their Linux driver (cxgb4, `build_rtr_msg`) and siw (siw_qp.c,
 /// `siw_qp_mpa_rts`) use 1 in the zero-length Read of their own RTR.

@@ -71,9 +71,9 @@ pub enum Invalidation {
 
 /// The resources of a queue pair for inbound segments. The engine implements this over registered memory.
 ///
-/// The stream makes the calls for one segment in this order: a check that returns a [`Sink::Target`], then `place` for
-/// the pieces in ascending order, then `deliver`. It makes no call before it has verified the CRC of the whole FPDU
-/// (MPA-46).
+/// The stream makes the calls for one segment in this order: a check that returns a [`Sink::Target`], then
+/// `place` for the pieces in ascending order, then `deliver`. Only [`Delivery::FirstFpdu`] comes before the
+/// check. The stream makes no call before it has verified the CRC of the whole FPDU (MPA-46).
 pub trait Sink {
     /// A place in memory that a check has resolved.
     type Target: Copy;

@@ -53,10 +53,11 @@ impl Default for Limits {
 pub struct Offer<'a> {
     /// MPA revision of a Request: 1, or 2 to negotiate IRD and ORD. A Reply has the revision of the Request.
     pub rev: u8,
-    /// Ask for CRCs. They are used if either end asks (MPA-55). Clear this only on the administrator's request
-    /// (MPA-29).
+    /// Whether we ask for CRCs. They are used if either end asks (MPA-55). Clear this only on the
+    /// administrator's request (MPA-29).
     pub crc: bool,
-    /// Ask the peer to put markers into what it sends. The other direction is the peer's choice (MPA-54).
+    /// Whether we ask the peer to put markers into what it sends. The other direction is the peer's choice
+    /// (MPA-54).
     pub markers: bool,
     /// Inbound RDMA Reads that we serve at once, at most [`READS_MAX`].
     pub ird: u16,
@@ -64,7 +65,7 @@ pub struct Offer<'a> {
     pub ord: u16,
     /// The user's private data: at most [`PRIVATE_DATA_MAX`] octets, [`ENHANCED_PRIVATE_DATA_MAX`] in revision 2.
     pub private_data: &'a [u8],
-    /// In a Request of revision 2: ask for the peer-to-peer model with these RTR kinds, which we can send. `None`:
+    /// In a Request of revision 2 that asks for the peer-to-peer model: the RTR kinds that we can send. `None`:
     /// client-server model. Ignored in a Reply, because a Responder accepts every request for the peer-to-peer model.
     pub peer_to_peer: Option<RtrKinds>,
 }
@@ -114,11 +115,11 @@ impl Rtr {
 pub struct PeerParams {
     /// MPA revision.
     pub rev: u8,
-    /// The peer asks for CRCs.
+    /// Whether the peer asks for CRCs.
     pub crc: bool,
-    /// The peer asks for markers in what we send.
+    /// Whether the peer asks for markers in what we send.
     pub markers: bool,
-    /// The frame is enhanced: it carries IRD and ORD.
+    /// Whether the frame is enhanced: an enhanced frame carries IRD and ORD.
     pub enhanced: bool,
     /// Inbound reads that the peer serves at once; `None`: not negotiated.
     pub ird: Option<u16>,
@@ -150,11 +151,11 @@ pub struct Negotiated {
     pub role: Role,
     /// MPA revision.
     pub rev: u8,
-    /// CRCs are generated and checked.
+    /// Whether CRCs are generated and checked.
     pub crc: bool,
-    /// We put markers into what we send.
+    /// Whether we put markers into what we send.
     pub tx_markers: bool,
-    /// The peer puts markers into what we receive.
+    /// Whether the peer puts markers into what we receive.
     pub rx_markers: bool,
     /// Inbound reads that we serve at once.
     pub ird: u16,

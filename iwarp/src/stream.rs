@@ -163,7 +163,7 @@ pub struct Stream<C> {
     /// Marker positions in the next FPDU to receive, and in the next one to send.
     rx_markers: Markers,
     tx_markers: Markers,
-    /// The inbound half has ended, by a fault, by a Terminate or by [`Stream::stop_listening`].
+    /// Whether the inbound half has ended, by a fault, by a Terminate or by [`Stream::stop_listening`].
     inbound_ended: bool,
     assembly: Assembly<C>,
 }
@@ -334,7 +334,8 @@ impl<C: Chunk> Stream<C> {
         self.begin_in(op, len, &mut message).map(|()| message)
     }
 
-    /// Like [`begin`](Self::begin), but builds the message in place. This is faster where many messages are begun.
+    /// Starts a message like [`begin`](Self::begin), but builds it in place. This is faster where many messages
+    /// are begun.
     #[inline]
     pub fn begin_in(&mut self, op: Op, len: u32, into: &mut Outgoing) -> Result<(), BeginError> {
         if !self.may_send() {
@@ -422,9 +423,9 @@ struct Rdmap {
     outbound: Outbound,
     crc: bool,
     role: Role,
-    /// A valid FPDU has arrived.
+    /// Whether a valid FPDU has arrived.
     heard: bool,
-    /// A zero-length Send in the first FPDU is an RTR indication, not a message of the peer's user.
+    /// Whether a zero-length Send in the first FPDU is an RTR indication, not a message of the peer's user.
     rtr_send: bool,
     inbound: Inbound,
 }

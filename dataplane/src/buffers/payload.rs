@@ -444,7 +444,7 @@ fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
     alone
 }
 
-/// The reference count, as DPDK itself accesses it.
+/// Returns the reference count, as DPDK itself accesses it.
 #[inline]
 fn refcnt<'a>(m: NonNull<sys::rte_mbuf>) -> &'a AtomicU16 {
     // SAFETY: the callers hold a reference, so the mbuf is alive for as long as they use the result; DPDK accesses

@@ -96,7 +96,7 @@ pub(crate) fn lent() -> *mut sys::rte_mbuf_ext_shared_info {
 /// Does nothing when the meaningless count of [`Lent`] becomes 0.
 unsafe extern "C" fn ignore_free(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void) {}
 
-/// A mempool whose owner was dropped while frames in its mbufs were still alive.
+/// A mempool whose owner was dropped. Frames in its mbufs may still be alive.
 struct Retired {
     mempool: NonNull<sys::rte_mempool>,
     capacity: usize,

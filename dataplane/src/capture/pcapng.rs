@@ -87,8 +87,8 @@ pub(super) fn packet(out: &mut impl Write, time: u64, way: Direction, frame: &[u
     block(out, ENHANCED_PACKET, &[&[0; 4], &halves(time), &len, &len, frame, padding, &options])
 }
 
-/// Writes an Interface Statistics Block: the times when the capture started and ended (in nanoseconds since the Unix
-/// epoch), the number of frames seen, and the number of frames dropped.
+/// Writes an Interface Statistics Block: the times of the capture's start and of its latest frame (in
+/// nanoseconds since the Unix epoch), the number of frames seen, and the number of frames dropped.
 pub(super) fn statistics(
     out: &mut impl Write,
     start: u64,

@@ -20,7 +20,7 @@ use crate::{Rss, log};
 /// Interval at which a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Time until the next attempt after a device could not be made.
+/// Time until the next attempt after the device of a `vhost` port could not be made.
 const PLUG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Time that a NIC has to bring its link up when a port is opened.
@@ -36,7 +36,7 @@ enum State {
     Making(Task<Result<Made, PortError>>),
     /// The device exists.
     Plugged(Made),
-    /// There is no device: a `vhost` port has none until its peer listens.
+    /// There is no device: a `vhost` port that connects to its peer has none until the peer listens.
     Absent,
 }
 
@@ -54,7 +54,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Makes the device, or starts waiting for its peer, with one queue each way for each of the pools `rx`.
+    /// Makes the device, or starts waiting for its peer. The driver is asked for [`vdev::driver_queues`] queues
+    /// each way, which receive into the pools `rx`.
     pub(super) fn open(
         eal: &Arc<Eal>,
         spec: &PortSpec,
@@ -189,7 +190,7 @@ impl Device {
         self.started().is_none_or(|started| started.chains)
     }
 
-    /// Returns the checksum work that is left to the NIC, if any.
+    /// Returns the checksum work of the driver; `None` unless the port is a NIC with offload.
     pub(super) fn nic(&self) -> Option<Offload> {
         self.started()?.nic
     }

@@ -69,7 +69,7 @@ impl Answers {
 /// One queue of a device, for both directions.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// DPDK's port id; `None` until the device is known to be started.
+    /// DPDK's port id; `None` while the device is not known to be started.
     id: Option<u16>,
     queue: u16,
     /// Queues of the port.

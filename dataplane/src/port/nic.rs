@@ -3,7 +3,7 @@
 //! Sending: the stack leaves the sum of the pseudo-header in the field, and the mbuf says where the layers are
 //! (`rte_mbuf_core.h`, `RTE_MBUF_F_TX_TCP_CKSUM`). Before each burst, DPDK requires a call that lets the driver prepare
 //! and check the frames (`rte_eth_tx_prepare`, `rte_ethdev.h`): some drivers write their own sum of the pseudo-header,
-//! and all refuse frames that their NIC cannot handle. A refused frame is copied into a single mbuf, with its
+//! and some refuse frames that their NIC cannot handle. A refused frame is copied into a single mbuf, with its
 //! checksum computed here, and the copy is sent. The header checksum of IPv4 is never left to the NIC.
 //!
 //! Receiving: if the NIC reports the checksum of a whole TCP segment as right, it is trusted. If the NIC reports a

@@ -238,7 +238,8 @@ impl Recipe {
                 }
                 queues
             };
-            // Drivers that do not report how many segments a frame may have leave zero.
+            // A driver that does not report how many segments a frame may have leaves DPDK's preset, 65535, or
+            // zero.
             let most = info.tx_desc_lim.nb_mtu_seg_max;
             let chains = conf.txmode.offloads & sys::RTE_ETH_TX_OFFLOAD_MULTI_SEGS != 0
                 && (most == 0 || most >= LONGEST_CHAIN);

@@ -17,7 +17,7 @@ use super::PortError;
 /// memif sockets that this process listens on: several interfaces may share one socket.
 static MEMIF: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
 
-/// Keeps a socket listed in [`MEMIF`] while a port listens on it.
+/// Keeps a socket listed in [`MEMIF`] while the first port that listened on it is open.
 #[derive(Debug)]
 pub(super) struct Listening(PathBuf);
 

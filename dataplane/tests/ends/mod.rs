@@ -126,8 +126,7 @@ pub fn run(role: &str) {
     assert_eq!(retired_pools(), 0, "frames have leaked");
 }
 
-/// Checks that EAL refuses to start with too few free descriptors, whatever their number, and that the start may be
-/// tried again.
+/// Checks that EAL refuses to start with 0 to 7 free descriptors, and that the start may be tried again.
 fn refused_without_descriptors(hugepages: Hugepages) {
     let open = descriptors().len() as libc::rlim_t;
     // SAFETY: structures of our own.
@@ -237,7 +236,8 @@ fn echo(port: &mut Port, stop: &AtomicBool) {
     }
 }
 
-/// As [`echo`], but sleeps until the port signals frames: if it does not, the other end waits in vain.
+/// Does the work of [`echo`], but sleeps until the port signals frames. If a signal is missing, the other end
+/// waits in vain.
 fn sleeping_echo(port: &mut Port, stop: &AtomicBool) {
     let mut frames = ArrayVec::new();
     let mut queue = TxQueue::new();

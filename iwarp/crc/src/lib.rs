@@ -1,9 +1,9 @@
 //! CRC32C, copy and Internet checksum in as few passes over the data as possible.
 //!
-//! Every FPDU that urnic sends is copied into a frame and covered by a CRC32C (RFC 5044 §4.4) and by the Internet
-//! checksum of TCP (RFC 1071). Every FPDU that it receives is covered by a CRC and then placed. The functions here do
-//! this work with the processor's best kernel ([`Kernel`]), which is chosen once. A call costs one indirect jump and
-//! no feature test.
+//! An FPDU that urnic sends is covered by a CRC32C (RFC 5044 §4.4) and by the Internet checksum of TCP (RFC
+//! 1071), and is copied into a frame unless the port sends from the program's memory. An FPDU that urnic
+//! receives is covered by a CRC and then placed. The functions here do this work with the processor's best
+//! kernel ([`Kernel`]), which is chosen once. A call costs one indirect jump and no feature test.
 //!
 //! The raw-pointer functions exist because the application or a peer may write registered memory at any time, so no
 //! Rust reference to it may exist. The functions that copy and compute a CRC read each source byte exactly once. So the
@@ -52,7 +52,8 @@ pub fn sum(data: &[u8]) -> u16 {
     unsafe { (dispatch::table().sum)(data.as_ptr(), data.len()) }
 }
 
-/// Like [`crc32c`], for memory that may change meanwhile. If it changes, the result has no meaning.
+/// Runs memory that may change meanwhile through the CRC register, like [`crc32c`]. If it changes, the result
+/// has no meaning.
 ///
 /// # Safety
 /// `src` must be readable for `len` bytes. Other threads or processes may write it meanwhile.
@@ -62,7 +63,7 @@ pub unsafe fn crc32c_at(state: u32, src: *const u8, len: usize) -> u32 {
     unsafe { (dispatch::table().crc)(src, len, state) }
 }
 
-/// Like [`sum`], for memory that may change meanwhile. If it changes, the result has no meaning.
+/// Returns the [`sum`] of memory that may change meanwhile. If it changes, the result has no meaning.
 ///
 /// # Safety
 /// As [`crc32c_at`].
@@ -85,7 +86,7 @@ pub unsafe fn copy_crc(dst: *mut u8, src: *const u8, len: usize, state: u32) -> 
     unsafe { (dispatch::table().copy_crc)(dst, src, len, state) }
 }
 
-/// Like [`copy_crc`], and also returns the [`sum`] of the bytes copied.
+/// Does the work of [`copy_crc`], and also returns the [`sum`] of the bytes copied.
 ///
 /// # Safety
 /// As [`copy_crc`].

@@ -233,7 +233,8 @@ fn a_changing_source_is_read_once() {
     });
 }
 
-/// A reader that sees a byte of a placement sees all bytes before it, and aligned words change at once.
+/// A reader that sees a byte of a placement sees all bytes before it, and an aligned word at the end of the
+/// placement changes at once.
 #[test]
 fn placements_ascend() {
     const SIZE: usize = 2048;

@@ -1,9 +1,9 @@
 //! Waiting segments of queue 0: the segments of a message that found no receive request, and all later ones.
 //!
-//! By RFC 5041 §7.2 (ERR-22) a message without a receive buffer ends the stream. Programs written for InfiniBand rely
-//! on its receiver-not-ready retry instead. So a stream may let such messages wait
-//! ([`super::Stream::let_sends_wait`]): it copies their segments and serves all other traffic meanwhile. To the peer
-//! this looks like a slower network. The order of messages on queue 0 is kept (DDP-24).
+//! By RFC 5041 §7.1 (ERR-22) a message without a receive buffer ends the stream. Programs written for
+//! InfiniBand rely on its receiver-not-ready retry instead. So a stream may let such messages wait
+//! ([`super::Stream::let_sends_wait`]): it copies their segments and serves all other traffic meanwhile. To the
+//! peer this looks like a slower network. The order of messages on queue 0 is kept (DDP-24).
 
 use super::inbound::Segment;
 use crate::header::UNTAGGED_LEN;

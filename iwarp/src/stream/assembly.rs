@@ -14,7 +14,7 @@ const WORTH_HOLDING: usize = 256;
 /// Octets of the largest FPDU with its markers: the most that staging allocates.
 const FPDU_MAX: usize = 65544 + 4 * 130;
 
-/// Octets that staging allocates at first.
+/// Least number of octets that staging allocates.
 const STAGE_MIN: usize = 256;
 
 /// Returns the size in octets of an FPDU with this ULPDU_Length, without markers.
@@ -151,7 +151,7 @@ impl<C: Chunk> Assembly<C> {
     /// later octet of the FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
         let octets = &chunk.bytes()[from..];
-        // The size is unknown until both octets of ULPDU_Length have arrived; a marker may precede or split them.
+        // The size is unknown until both octets of ULPDU_Length have arrived; a marker may precede them.
         let size = match self.gathered(octets, markers).ulpdu_len() {
             Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
             None => STAGE_MIN,

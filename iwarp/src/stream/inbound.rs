@@ -93,9 +93,10 @@ struct Write {
     to: u64,
     /// Octets placed without a gap from the start of the Write.
     len: u32,
-    /// The last segment of the Write has not arrived.
+    /// Whether the last segment of the Write has yet to arrive.
     open: bool,
-    /// A message of queue 0 arrived while the Write was open, so the Write does not directly precede the next message.
+    /// Whether a message of queue 0 arrived while the Write was open. If so, the Write does not directly
+    /// precede the next message.
     stale: bool,
 }
 
@@ -183,7 +184,8 @@ pub(super) struct Inbound {
     pub(super) pending: VecDeque<Pending>,
     ird: u16,
     unready: Unready,
-    /// A message of queue 0 has found no receive. That message and all later ones of the queue wait or are discarded.
+    /// Whether a message of queue 0 has found no receive. If so, that message and all later ones of the queue
+    /// wait or are discarded.
     held: bool,
     /// The waiting messages. `Some` only while `held`.
     aside: Option<Box<Aside>>,

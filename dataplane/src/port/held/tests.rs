@@ -49,7 +49,7 @@ fn a_forked_child_lets_go() {
     let mut pipe = [0; 2];
     // SAFETY: the kernel fills in two descriptors.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-    // SAFETY: the child calls nothing but `read` and `_exit`.
+    // SAFETY: the child calls nothing but `close`, `read` and `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0u8;
