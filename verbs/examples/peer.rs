@@ -148,14 +148,15 @@ struct Lane {
     pd: Pd,
     cq: Cq,
     channel: CompChannel,
+    /// A region over the memory of `target` that the peer has invalidated, and that is still registered. Before
+    /// `target`, because it must be dropped first.
+    stale: Option<Mr>,
     target: Mr,
     local: Mr,
     control: Mr,
     peer: Option<Region>,
     /// Completion of a receive that came while this end waited for a send; `None` if there is none.
     received: Option<Wc>,
-    /// A region that the peer has invalidated, and that is still registered.
-    stale: Option<Mr>,
     max_size: u32,
     seed: u32,
 }

@@ -194,8 +194,8 @@ unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
     }
 }
 
-/// Calls `real`, another definition of `getaddrinfo`. If the program passes hints, all families count as
-/// configured, whatever addresses the kernel's interfaces have (`AI_ADDRCONFIG`).
+/// Calls `real`, another definition of `getaddrinfo`. All families count as configured, whatever addresses the
+/// kernel's interfaces have (`AI_ADDRCONFIG`).
 ///
 /// # Safety
 /// `real` is null or a function of that name; the other pointers are the program's.
@@ -212,14 +212,10 @@ unsafe fn getaddrinfo_by(
     // SAFETY: as the caller promises.
     unsafe {
         let real: GetAddrInfo = std::mem::transmute(real);
-        match hints.as_ref() {
-            Some(given) => {
-                let mut own = *given;
-                own.ai_flags &= !libc::AI_ADDRCONFIG;
-                real(node, service, &own, found)
-            }
-            None => real(node, service, hints, found),
-        }
+        // Without hints, the C library would set AI_ADDRCONFIG. Zeros are valid hints, and set no flag.
+        let mut own: libc::addrinfo = hints.as_ref().copied().unwrap_or_else(|| std::mem::zeroed());
+        own.ai_flags &= !libc::AI_ADDRCONFIG;
+        real(node, service, &own, found)
     }
 }
 
