@@ -42,7 +42,8 @@ pub struct DirectionReport {
     pub over_limit: u64,
     /// Number of frames dropped because the destination port had no link or no buffer.
     pub undeliverable: u64,
-    /// Number of frames that the port `from` dropped, because it had no buffer or the frame exceeded the MTU.
+    /// Number of frames that the port `from` dropped, because it had no buffer or no room in its ring, or
+    /// because the frame exceeded the MTU.
     pub rx_dropped: u64,
     /// Number of frames still held at the end.
     pub held: u64,
