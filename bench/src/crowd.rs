@@ -1,6 +1,6 @@
-//! The cost of many queue pairs, and the latency of a small Write beside many queue pairs or concurrent registrations.
-//! A crowd is two devices of one process, joined by a ring, with several engines each, and the queue pairs between
-//! them.
+//! The cost of many queue pairs, and the latency of a small Write beside many queue pairs or concurrent
+//! registrations. A crowd is two devices of one process, joined by a ring, with the same number of engines, and
+//! the queue pairs between them.
 
 use std::{
     net::Ipv4Addr,

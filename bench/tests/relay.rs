@@ -1,4 +1,5 @@
-//! The relay between two links in this process. The test calls every pass of the relay, and chooses the time.
+//! The relay between two links in this process. The tests call every pass of the relay, and choose the time;
+//! only the last test runs the relay's own loop, in real time.
 
 use std::time::Instant;
 

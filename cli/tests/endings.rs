@@ -74,7 +74,8 @@ const CASES: [(&str, End, Hears); 27] = [
     ("deregistered", WENT_ON, Hears::Goodbye),
 ];
 
-/// Ways to end that depend on the way of loading, because they call functions that our libraries override.
+/// Ways to end that may depend on the way of loading: they run exit handlers, call functions that our libraries
+/// override, or start other programs.
 const LOADED: [&str; 9] = [
     "exit",
     "return",
@@ -321,8 +322,8 @@ impl Lab {
         println!("the witness: {last}");
         self.server.stop();
         let worst = last.split_whitespace().nth(3).and_then(|ms| ms.parse::<u64>().ok());
-        // The bound allows for a busy machine. If an end without a goodbye blocked the peer, it would block it for
-        // good, not for a moment.
+        // The bound allows for a busy machine. If an end without a goodbye could block the peer, the peer would
+        // stay blocked for good, not for a moment.
         assert!(worst.is_some_and(|ms| ms < 10_000), "the witness stood still: {last}");
     }
 }

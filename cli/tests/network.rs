@@ -125,7 +125,8 @@ fn needs_root_perf_over_af_packet() {
 fn needs_root_perf_between_the_kernel_and_af_packet() {
     let _alone = alone();
     let veth = Veth::new(1500);
-    // The kernel has the server's address at one end; the port has the client's at the other.
+    // The kernel has the address `SERVER` at one end; the port has `CLIENT` at the other. Each is the server
+    // once.
     veth.a.ip(&["addr", "add", &format!("{SERVER}/24"), "dev", "va"]);
     let port = format!("--port af_packet:vb --ip {CLIENT}/24 --mtu 1500");
     for (op, mode, size, iters) in [

@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
-/// The longest time between the first output of a process and its end by SIGKILL.
+/// The longest time from a client's output, which shows that it is at work, to the SIGKILL for the client or
+/// its server.
 const LIFE: Duration = Duration::from_millis(50);
-/// The same for a process that may be killed before its first output, counted from its start.
+/// The longest time from the start of a process to its SIGKILL, for a process that may be killed before it is
+/// at work.
 const YOUTH: Duration = Duration::from_millis(800);
 
 /// Returns the number of kills in each run of `clients_die` or `servers_die`: 2, or the value of `URNIC_KILLS`.
-/// `a_client_stays` kills twice as many.
+/// `a_client_stays` kills twice as many, and then one more.
 fn kills() -> u32 {
     std::env::var("URNIC_KILLS").map_or(2, |n| n.parse().expect("URNIC_KILLS: a number"))
 }

@@ -1,4 +1,4 @@
-//! `urnic rping` between processes over a virtio link.
+//! `urnic rping` between processes, over a virtio link or the kernel's sockets.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn with<'a>(args: &[&'a str], node: &'a [String; 4]) -> Vec<&'a str> {
 /// Starts a server; returns when it listens.
 fn serve(args: &[&str]) -> Running {
     let mut server = rping(&[args, &["-s", "-d"]].concat());
-    // The first line on standard error reports that the server listens.
+    // A line of the debug log on standard error reports that the server listens.
     let child = server.0.as_mut().expect("runs");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().expect("piped")));
     let listening = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
@@ -191,7 +191,7 @@ fn a_server_on_the_kernels_sockets_listens_at_one_address() {
     assert!(message.contains("-a 192.0.2.77: 192.0.2.77 is not an address of this device"), "{message}");
 }
 
-/// While the client of a server is connected, and after that, no other client is served.
+/// While its client is connected, a server rejects another client.
 #[test]
 fn a_server_serves_one_client() {
     let port = free_port();

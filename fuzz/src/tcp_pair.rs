@@ -387,7 +387,7 @@ impl Run {
 
 /// Returns programs: transfers in both directions, with losses and other events in between.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // `to_*` delivers all frames in flight to an end; `from_*` sends 30 records from an end.
+    // `to_*` delivers up to 64 frames to an end; `from_*` sends 30 records from an end.
     let (to_a, to_b) = (vec![0xc0], vec![0xe0]);
     let (from_a, from_b) = (vec![22 | 0x40, 30], vec![22 | 0x60, 30]);
     let (wait, later) = (vec![8], vec![9 | 0x80]);

@@ -69,7 +69,7 @@ def iser(field, _long):
             raise Failed(said[-500:])
 
 
-# libiscsi 1.19 takes no commands above 256 KiB, and QEMU does not ask for its limit.
+# libiscsi 1.19 takes no commands above 256 KiB, and QEMU does not ask libiscsi for this limit.
 CHUNK = 128 << 10
 
 

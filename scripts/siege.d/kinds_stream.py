@@ -222,7 +222,7 @@ async def reads_beyond_ird(peer):
 
 
 async def ask_for_all(peer, count=30):
-    """Requests Reads of the whole hall (the memory that peers may read), as many as the server allows at once."""
+    """Requests `count` Reads of the whole hall (the memory that peers may read) at once."""
     await peer.start_up(before=small_window)
     reads = (wire.read_request(n, peer.hall.length, peer.hall.stag, peer.hall.address) for n in range(1, count + 1))
     await peer.send(b"".join(map(wire.fpdu, reads)))

@@ -172,8 +172,7 @@ pub fn play(game: &PingPong, time: Duration) -> io::Result<Rounds> {
             if !socket.receive(&mut pong, game.wait)? {
                 return Err(ErrorKind::ConnectionReset.into());
             }
-            // Answers to older messages may arrive, because the client repeats its first message while the server
-            // starts.
+            // The answer to this ping has the same number. Any other message is ignored.
             if pong == ping {
                 break;
             }

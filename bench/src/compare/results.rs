@@ -57,7 +57,7 @@ pub struct Measurement {
     pub quantity: Quantity,
     /// Unit of the values.
     pub unit: &'static str,
-    /// Bytes of a message; for the raw link, of a frame.
+    /// Bytes of a message; for the raw link, of a frame; for instructions, of the data in a segment.
     pub size: u64,
     /// The median of the samples; `None` if there are none.
     pub median: Option<f64>,
@@ -65,7 +65,7 @@ pub struct Measurement {
     /// fi_pingpong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<Latency>,
-    /// The samples, one for each run.
+    /// The samples: one for each run that succeeded; for instructions, one in all.
     pub samples: Vec<Sample>,
 }
 
@@ -170,7 +170,7 @@ pub struct Results {
     pub seconds: f64,
     /// Whether fewer sizes and runs than usual were measured.
     pub quick: bool,
-    /// Runs of each measurement.
+    /// Runs of each measurement, except the instructions, which are counted once.
     pub runs: usize,
     /// MTU of every link, bytes.
     pub mtu: u16,

@@ -28,9 +28,10 @@ const SERVER_APPEARS: Duration = Duration::from_secs(15);
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Limit, in octets, for the messages in flight on all lanes in the modes `bw` and `rate`; it determines the
-/// default window. With `--verify`, it also limits the slots of all lanes at one end. A lane has at least four
-/// messages in the default window and two slots, even if these exceed the limit.
+/// Limit, in octets, for the messages in flight on all lanes in the modes `bw` and `rate`, if the window is the
+/// default. A lane's default window has at least four messages, even if they exceed the limit. With `--verify`,
+/// the constant also limits the slots of all lanes at one end. A lane then has at least two slots, and its
+/// window at most as many messages as slots.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
 /// Connects to the server and measures. If `bar` is set and stderr is a terminal, shows the progress.
@@ -122,8 +123,7 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         size: options.size as u64,
         lanes,
         window: 1,
-        // A ping-pong uses one slot for each direction. A verified Read uses one slot while the server refills the
-        // other.
+        // A ping-pong uses one slot for each direction. Verified Reads use both slots in turn.
         slots: 2,
         credit: 2,
         wait: options.wait.unwrap_or(match progress {

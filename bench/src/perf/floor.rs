@@ -1,7 +1,8 @@
 //! The floor: how fast the raw port carries frames of a given size, without urnic's protocols above it.
 //!
-//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver counts and
-//! times them. Neither end reads the contents of frames, because the layers below the engine do not read them either.
+//! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver
+//! counts and times them. Neither end reads the contents of measured frames, because the layers below the
+//! engine do not read the contents either.
 
 use std::{
     path::Path,
@@ -178,7 +179,7 @@ struct Raw {
     port: Port,
     queue: TxQueue,
     frames: ArrayVec<Mbuf, BURST>,
-    /// When the present silence was first noticed; `None` if the last poll found a frame.
+    /// When the present silence was first noticed; `None`: no silence has been noticed since the last frame.
     quiet: Option<Instant>,
     polls: u32,
 }

@@ -1,4 +1,5 @@
-//! Latency of Writes and Sends: one message at a time, back and forth, over each lane (queue pair) in turn.
+//! Latency: one message at a time, over each lane (queue pair) in turn. Writes and Sends go back and forth;
+//! Reads and Atomics are timed from post to completion.
 //!
 //! The receiver notices a Write by the last byte of its buffer, which changes. If the Write is empty, or the ends wait
 //! for events, an empty Send follows the Write as its doorbell. The receiver notices a Send or a doorbell by the

@@ -31,7 +31,7 @@ pub struct SleepReport {
     /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
     /// Time of an 8-byte Write followed by a Read of the same bytes, from posting both until the Read completes, us.
-    /// The Read shows that the Write has arrived, because the data of every Read is compared.
+    /// The Read shows that the Write has arrived, because the bytes read are compared with those written.
     pub write_us: Latency,
     /// CPU time of the sleeping process while it is idle, in percent of one core.
     pub idle_cpu_percent: f64,

@@ -28,7 +28,8 @@ const LONG: Duration = Duration::from_secs(3600);
 pub struct Answers {
     /// Time of an 8-byte Read, from post to completion, us.
     pub read_us: Latency,
-    /// Time of an 8-byte Write followed by a Read of the same bytes, us. The data of every Read is compared.
+    /// Time of an 8-byte Write followed by a Read of the same bytes, us. The bytes read are compared with those
+    /// written.
     pub write_us: Latency,
 }
 

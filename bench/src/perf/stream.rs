@@ -136,8 +136,9 @@ impl Client<'_> {
         }
     }
 
-    /// Closes all lanes when the time is over. A lane posts one more message if no signalled message or no mark
-    /// covers its last ones: as every last message of a lane, this one is signalled and marked.
+    /// Closes all lanes when the time is over. A lane that has posted messages posts one more, unless its last
+    /// message is signalled and a mark covers it. The added message is signalled and, if it is a Write, marked.
+    /// Posted messages of other operations get no marks, so their lanes always post one more.
     fn finish(&mut self) {
         for lane in 0..self.flows.len() {
             let Some(flow) = self.flows.get_mut(lane) else { break };

@@ -18,7 +18,7 @@ pub(super) const CONTROL_LEN: usize = 512;
 /// The longest message that can be measured, in bytes.
 pub(super) const MAX_SIZE: u64 = 1 << 30;
 
-/// The maximum number of lanes of a measurement.
+/// The maximum number of measured lanes of one thread.
 pub(super) const MAX_LANES: u32 = 16_384;
 
 /// The maximum number of threads of an end, each of which has a session.

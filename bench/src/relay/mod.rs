@@ -116,8 +116,9 @@ impl Relay {
         }
     }
 
-    /// Takes the frames that have arrived by `now`, and sends the frames that are due. `now` is in nanoseconds, and
-    /// must not decrease. Returns whether a port received or sent a frame; dropping a frame does not count.
+    /// Takes at most [`BURST`] arrived frames from each port, and sends the frames that are due at `now`. `now`
+    /// is in nanoseconds, and must not decrease. Returns whether a port received or sent a frame; dropping a
+    /// frame does not count.
     pub fn pass(&mut self, now: u64) -> bool {
         let [a, b] = &mut self.sides;
         let [there, back] = &mut self.links;

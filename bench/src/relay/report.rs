@@ -26,13 +26,13 @@ pub struct DirectionReport {
     pub sent_bytes: u64,
     /// Number of frames dropped at random.
     pub lost: u64,
-    /// Number of frames sent twice.
+    /// Number of frames of which the relay made a copy, to send both.
     pub duplicated: u64,
-    /// Number of frames held back, so that other frames overtook them.
+    /// Number of frames held back, so that other frames can overtake them.
     pub reordered: u64,
-    /// Number of frames sent with a bit flipped.
+    /// Number of frames in which the relay flipped a bit.
     pub corrupted: u64,
-    /// Number of frames sent with two words exchanged, which the Internet checksum does not detect.
+    /// Number of frames in which the relay exchanged two words, which the Internet checksum does not detect.
     pub swapped: u64,
     /// Number of frames marked Congestion Experienced.
     pub marked: u64,
@@ -42,7 +42,8 @@ pub struct DirectionReport {
     pub over_limit: u64,
     /// Number of frames dropped because the destination port had no link or no buffer.
     pub undeliverable: u64,
-    /// Number of frames that the port `from` dropped, because it had no buffer or the frame exceeded the MTU.
+    /// Number of frames that the port `from` dropped, because it had no buffer or no room in its ring, or
+    /// because the frame exceeded the MTU.
     pub rx_dropped: u64,
     /// Number of frames still held at the end.
     pub held: u64,

@@ -118,6 +118,6 @@ pub struct Done {
     /// Million messages of each thread per second of its processor time, which leaves out time in which other programs
     /// had the core.
     pub mmsg_cpu_s: Vec<f64>,
-    /// Frames that one engine handed over to another during the measurement.
+    /// Frames that one engine handed over to another since all connections were made, warm-up included.
     pub handed_over: u64,
 }

@@ -38,7 +38,7 @@ pub struct Lane {
     pub qp: Qp,
     cq: Cq,
     channel: CompChannel,
-    /// The buffer in which requests arrive.
+    /// The buffer in which requests and go-aheads arrive.
     inbox: Mr,
     /// Number of polled completions of Sends that no wait has consumed yet; likewise `read` and `written`.
     sent: u32,

@@ -20,7 +20,8 @@ use nix::unistd::Pid;
 /// Time limit of a program, generous because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Allows one pair of programs at a time, because two of them poll, and the machine may have only two cores.
+/// Allows one pair of programs at a time, because both programs of a pair poll, and the machine may have only
+/// two cores.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
@@ -106,8 +107,8 @@ pub struct Server {
     errors: JoinHandle<String>,
 }
 
-/// Returns whether a signal ended a program. The process may be `timeout`, which exits with 128 plus the number
-/// of the signal that ended its program.
+/// Returns whether a signal ended a program. The process may be `timeout`. If a signal ends its program,
+/// `timeout` ends by the same signal, or exits with 128 plus the signal's number.
 pub fn was_ended_by(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal as i32) || status.code() == Some(128 + signal as i32)
 }
