@@ -4,7 +4,7 @@ use crate::host::Bytes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
-use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId};
+use urnic_tcp::{BindId, CloseReason, ConnId, Frame, Handler};
 
 #[derive(Default)]
 struct Conn {
@@ -63,7 +63,13 @@ impl Handler<Bytes> for App {
         c.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) -> Option<(Bytes, Range<usize>)> {
+    fn data(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        frame: Bytes,
+        range: Range<usize>,
+    ) -> Option<(Bytes, Range<usize>)> {
         let c = self.of(conn);
         assert!(c.established && !c.finished, "data before the handshake or after the FIN");
         assert!(!range.is_empty() && frame.bytes().get(range).is_some(), "a range outside of the frame");

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::OnceLock;
-use urnic_tcp::{CloseReason, ConnId, Frame, Handler, BindId, Numbers, StackConfig, Time};
+use urnic_tcp::{BindId, CloseReason, ConnId, Frame, Handler, Numbers, StackConfig, Time};
 
 /// Period of the streams in octets: longer than any segment or record.
 const PERIOD: usize = 65_521;
@@ -58,7 +58,13 @@ impl Handler<Bytes> for App {
         self.established = true;
     }
 
-    fn data(&mut self, conn: ConnId, _: u64, frame: Bytes, range: Range<usize>) -> Option<(Bytes, Range<usize>)> {
+    fn data(
+        &mut self,
+        conn: ConnId,
+        _: u64,
+        frame: Bytes,
+        range: Range<usize>,
+    ) -> Option<(Bytes, Range<usize>)> {
         assert!(self.conn == Some(conn) && self.established && !self.finished && self.closed.is_none());
         let data = &frame.bytes()[range];
         assert!(!data.is_empty());
