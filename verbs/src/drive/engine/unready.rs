@@ -211,8 +211,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Discards the waiting Sends and all later ones, because the application has asked for a disconnect. If no Send
-    /// waits, discarding begins with the next Send that finds no receive.
+    /// Discards the waiting Sends and all later ones, because the application has asked for a disconnect. If no
+    /// Send waits, discarding begins with the next Send that finds no receive.
     pub(super) fn discard_unready(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(stream) = &mut core.stream else { return };
