@@ -479,8 +479,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         Ok(())
     }
 
-    /// Gives a turn to an endpoint that has no TCP connection: opens the connection if the endpoint is a second try
-    /// ([`fall_back`](Core::fall_back)), and otherwise removes the endpoint, because it is over.
+    /// Runs the turn of an endpoint that has no TCP connection: opens the connection if the endpoint is a
+    /// second try ([`fall_back`](Core::fall_back)), and otherwise removes the endpoint, because it is over.
     #[cold]
     pub(super) fn service_unconnected(&mut self, index: EndpointIndex) {
         match self.core.endpoints.get(index).map(|e| &e.phase) {

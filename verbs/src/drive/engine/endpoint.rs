@@ -30,7 +30,7 @@ pub(super) struct Endpoint {
     /// Whether the endpoint was in RDMA mode and has lost its queue pair. Data of completed requests may still be on
     /// its way.
     pub(super) carried: bool,
-    /// How the connection ends after the endpoint's next turn; `None`: it continues.
+    /// How the endpoint's next turn ends the connection; `None`: it does not, or an earlier turn has ended it.
     pub(super) farewell: Option<Farewell>,
     /// Whether stream data of the peer has arrived in RDMA mode.
     pub(super) heard: bool,
@@ -84,8 +84,8 @@ impl Endpoint {
 pub(super) struct Lingers {
     /// Time at which the wait ends.
     pub(super) until: Time,
-    /// Whether the peer was slow at the last check. Once the peer has taken all data, it gets more time for its own
-    /// FIN.
+    /// Whether the peer was slow at the last check. If it is no longer slow at the next one, it gets as much
+    /// time again, for its own FIN.
     pub(super) slow: bool,
 }
 
@@ -148,7 +148,7 @@ pub(super) struct Attempt {
     pub(super) rtr: Option<RtrKinds>,
     /// MPA revision to offer.
     pub(super) rev: u8,
-    /// When TCP gives up on a silent peer that has answered once; `None`: as configured.
+    /// When TCP gives up on a silent peer; `None`: as configured.
     pub(super) patience: Option<Patience>,
     /// The value of [`ConnParam::rnr_retry`].
     pub(super) rnr_retry: u8,

@@ -93,7 +93,7 @@ impl Composer<'_> {
         if fpdu.pad > 0 {
             writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
         }
-        // RFC 5044 §4.4: the field is present even if CRCs are off (MPA-15, MPA-35).
+        // RFC 5044 §4.1, §4.4: the field is present even if CRCs are off (MPA-15, MPA-35).
         let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
         writer.uncovered(&crc);
         Ok(writer.sum)
@@ -151,7 +151,7 @@ impl Composer<'_> {
         let pad = usize::from(fpdu.pad.min(3));
         let crc = urnic_crc::crc32c(crc, &[0; 3][..pad]);
         let mut end = [0; 3 + 4];
-        // RFC 5044 §4.4, as in `write`.
+        // RFC 5044 §4.1, §4.4, as in `write`.
         end[pad..pad + 4].copy_from_slice(&if fpdu.crc {
             urnic_crc::finish(crc).to_le_bytes()
         } else {

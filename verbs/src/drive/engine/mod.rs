@@ -436,8 +436,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
     }
 
-    /// Gives waiting endpoints their turns. Returns whether an endpoint wanted a turn, or Sends that wait for receives
-    /// got a chance.
+    /// Runs the turns of waiting endpoints. Returns whether an endpoint wanted a turn, or Sends that wait for
+    /// receives got a chance.
     #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {
         self.take_doorbells();

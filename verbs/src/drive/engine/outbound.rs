@@ -1,5 +1,5 @@
-//! Send path: queue pairs that have work take turns (round robin, with a quantum for each turn). A turn cuts messages
-//! into FPDUs, writes the FPDUs into transmit buffers, and hands the buffers to TCP.
+//! Send path: queue pairs that have work take [turns](crate::shared::turns), with a quantum for each turn. A
+//! turn cuts messages into FPDUs, writes the FPDUs into transmit buffers, and hands the buffers to TCP.
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
@@ -51,7 +51,7 @@ enum Next {
     Nothing,
 }
 
-/// What the message of a work request carries.
+/// The payload of a work request's message.
 #[derive(Clone, Copy)]
 enum Carries {
     /// The data of the request's list, or its inline data.
@@ -282,7 +282,7 @@ impl<D: Data> QpCore<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Gives the endpoint at `index` its turn. Returns true if the endpoint has more to send now.
+    /// Runs the turn of the endpoint at `index`. Returns true if the endpoint has more to send now.
     pub(super) fn service(&mut self, index: EndpointIndex, now: Time) -> bool {
         let Some(endpoint) = self.core.endpoints.get_mut(index) else { return false };
         let Some(conn) = endpoint.conn else {
@@ -296,7 +296,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.service_connected(index, conn, now, None)
     }
 
-    /// Gives the endpoint its turn while buffers are scarce, unless the peer's host already holds its share of them.
+    /// Runs the endpoint's turn while buffers are scarce, unless the peer's host already holds its share of
+    /// them.
     #[cold]
     fn service_scarce(&mut self, index: EndpointIndex, conn: ConnId, now: Time) -> bool {
         let share = self.share(index, now);
@@ -309,8 +310,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         more
     }
 
-    /// Gives the connected endpoint at `index` its turn. `share` is the number of buffers that the endpoint may take;
-    /// `None`: buffers are not scarce.
+    /// Runs the turn of the connected endpoint at `index`. `share` is the number of buffers that the endpoint
+    /// may take; `None`: buffers are not scarce.
     #[inline]
     fn service_connected(
         &mut self,

@@ -24,7 +24,7 @@ const BATCHES: u8 = 4;
 /// Maximum number of queue pairs with waiting posts: a burst of the link.
 const MOST: u32 = 32;
 
-/// What to do for a queue pair that was posted to.
+/// The treatment of a request that has just been posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Send at once: this is the first post since the last pass.

@@ -338,9 +338,9 @@ impl<D: Data> QpCore<D> {
         finishes
     }
 
-    /// Completes requests in order. A request whose data is copied is complete once TCP has the data. A request that
-    /// has lent memory is complete once the peer has acknowledged the data. A Read or Atomic is complete once it is
-    /// answered (RDMAP-62).
+    /// Completes requests in order (RDMAP-62). A request whose data is copied is complete once TCP has the
+    /// data. A request that has lent memory is complete once the peer has acknowledged the data. A Read or
+    /// Atomic is complete once it is answered.
     pub(super) fn complete_sends(&mut self) {
         // The first request that TCP does not have completely: the request of the message under way, or else the next
         // one to begin.

@@ -189,7 +189,8 @@ impl<D: Data> Core<D> {
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
                         CloseReason::Aborted if closing => DisconnectReason::Aborted,
-                        // If neither side has ended the connection, it was aborted because the link is lost.
+                        // This side has not ended the connection, so the transport has: because the link is
+                        // lost, or, rarely, because lent memory could not be copied.
                         CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };
@@ -213,7 +214,8 @@ impl<D: Data> Core<D> {
             CloseReason::Refused if second => ConnectFailure::Reset,
             CloseReason::Refused => ConnectFailure::Refused,
             CloseReason::TimedOut => ConnectFailure::TimedOut,
-            // `Aborted` means here that the link is lost.
+            // `Aborted` means here that the link is lost, or that the application has moved the queue pair to
+            // Error.
             CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
             CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
         };

@@ -3,8 +3,9 @@
 //!
 //! The stream copies waiting Sends to memory of its own and serves the other messages. When that memory is full, the
 //! transport keeps the data that follows and shuts the window. A queue pair with waiting Sends sets a flag that the
-//! application's threads see, so that they ring the doorbell when they post a receive. Queue pairs that wait for
-//! receives of the same shared queue are served in the order in which they began to wait.
+//! application's threads see, so that they ring the doorbell when they post a receive. Queue pairs of one
+//! engine that wait for receives of the same shared queue are served in the order in which they began to wait.
+//! If queue pairs of several engines wait, the engines take turns.
 
 use super::alarms::Alarm;
 use super::names::{EndpointId, EndpointIndex, QpIndex};
@@ -79,7 +80,7 @@ impl Awaits {
     }
 }
 
-/// What has waited too long: a Send, or the peer's FIN behind it.
+/// A Send that has waited too long, or the peer's FIN behind it.
 #[derive(Clone, Copy)]
 enum Overdue {
     Send,
@@ -210,8 +211,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Discards the waiting Sends, and from now on all Sends that find no receive, because the application has asked
-    /// for a disconnect.
+    /// Discards the waiting Sends and all later ones, because the application has asked for a disconnect. If no
+    /// Send waits, discarding begins with the next Send that finds no receive.
     pub(super) fn discard_unready(&mut self, qp: QpIndex) {
         let Some(core) = self.qps.get_mut(qp) else { return };
         let Some(stream) = &mut core.stream else { return };
@@ -285,8 +286,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Gives the receives of the shared queue `number` to waiting endpoints, in the order in which they began to
-    /// wait.
+    /// Offers the receives of the shared queue `number` to waiting endpoints, in the order in which they began
+    /// to wait.
     fn serve_shared(&mut self, number: u32, now: Time) {
         let engine = self.core.number;
         let Some(queue) = self.core.unready.shared.get_mut(&number) else { return };

@@ -69,8 +69,8 @@ pub(super) fn open(config: &Config, spec: &PortSpec) -> Result<Opened> {
     let tx_frames = if spec.is_memory_link() { usual.tx_frames } else { 2 * usual.tx_frames };
     let wanted = config.engine.count();
     let queues = u16::try_from(wanted).unwrap_or(u16::MAX);
-    // The queues share the buffers of a port with one queue. With many queues, each gets at least `LEAST_FRAMES`, so
-    // that a connection can fill its window.
+    // All queues together get as many buffers as a port with one queue would get. But each queue gets at least
+    // `LEAST_FRAMES`, so that a connection can fill its window.
     let tx_frames = (tx_frames / u32::from(queues)).max(LEAST_FRAMES);
     let rx_frames = receive_frames(config);
     let options = PortOptions { mtu: config.port.mtu, rx_frames, tx_frames, queues, node, ..usual };

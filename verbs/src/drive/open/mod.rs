@@ -66,7 +66,7 @@ pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     }
 }
 
-/// Returns whether the host's kernel has an address on an interface.
+/// Returns whether the host's kernel has an address on an interface that is up.
 pub(crate) fn has_address(address: IpAddr) -> bool {
     host::interface(address).is_some()
 }

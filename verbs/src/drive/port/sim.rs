@@ -279,7 +279,7 @@ impl SimPort {
         }
     }
 
-    /// Gives the port a peer with this number of queues. Frames from a queue of the peer arrive at the queue with the
+    /// Sets the peer's number of queues. Frames from a queue of the peer arrive at the queue with the
     /// same number.
     #[cfg(test)]
     pub(crate) fn pair_with(&mut self, peer_queues: usize) {

@@ -301,7 +301,7 @@ fn adaptive(shard: &Shard) {
         let Some(Drive { worked, freed, deadline, event }) = drive(shard, polls, &mut watch) else {
             // This thread may have woken up on the core of the lock's holder, in the middle of the holder's
             // pass. The pass then continues only while this thread sleeps. So a doorbell must not end this nap
-            // at once, as it ends other naps.
+            // at once, as it ends the naps of a thread that has nothing to do.
             driver.nap(seen, sleep::WATCHING, SHORTEST_NAP, &shard.doorbells);
             continue;
         };

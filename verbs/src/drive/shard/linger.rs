@@ -1,10 +1,10 @@
-//! What happens to connections at the end of a process (`exit`, `_exit`, `quick_exit`), and in a forked child.
+//! The fate of connections at the end of a process (`exit`, `_exit`, `quick_exit`), and in a forked child.
 //!
-//! All ends of a process work the same way. The exiting thread requests the goodbye, that is, the graceful end
-//! of all connections. An engine's thread, or a new thread if no engine has one, carries out the goodbye, and the
-//! exiting thread waits for a limited time. The exiting thread does not do this itself, because it may run a
-//! signal handler, which may have interrupted any code, even a pass. A forked child leaves the connections to
-//! its parent.
+//! The exiting thread requests the goodbye, that is, the graceful end of all connections. An engine's thread
+//! carries out the goodbye, and the exiting thread waits for a limited time. The exiting thread does not carry
+//! it out itself, because it may run a signal handler, which may have interrupted any code, even a pass. If no
+//! engine has a thread, `exit` and `quick_exit` start a thread for the goodbye, and carry it out themselves
+//! only if that fails, but [`before_exit`] does nothing. A forked child leaves the connections to its parent.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -110,9 +110,9 @@ extern "C" fn at_exit() {
     goodbye(true);
 }
 
-/// Ends all connections of this process gracefully, as a normal exit does, and waits at most a few seconds until
-/// their data is acknowledged. A program that ends by `_exit` should call this before. Does nothing if no engine of
-/// the process has a thread.
+/// Ends all connections of this process gracefully, as a normal exit does, and waits until their data is
+/// acknowledged, for at most about 12 s. A program that ends by `_exit` should call this before. Does nothing
+/// if no engine of the process has a thread.
 ///
 /// Async-signal-safe: it allocates nothing and takes no lock.
 pub fn before_exit() {
@@ -185,8 +185,8 @@ pub(super) fn is_wanted() -> bool {
 }
 
 /// Carries out the goodbye, if one is requested. After the goodbye, ends the silence of events and completions when it
-/// is time. The caller must be an engine's thread that does not hold its engine, or a thread that was started for the
-/// goodbye.
+/// is time. The caller must be an engine's thread that does not hold its engine, a thread that was started for
+/// the goodbye, or, if no thread can be started, the exiting thread.
 #[cold]
 pub(super) fn grant() {
     if WISH.load(Ordering::SeqCst) == wish::DONE {

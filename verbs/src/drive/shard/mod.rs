@@ -1,6 +1,7 @@
 //! A shard: an engine with a lock that decides which thread drives the engine. A thread drives the engine when it
 //! holds the lock and runs a pass. Threads that poll (pollers) try the lock, and the one that gets it runs a pass.
-//! Control verbs wait for the lock. The engine's own thread drives the engine when no thread polls.
+//! Control verbs wait for the lock. The engine's own thread, if there is one, drives the engine when no thread
+//! polls. If the engine is dedicated to its thread, pollers never drive it.
 
 mod driver;
 mod last;
@@ -148,7 +149,7 @@ impl Shard {
     }
 
     /// Runs a pass, ahead of all pollers. Returns whether the pass found work, and the time until the engine wants
-    /// the next pass; `None`: the engine wants a pass only if something happens.
+    /// the next pass; `None`: the engine wants a pass only if something happens, or the lock is not available.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
         self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
     }
@@ -249,7 +250,7 @@ impl Shard {
         self.driver.nudge();
     }
 
-    /// Tells the engine that a shared queue has receives for which Sends wait.
+    /// Notifies the engine that a shared queue has receives for which Sends wait.
     pub(crate) fn ring_receives(&self) {
         self.doorbells.ring_receives();
         self.driver.nudge();

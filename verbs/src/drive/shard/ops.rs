@@ -151,7 +151,7 @@ pub(crate) trait EngineOps: Send {
         ))
     }
     /// Returns the engine of the device that must open a connection from a reserved address to `to`; `None` if any
-    /// engine may open it.
+    /// engine may open it, or no engine can.
     fn home_of(&self, _from: BindId, _to: SocketAddr) -> Option<EngineNumber> {
         None
     }
@@ -194,7 +194,8 @@ pub(crate) trait EngineOps: Send {
     fn local(&mut self, request: RequestId) -> Result<SocketAddr>;
     /// Rejects a request.
     fn reject(&mut self, request: RequestId, private_data: &[u8]) -> Result<()>;
-    /// Closes a connection gracefully. An event follows when it is closed.
+    /// Closes a connection gracefully, or resets it if it is still in start-up. An event follows when it is
+    /// closed.
     fn disconnect(&mut self, qpn: u32) -> Result<()>;
 
     /// Sets when TCP gives up on the silent peer of a queue pair; `None`: as configured.
@@ -203,7 +204,7 @@ pub(crate) trait EngineOps: Send {
     /// Returns whether no connection needs the engine after a [`shutdown`](Self::shutdown): each peer has acknowledged
     /// all data and the FIN, or the only possible peer has ended.
     fn drained(&self) -> bool;
-    /// Starts to close all connections gracefully.
+    /// Starts to close all connections gracefully, and resets those that are still in start-up.
     fn shutdown(&mut self);
 
     /// Completes output that is not finished, such as packet captures, because the process is about to end.

@@ -221,8 +221,7 @@ fn control_is_not_starved_by_busy_pollers() {
     });
 }
 
-/// A doorbell wakes an engine's thread that naps because nothing happens. An engine's thread that must take over does
-/// so even if another thread has just polled.
+/// After a hand-over or a doorbell, the engine's thread runs a pass, even if another thread has just polled.
 #[test]
 fn hand_over_and_doorbells_wake() {
     let (device, knobs) = fake::device(Progress::Adaptive);

@@ -276,7 +276,8 @@ pub use urnic_tcp::{
 /// A pass of the engine calls, in this order: [`check`](Self::check) if it is due, the sending functions for
 /// connections that have data to send, [`flush`](Self::flush) if there were such connections,
 /// [`advance`](Self::advance), [`flush`](Self::flush), [`receive`](Self::receive). If no pass was run for a while, it
-/// also calls [`receive`](Self::receive) before [`advance`](Self::advance). None of these functions may block.
+/// also calls [`receive`](Self::receive) before [`advance`](Self::advance). Most passes that find no work call
+/// only [`flush`](Self::flush) and [`receive`](Self::receive). None of these functions may block.
 pub trait Transport: Send {
     /// Stream data that has arrived. Its octets must not move in memory while the value exists.
     type Data: Data + Send + 'static;
@@ -555,7 +556,7 @@ pub trait Transport: Send {
     /// copied, ends the connection.
     fn take_back(&mut self, _now: Time, _conn: ConnId, _range: &Range<usize>) {}
 
-    /// Drops queued retransmissions that refer to memory within `range` (addresses).
+    /// Drops queued frames that refer to lent memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}
 
     // ---- the end ----

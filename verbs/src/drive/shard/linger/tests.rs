@@ -20,7 +20,7 @@ const UNDRAINED: i32 = 1;
 /// Exit status if the program received events that it must not receive, or did not receive those that it waited for.
 const TOLD: i32 = 43;
 const PROGRESS: &str = "URNIC_TEST_EXIT";
-/// Name of the environment variable that selects how the child process ends: a word that [`exit_child`] knows.
+/// Name of the environment variable that selects how the child process ends: words that [`exit_child`] knows.
 const HOW: &str = "URNIC_TEST_EXIT_HOW";
 
 fn child(progress: Progress, how: &str) -> Command {

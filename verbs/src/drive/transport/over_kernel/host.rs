@@ -32,18 +32,18 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
     Ok(found)
 }
 
-/// Returns the name of the interface that has an address; `None` if no interface has it.
+/// Returns the name of the interface that has an address; `None` if no interface that is up has it.
 fn name(ip: IpAddr) -> Option<String> {
     interfaces().find(|i| address(i).is_some_and(|a| a.ip == ip)).map(|i| i.interface_name)
 }
 
-/// Returns the index of the interface that has an address; `None` if no interface has it.
+/// Returns the index of the interface that has an address; `None` if no interface that is up has it.
 pub(crate) fn interface(ip: IpAddr) -> Option<u32> {
     nix::net::if_::if_nametoindex(name(ip)?.as_str()).ok()
 }
 
-/// Returns the MTU, in octets, of the interface that has an address; 0 if no interface has it or the MTU is unknown.
-/// An MTU above 65,535, such as that of the loopback interface, counts as 65,535.
+/// Returns the MTU, in octets, of the interface that has an address; 0 if no interface that is up has it or the
+/// MTU is unknown. An MTU above 65,535, such as that of the loopback interface, counts as 65,535.
 pub(crate) fn mtu(ip: IpAddr) -> u16 {
     let Some(name) = name(ip) else { return 0 };
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::socket::Socket;
 use crate::drive::draft::Draft;
 
-/// Maximum number of our own octets in a record.
+/// Maximum number of our own octets in a record that is under construction.
 pub(super) const CAPACITY: usize = 64 << 10;
 /// Maximum number of pieces that are handed to the kernel at once (`UIO_MAXIOV` is 1,024).
 const PIECES: usize = 256;

@@ -81,7 +81,7 @@ impl OverKernel {
         })
     }
 
-    /// Gives a connection its turn. Returns true if the turn had anything to do.
+    /// Runs the turn of a connection. Returns true if the turn had anything to do.
     pub(super) fn serve(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Received>) -> bool {
         let Some(stream) = self.stream_mut(conn) else { return false };
         stream.listed = false;
@@ -220,7 +220,7 @@ impl OverKernel {
         }
     }
 
-    /// Gives a listener its turn: accepts connections that have come in.
+    /// Runs the turn of a listener: accepts connections that have come in.
     pub(super) fn admit(&mut self, now: Time, bound: BindId, events: &mut impl Events<Received>) -> bool {
         let Some(place) = self.place_mut(bound) else { return false };
         place.listed = false;

@@ -76,7 +76,7 @@ impl Passage {
         (0..engines).map(passage).collect()
     }
 
-    /// Gives a copy of a frame to each engine that it concerns.
+    /// Hands a copy of a frame to each other engine that it concerns.
     #[cold]
     pub(super) fn hand_over(&mut self, to: Elsewhere, frame: &impl Frame) {
         let handed = |octets| Handed::Received { octets, trusted: frame.checksum_trusted() };
@@ -94,7 +94,7 @@ impl Passage {
         }
     }
 
-    /// Gives a frame to the engine that can send it.
+    /// Hands a frame to the engine that can send it.
     pub(super) fn send_elsewhere(&mut self, stray: Stray) {
         self.give(SENDS_STRAYS, Handed::Stray(stray));
     }

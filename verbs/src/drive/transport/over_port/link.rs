@@ -16,13 +16,13 @@ const PEER_GONE_AFTER: u32 = 20;
 /// How often conflicts over the device's addresses are logged.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What this engine knows about the link.
+/// This engine's knowledge of the link.
 #[derive(Default)]
 pub(super) struct Link {
     /// Whether the link had a carrier at the last read; `None`: it has not been read yet.
     up: Option<bool>,
-    /// Number of reads without a carrier since the carrier was last seen; `None` before it was first seen, and after
-    /// its loss has ended the connections.
+    /// Number of reads without a carrier since a carrier was last seen or a frame last arrived; `None` before
+    /// the first of either, and after the loss of the carrier has ended the connections.
     missed: Option<u32>,
     /// Whether the stack must claim the device's addresses when the link comes up.
     pub(super) claims: bool,
@@ -44,8 +44,8 @@ impl Link {
         self.up == Some(true)
     }
 
-    /// Returns whether no peer is known at the other end of the link: no carrier was seen yet, or the loss of the
-    /// carrier has ended the connections.
+    /// Returns whether no peer is known at the other end of the link: no carrier and no frame was seen yet, or
+    /// the loss of the carrier has ended the connections.
     pub(super) fn is_lost(&self) -> bool {
         self.missed.is_none()
     }
@@ -57,7 +57,7 @@ impl<P: Port> OverPort<P> {
         self.stack.config().addresses.first().map_or(IpAddr::from([0; 4]), |main| main.ip)
     }
 
-    /// Says which of the device's addresses the host with this MAC address has too.
+    /// Returns the message that the host with this MAC address has one of the device's addresses too.
     pub(super) fn conflict(&self, [a, b, c, d, e, f]: [u8; 6]) -> String {
         let ip = self.stack.contested().unwrap_or(self.main());
         format!(

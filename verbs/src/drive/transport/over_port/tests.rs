@@ -186,8 +186,9 @@ fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) 
     engine.close(now, conn);
 }
 
-/// Two devices with different numbers of engines exchange data over a network that loses frames. Checks that all data
-/// arrives in both directions. Returns how many frames crossed between engines of the second device.
+/// Two devices with random numbers of engines exchange data over a network that loses frames. Checks that all
+/// data arrives in both directions. Returns how many frames crossed between engines of the second device, apart
+/// from those that concern all its engines.
 fn exchange(seed: u64, steers: Option<Spread>) -> u64 {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
