@@ -63,7 +63,8 @@ pub(crate) struct Net {
     pub held: HeldFrames,
     /// The link is short of receive buffers.
     pub pressure: bool,
-    /// Most octets of payload in a frame that the link segments itself; zero if it does not segment.
+    /// Most octets of payload in a frame of several segments, which the link splits or its other end takes
+    /// whole; zero if the link takes no such frames.
     pub gso_max: u32,
     header: HeaderTemplate,
     header6: HeaderTemplate6,

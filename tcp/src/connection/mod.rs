@@ -289,7 +289,7 @@ pub(crate) struct Cold<B: Buffers> {
     round: Round,
     /// The delivery rate of the last measured round trip; `None`: not measured yet.
     pub rate: Option<Rate>,
-    // Beyond: deadlines that `Connection::timed` announces, losses, and the end.
+    // Beyond: deadlines that `Connection::timed` announces, losses, received data that is kept, and the end.
     /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: there is
     /// none.
     pub hold_until: Time,
