@@ -302,7 +302,8 @@ impl Arp {
         else {
             return (None, None);
         };
-        // A probe (RFC 5227) has no sender address. No host may have a group address.
+        // No host may have a group address. The sender address may be unspecified, as in a probe (RFC 5227
+        // §2.1.1).
         if !mac.is_unicast() || ip.is_multicast() || ip.is_broadcast() {
             return (None, None);
         }

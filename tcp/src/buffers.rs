@@ -234,14 +234,15 @@ pub enum CloseReason {
     Graceful,
     /// The peer sent a RST.
     Reset,
-    /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the peer's
-    /// FIN ended without an answer. Or both ends were closed, and our user did not take the remaining data in time.
+    /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the
+    /// peer's FIN ended without an answer. Or the peer kept its window shut too long after our user had closed
+    /// the connection. Or both ends were closed, and our user did not take the remaining data in time.
     TimedOut,
     /// The peer refused the connection.
     Refused,
     /// The network or host cannot be reached.
     Unreachable,
-    /// `Stack::abort` was called.
+    /// `Stack::abort` was called, or `Stack::close` in SYN-SENT.
     Aborted,
 }
 

@@ -191,14 +191,15 @@ pub(crate) fn prefix_mask(len: u8) -> u32 {
 pub struct TcpConfig {
     /// Lower limit of the retransmission timeout. RFC 6298 asks for 1 s; 200 ms suits a LAN.
     pub rto_min: Duration,
-    /// Retransmission timeout before the first round-trip sample (RFC 6298 §2.1).
+    /// Retransmission timeout before the first round-trip sample (RFC 6298 (2.1)).
     pub rto_initial: Duration,
-    /// Upper limit of the retransmission timeout (RFC 6298 §2.5).
+    /// Upper limit of the retransmission timeout (RFC 6298 (2.5)).
     pub rto_max: Duration,
     /// Receive window in octets: data that has arrived and the user has not taken, plus data that may still arrive.
     pub recv_window: u32,
-    /// Accepted connections get a window of two segments until [`Stack::welcome`](crate::Stack::welcome) opens it
-    /// fully. Until then a stranger can send little more than the user needs to identify it.
+    /// Accepted connections get a window of two packets of the link's MTU until
+    /// [`Stack::welcome`](crate::Stack::welcome) opens it fully. Until then a stranger can send little more
+    /// than the user needs to identify it.
     pub wary: bool,
     /// Most octets that one connection may have queued or in flight.
     pub send_buffer: u32,

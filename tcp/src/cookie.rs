@@ -66,7 +66,7 @@ fn tick(now: Time) -> u64 {
     now.as_millis() / TICK.as_millis() as u64
 }
 
-/// Returns our timestamp with the peer's options in its lowest bits. It differs from the clock by less than 64 ms.
+/// Returns our timestamp with the peer's options in its lowest bits. It is at most 31 ms behind the clock.
 pub(crate) fn timestamp(clock: u32, peer: &SynOptions) -> u32 {
     let scale = peer.window_scale.map_or(NO_SCALE, |s| u32::from(s.min(14)));
     let options = scale | if peer.sack_permitted { SACK } else { 0 };

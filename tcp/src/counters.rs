@@ -28,7 +28,8 @@ pub struct Counters {
     pub bytes_out: u64,
     pub retransmitted_segments: u64,
     pub retransmitted_bytes: u64,
-    /// Part of `retransmitted_segments`: those in fast recovery, and those after a timeout.
+    /// Part of `retransmitted_segments`: those in fast recovery, and those after a timeout or after a report of
+    /// a smaller path MTU.
     pub fast_retransmissions: u64,
     pub timeout_retransmissions: u64,
     pub acks_out: u64,

@@ -28,12 +28,13 @@
 //! queueing.
 //!
 //! # What is acknowledged
-//! Data in order is acknowledged at most once per pass and connection; the ACK travels with our data if there is any
-//! to send. This is a stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. The ACK of a small amount may wait
-//! for [`TcpConfig::ack_delay`]. Data that is out of order, fills a gap or was received before is acknowledged at
-//! once. Only segments without data carry SACK blocks. While the handler takes all data at once, the window is
-//! constant. The stack keeps the data that the handler leaves, and offers a smaller window until [`Stack::resume`].
-//! The right edge of the window only moves forward.
+//! Data in order is acknowledged at most once per pass and connection; the ACK travels with our data if there
+//! is any to send. This is a stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. The ACK of a small
+//! amount may wait for [`TcpConfig::ack_delay`]. Data that is out of order, fills a gap or was received before
+//! is acknowledged at once. With DCTCP, data from before a change of marks is acknowledged at once as well (RFC
+//! 8257 §3.2). Only segments without data carry SACK blocks. While the handler takes all data at once, the
+//! window is constant. The stack keeps the data that the handler leaves, and offers a smaller window until
+//! [`Stack::resume`]. The right edge of the window only moves forward.
 //!
 //! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!

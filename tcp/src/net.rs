@@ -37,7 +37,7 @@ pub(crate) struct Volley {
     loopback: bool,
 }
 
-/// Octets of IP and TCP headers without options or extensions.
+/// Returns the octets of IP and TCP headers without options or extensions.
 pub(crate) fn ip_tcp(key: Key) -> u16 {
     if key.is_v6() { 60 } else { 40 }
 }
@@ -63,7 +63,8 @@ pub(crate) struct Net {
     pub held: HeldFrames,
     /// The link is short of receive buffers.
     pub pressure: bool,
-    /// Most octets of payload in a frame that the link segments itself; zero if it does not segment.
+    /// Most octets of payload in a frame of several segments, which the link splits or its other end takes
+    /// whole; zero if the link takes no such frames.
     pub gso_max: u32,
     header: HeaderTemplate,
     header6: HeaderTemplate6,
@@ -360,8 +361,9 @@ impl Net {
         may
     }
 
-    /// Answers a segment that belongs to no connection with a RST (RFC 9293 §3.10.7.1). The RST goes to the MAC
-    /// address that the segment came from.
+    /// Answers a segment with a RST to the MAC address `mac` (RFC 9293 §3.10.7.1). The segment belongs to no
+    /// connection, or its ACK is unacceptable during the handshake. Does nothing if the segment is a RST,
+    /// without room, or beyond the limit of stateless replies.
     pub fn reset<P: Payload, T: Transmit<P>>(
         &mut self,
         now: Time,

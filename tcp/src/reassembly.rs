@@ -152,7 +152,7 @@ impl<F: Frame> Reassembly<F> {
             .get_or_insert_with(|| Box::new(Holes { frames: VecDeque::new(), runs: Vec::new(), octets: 0 }));
         let new = Block::new(seq, seq + at.len() as u32);
         if let Some(i) = holes.runs.iter().position(|r| r.covers(&new)) {
-            // Report the duplicate, and report its run first (RFC 2883 §4 (3)).
+            // Report the duplicate, and report its run first (RFC 2883 §4 (4)).
             self.duplicate = Some(new);
             holes.runs[..=i].rotate_right(1);
             return Inserted::Duplicate;

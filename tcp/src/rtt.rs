@@ -113,8 +113,8 @@ impl RttEstimator {
         Duration::from_nanos(if self.measured { self.least } else { 0 })
     }
 
-    /// Corrects the RTO after the timer expired although nothing was lost: the variation was underestimated (RFC 4015
-    /// §3.3).
+    /// Corrects the RTO after the timer expired although nothing was lost: the variation was underestimated
+    /// (RFC 4015 §3.6).
     pub fn after_spurious_timeout(&mut self) {
         self.rttvar = self.rttvar.max(self.srtt / 2);
         self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);

@@ -316,7 +316,7 @@ impl Scoreboard {
             return;
         }
         let mut i = if known { first } else { self.split(block.start) };
-        // A run that is SACKed already may reach beyond both ends of the block. Other runs are cut there.
+        // A run that is SACKed already may reach beyond one end of the block. Other runs are cut there.
         let at_end = self.find(block.end - 1);
         if self.runs.get(at_end).is_some_and(|r| r.fate != Fate::Sacked) {
             self.split(block.end);
@@ -355,8 +355,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks as lost the octets that have not arrived and were sent long enough before `y.latest` (RFC 8985 §6.2 step
-    /// 5).
+    /// Marks as lost the octets that have not arrived, were sent before `y.latest`, and were sent at least
+    /// `y.patience` ago (RFC 8985 §6.2 step 5).
     pub fn detect_lost(&mut self, y: &RackReference) -> Found {
         let mut found = Found::default();
         let mut start = self.una;
@@ -513,8 +513,8 @@ impl Scoreboard {
     }
 }
 
-/// Returns the first block if it reports a duplicate: it is ACKed, or it lies within the second block (RFC 2883 §5
-/// (1)).
+/// Returns the first block if it reports a duplicate: it is ACKed, or it lies within the second block (RFC 2883
+/// §5).
 fn duplicate(blocks: &[Block], snd_una: Seq) -> Option<Block> {
     let first = blocks.first().filter(|b| b.start.lt(b.end))?;
     let acked = first.end.le(snd_una);

@@ -381,8 +381,8 @@ impl Pair {
         (client, self.b.accepted().expect("accepted"))
     }
 
-    /// Sends all of `data` from A in records of `record` octets, as room allows, until B has it or `limit` has
-    /// passed.
+    /// Sends all of `data` from A in records of `record` octets, as room allows, until B has it. Panics if B
+    /// does not have it after `limit`.
     pub fn transfer(
         &mut self,
         from: ConnId,

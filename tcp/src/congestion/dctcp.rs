@@ -24,7 +24,7 @@ pub(super) struct Dctcp {
 
 impl Default for Dctcp {
     fn default() -> Self {
-        // §4.2: starts as if everything had been marked, so that the first mark counts as much as a loss.
+        // §3.3: starts as if everything had been marked, so that the first mark counts as much as a loss.
         Dctcp { reno: Reno::default(), alpha: ONE, left: 0, acked: 0, marked: 0 }
     }
 }

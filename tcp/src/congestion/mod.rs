@@ -5,12 +5,12 @@
 //! An [`Algorithm`] decides how the window grows and to which size congestion reduces it.
 //!
 //! # A path without other traffic
-//! Between two processes of one machine, only our own octets wait on the path. Nothing is lost there, so the window
-//! would grow until the link's ring is full, and each small message would wait behind a full ring. There,
-//! [`Controller::on_round_trip`] bounds the octets in flight, so that they wait for [`TcpConfig::queue_delay`]. The
-//! bound is the octets in flight times the ratio of the wanted round-trip time to the last one (Swift approaches its
-//! target in a similar way, Kumar et al., SIGCOMM 2020). On networks there is no such bound, because other senders
-//! would starve a sender that keeps queues short.
+//! Between two processes of one machine, only our own octets wait on the path. Nothing is lost there, so the
+//! window would grow until the link's ring is full, and each small message would wait behind a full ring.
+//! There, [`Controller::on_round_trip`] bounds the octets in flight, so that they wait for
+//! [`TcpConfig::queue_delay`]. The bound is the octets in flight times the ratio of the wanted round-trip time
+//! to the last one (Swift approaches its target in a similar way). On networks there is no such bound, because
+//! other senders would starve a sender that keeps queues short.
 //!
 //! [`TcpConfig::queue_delay`]: crate::TcpConfig::queue_delay
 //!
@@ -77,9 +77,10 @@ pub struct Ack {
     pub marked: bool,
     /// Octets outstanding after the ACK.
     pub flight: u32,
-    /// Round-trip time of the ACK; `None` if slow start does not need it.
+    /// Round-trip time of the ACK; `None` if slow start does not need it, or if the newest segment that it
+    /// acknowledges was sent again.
     pub rtt: Option<Duration>,
-    /// Delivery rate of the round trip that the ACK ends; `None` if it ends none.
+    /// Delivery rate of the round trip that the ACK ends; `None` if it ends none, or if this rate is not known.
     pub rate: Option<Rate>,
 }
 
@@ -88,7 +89,7 @@ pub struct Ack {
 pub struct Rate {
     /// Octets per second.
     pub octets: u64,
-    /// For part of the round trip, a lack of data limited sending, not the window. The path may carry more.
+    /// For part of the round trip, the congestion window did not limit sending. The path may carry more.
     pub app_limited: bool,
 }
 
@@ -103,7 +104,7 @@ pub struct Progress {
     pub safe: bool,
 }
 
-/// Proportional rate reduction (RFC 6937 §2).
+/// Proportional rate reduction (RFC 6937 §3).
 #[derive(Clone, Copy, Debug, Default)]
 struct Proportional {
     /// Octets in flight when recovery began (RecoverFS).
@@ -157,9 +158,9 @@ impl Controller {
         self.window.cwnd
     }
 
-    /// Returns how many octets may be in flight. `pipe` octets are in flight now; the link takes at most `train`
-    /// octets as one frame. The last train may exceed the bound, but not the congestion window, because a part of a
-    /// train costs both ends as much as a whole train.
+    /// Returns how many octets may be in flight. `pipe` octets are in flight now; the link takes at most
+    /// `train` octets as one frame. The last train may exceed the bound, because a part of a train costs both
+    /// ends as much as a whole train. It may not exceed the congestion window.
     #[inline]
     pub fn allowed(&self, pipe: u32, train: u32) -> u32 {
         if self.bound >= self.window.cwnd {
@@ -223,9 +224,9 @@ impl Controller {
         }
     }
 
-    /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding (not counting those
-    /// sent by limited transmit). Sets the threshold, and the window to it (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2),
-    /// RFC 9438 §4.6).
+    /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding. At most the
+    /// window counts, so octets that limited transmit has sent beyond it do not. Sets the threshold, and the
+    /// window to it (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
     ///
     /// Without SACK, call [`inflate`](Self::inflate) by three segments next; with SACK, call
     /// [`begin_proportional`](Self::begin_proportional).
@@ -247,8 +248,9 @@ impl Controller {
         self.proportional = Proportional { start: flight.max(1), delivered: 0, out: 0 };
     }
 
-    /// Handles an ACK in recovery with SACK. The window comes down to the threshold in proportion to the octets that
-    /// arrive, and stays there without bursts (RFC 6937 §3; `safe` selects the reduction bound of §3.1).
+    /// Handles an ACK in recovery with SACK. The window comes down to the threshold in proportion to the octets
+    /// that arrive, and stays there without bursts (RFC 6937 §3; `safe` selects one of the two reduction
+    /// bounds).
     pub fn on_recovery_ack(&mut self, p: &Progress) {
         let prr = &mut self.proportional;
         prr.delivered = prr.delivered.saturating_add(p.delivered);
@@ -269,7 +271,7 @@ impl Controller {
     }
 
     /// Returns whether nothing has been sent yet in this recovery with SACK. The first retransmission is always
-    /// allowed (RFC 6937 §2).
+    /// allowed (RFC 6675 §5 (4.3)).
     pub fn nothing_recovered(&self) -> bool {
         self.proportional.out == 0
     }

@@ -58,9 +58,10 @@ impl Window {
         self.ssthresh = octets.clamp(2 * self.mss, MAX_WINDOW);
     }
 
-    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns the input for congestion avoidance:
-    /// acknowledged octets that slow start has not used, and whether the window limits sending. `None`: the ACK has no
-    /// further effect, because the window is still in slow start, or because the first slow start has just ended.
+    /// Applies slow start to an ACK (RFC 5681 §3.1, RFC 3465, RFC 9406). Returns the input for congestion
+    /// avoidance: acknowledged octets that slow start has not used, and whether the window may grow. It may if
+    /// it limits sending and the ACK reports no congestion. `None`: the ACK has no further effect, because the
+    /// window is still in slow start, or because the first slow start has just ended.
     pub fn slow_start(&mut self, ack: &Ack) -> Option<(u32, bool)> {
         // An ACK that reports congestion lets nothing grow (RFC 3168 §6.1.2).
         let limited = ack.limited && !ack.marked;

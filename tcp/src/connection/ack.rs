@@ -188,7 +188,8 @@ impl<B: Buffers> Connection<B> {
         Some(rtt)
     }
 
-    /// Returns the estimated octets in flight (RFC 8985 §9.3), without those that are SACKed or count as lost.
+    /// Returns the estimated octets in flight (pipe of RFC 6675 §4), without those that are SACKed or count as
+    /// lost.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         self.outstanding() - self.cold.scoreboard.sacked() - self.cold.scoreboard.lost()

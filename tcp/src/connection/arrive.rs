@@ -150,10 +150,10 @@ impl<B: Buffers> Connection<B> {
         false
     }
 
-    /// Returns whether the segment lies in the receive window (RFC 9293 §3.4 table 6). An empty segment may also begin
-    /// directly at the end of the window, because a peer that has filled the window has no other sequence number for
-    /// an ACK. At a zero window, any segment may begin there, because its ACK, RST or FIN counts (§3.10.7.4, first).
-    /// Data beyond the window is not taken.
+    /// Returns whether the segment lies in the receive window (RFC 9293 §3.4 table 5). An empty segment may
+    /// also begin directly at the end of the window, because a peer that has filled the window has no other
+    /// sequence number for an ACK. At a zero window, any segment may begin there, because its ACK, RST or FIN
+    /// counts (§3.10.7.4, first). Data beyond the window is not taken.
     #[inline]
     fn in_window(&self, s: &Segment) -> bool {
         let end = self.rcv_nxt + self.rcv_wnd;
@@ -198,7 +198,7 @@ impl<B: Buffers> Connection<B> {
         self.send_ack(cx);
     }
 
-    /// Handles a RST or SYN in a synchronized state (RFC 5961 §3 and §4).
+    /// Handles a RST or SYN in SYN-RECEIVED or a synchronized state (RFC 5961 §3 and §4).
     #[cold]
     fn arrive_rst_or_syn<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) -> Fate {
         if !s.has(flag::RST) || s.seq != self.rcv_nxt {

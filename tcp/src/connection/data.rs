@@ -69,7 +69,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Marks in-order data for acknowledgement. Our next data carries the ACK. Without such data, a large amount is
-    /// acknowledged by the end of the burst and a small amount after
+    /// acknowledged by the end of the [pass](crate#a-pass) and a small amount after
     /// [`TcpConfig::ack_delay`](crate::TcpConfig::ack_delay) (RFC 1122 §4.2.3.2, RFC 5681 §4.2). With ECN no ACK
     /// waits, because the ACKs tell which segments were marked.
     #[inline(always)]
@@ -279,7 +279,8 @@ impl<B: Buffers> Connection<B> {
         if !finished {
             return Fate::Keep;
         }
-        // The FIN is acknowledged at once. The handler learns of it after it has taken the data before it.
+        // The ACK of the FIN does not wait for the handler, which learns of the FIN after it has taken the data
+        // before it.
         let waits = !self.cold.parked.is_empty();
         if waits {
             self.cold.fin_waits = true;

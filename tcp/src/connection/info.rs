@@ -56,7 +56,8 @@ pub struct ConnInfo {
     pub retransmits: u64,
     /// Reordering was detected, and loss detection allows for it (`tcpi_reordering`, `tcpi_reord_seen`).
     pub reordering: bool,
-    /// Octets per second at which segments leave; `None` without pacing (`tcpi_pacing_rate`).
+    /// Octets per second at which segments leave; `None` without pacing, and before the first measurement of
+    /// the round-trip time (`tcpi_pacing_rate`).
     pub pacing_rate: Option<u64>,
     /// Delivery rate of the last measured round trip; `None` before the first one (`tcpi_delivery_rate`).
     pub delivery_rate: Option<Rate>,
@@ -78,7 +79,7 @@ pub enum RecoveryState {
     Disorder,
     /// Fast recovery.
     Recovery,
-    /// Recovery after a timeout.
+    /// Recovery after a timeout, or after a report that the path carries only smaller packets.
     Loss,
 }
 

@@ -155,7 +155,8 @@ pub(crate) enum Recovery {
     Sack,
     /// Fast recovery without SACK (RFC 6582).
     NewReno,
-    /// After a timeout, until `Cold::recover` is acknowledged.
+    /// After a timeout, or after a report that the path carries only smaller packets, until `Cold::recover` is
+    /// acknowledged.
     Timeout,
 }
 
@@ -218,7 +219,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub late: bool,
     /// Time when TS.Recent was set, in units of 2^30 ns.
     pub ts_recent_at: u32,
-    /// Deadline of retransmission, SYN, loss probe or window probe; `Time::MAX`: none.
+    /// Deadline of retransmission, SYN, window probe, loss probe or reordering timer; `Time::MAX`: none.
     pub rtx_at: Time,
     /// Deadline in the timer wheel; never later than the earliest deadline.
     pub armed: Time,
@@ -232,8 +233,8 @@ pub(crate) struct Connection<B: Buffers> {
 /// The part of a connection that is needed to send data. Taking in-order data and sending its ACK do without it.
 ///
 /// Sending one segment of new data and taking the peer's ACK of it touch the first seven cache lines, each of them for
-/// one purpose. The fields after these lines are for losses, for a closed window and for the end. A test checks the
-/// order.
+/// one purpose. The fields after these lines are for pacing, losses, received data that is kept, and the end. A
+/// test checks the order.
 #[repr(C, align(64))]
 pub(crate) struct Cold<B: Buffers> {
     // First line: what to send.
@@ -242,7 +243,7 @@ pub(crate) struct Cold<B: Buffers> {
     pub sample_at: Seq,
     /// Recovery ends when this is acknowledged. Also the NewReno variable `recover` of RFC 6582.
     pub recover: Seq,
-    /// Octets in the last segment of new data.
+    /// Octets in the last frame of new data: a segment, or a train of segments.
     pub last_len: u32,
     /// Meaning of `rtx_at`.
     pub due: Due,
@@ -288,8 +289,9 @@ pub(crate) struct Cold<B: Buffers> {
     round: Round,
     /// The delivery rate of the last measured round trip; `None`: not measured yet.
     pub rate: Option<Rate>,
-    // Beyond: deadlines that `Connection::timed` announces, losses, and the end.
-    /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: none is held.
+    // Beyond: deadlines that `Connection::timed` announces, losses, received data that is kept, and the end.
+    /// Deadline at which a held segment is sent although it does not fit the window; `Time::MAX`: there is
+    /// none.
     pub hold_until: Time,
     /// With pacing: time of the next call to send; `Time::MAX`: none is needed.
     pub pace_at: Time,
@@ -297,7 +299,8 @@ pub(crate) struct Cold<B: Buffers> {
     pub fin_wait_until: Time,
     /// Time limits of this connection; `None`: those of the configuration.
     pub patience: Option<Box<Patience>>,
-    /// With pacing: earliest time of the next segment.
+    /// With pacing: time until which the octets sent so far use up the rate. The next segment may leave a
+    /// little earlier (`pace`).
     pub paced_until: Time,
     pub rack: Rack,
     pub reassembly: Reassembly<B::Frame>,
@@ -338,8 +341,8 @@ pub(crate) struct Birth {
 pub(crate) enum PortFrom {
     /// The port of the listener that accepted the connection.
     Listener,
-    /// Chosen for this connection, which keeps it through TIME-WAIT, so that no other connection chooses it
-    /// meanwhile.
+    /// Chosen for this connection, which keeps it through TIME-WAIT, so that no other connection to the same
+    /// address and port chooses it meanwhile.
     Choice,
     /// Reserved by the user. Several connections may use it one after another.
     Binding,

@@ -99,7 +99,7 @@ impl<B: Buffers> Connection<B> {
         self.flags.clear(Flags::ACK);
     }
 
-    /// Sends a RST with the sequence number that the peer expects next.
+    /// Sends a RST with SND.NXT, the sequence number that the peer expects once all that we sent has arrived.
     pub(crate) fn send_reset<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         if self.state == State::SynSent || cx.tx.room() == 0 {
             return;
@@ -227,7 +227,7 @@ impl<B: Buffers> Connection<B> {
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, next.seq, flags, &options);
         if self.ect != 0 && !next.again {
-            // RFC 3168 §6.1.2, §6.1.5: only data that is sent for the first time carries ECT, and CWR if it is due.
+            // RFC 3168 §6.1.2, §6.1.5: retransmissions carry neither ECT nor CWR.
             fields.ecn = self.ect;
             fields.flags |= self.reduced;
         }
@@ -318,8 +318,8 @@ impl<B: Buffers> Connection<B> {
         Next { seq, len, fin, again: true }
     }
 
-    /// Returns the next lost segment if the window allows it. The first lost segment of a recovery is sent in any case
-    /// (RFC 6298 (5.4), RFC 6937 §2), because recovery would otherwise wait for the timer.
+    /// Returns the next lost segment if the window allows it. The first lost segment of a recovery is sent in
+    /// any case (RFC 6298 (5.4), RFC 6675 §5 (4.3)), because recovery would otherwise wait for the timer.
     fn next_lost(&mut self, pipe: u32, cwnd: u32) -> Option<Next> {
         let lost = self.cold.scoreboard.next_lost()?;
         let next = self.again(lost.start, lost.end - lost.start);

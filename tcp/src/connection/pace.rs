@@ -1,6 +1,6 @@
-//! Pacing: spreads the data that the window allows over the round trip (RFC 9002 §7.7 has the same formula; RFC 7661
-//! and RFC 6928 recommend it). Off by default, because on a short, quiet path it delays segments that could leave at
-//! once.
+//! Pacing: spreads the data that the window allows over the round trip (RFC 9002 §7.7 has the same formula; RFC
+//! 7661 recommends pacing). Off by default, because on a short, quiet path it delays segments that could leave
+//! at once.
 
 use super::Connection;
 use crate::buffers::Buffers;

@@ -14,8 +14,8 @@ use crate::pmtu::LIFETIME;
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Packet sizes to fall back to, in octets: Ethernet's, the minimum of IPv6, the one that RFC 4821 §7.2 proposes, the
-/// minimum of IPv4.
+/// Packet sizes to fall back to, in octets: Ethernet's, the minimum of IPv6, the one that RFC 4821 §7.2
+/// proposes, and the one that every IPv4 host takes.
 const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
 /// Consecutive timeouts after which a path is assumed to drop large packets silently.
 const TIMEOUTS: u8 = 3;

@@ -51,7 +51,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Sends a probe because the ACK is overdue: new data if there is any, else the last segment again (RFC 8985
-    /// §7.3).
+    /// §7.3). If the last frame was a train, the train's first segment is sent again.
     pub(super) fn send_loss_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         self.cold.due = Due::Timeout;
         self.cold.sampled = false;

@@ -1,5 +1,5 @@
-//! Measures the delivery rate of the path once per round trip, for congestion control that follows the rate. This is
-//! the estimate of draft-ietf-ccwg-bbr §4.1, but with one sample at a time instead of one per segment.
+//! Measures the delivery rate of the path once per round trip, for congestion control that follows the rate.
+//! This is the estimate that BBR uses, but with one sample at a time instead of one per segment.
 
 use crate::congestion::Rate;
 use crate::time::Time;

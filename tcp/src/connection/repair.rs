@@ -160,7 +160,7 @@ impl<B: Buffers> Connection<B> {
 
     /// Handles a duplicate ACK without SACK, outside of recovery.
     fn newreno_duplicate<T>(&mut self, cx: &mut Cx<'_, T>, f: &Facts) {
-        // RFC 6582 §3.2 step 1: duplicate ACKs do not count if a retransmission after a timeout or in the last
+        // RFC 6582 §3.2 step 2: duplicate ACKs do not count if a retransmission after a timeout or in the last
         // recovery may have caused them.
         let news = self.snd_una.gt(self.cold.recover) && self.state != State::SynReceived;
         if news && u32::from(self.dup_acks) >= DUP_THRESH {
@@ -278,7 +278,7 @@ impl<B: Buffers> Connection<B> {
         c.frto = Frto::Off;
         c.resend_first = false;
         if self.recovery == Recovery::Timeout {
-            c.rtt.after_spurious_timeout(); // RFC 4015 §3.3
+            c.rtt.after_spurious_timeout(); // RFC 4015 §3.6
         }
         self.recovery = Recovery::None;
         if self.outstanding() > 0 {

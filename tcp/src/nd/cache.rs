@@ -259,7 +259,8 @@ impl Cache {
             }
             State::Delay => (e.state, e.tries) = (State::Probe, 1),
             State::Incomplete | State::Probe if e.tries < TRIES => e.tries += 1,
-            // No host answers at the known address any longer. The neighbour may have another one (RFC 4861 §7.3.3).
+            // No host answers. If the neighbour's address was known, the neighbour may have another one now
+            // (RFC 4861 §7.3.3).
             State::Incomplete | State::Probe => {
                 e.state = State::Absent;
                 if e.holders == 0 {

@@ -77,7 +77,8 @@ pub(crate) struct Inet6 {
     reached: Time,
     secret: Secret,
     out: VecDeque<Vec<u8>>,
-    /// MAC address of the host that has a configured address of ours; `None`: no host is known to have one.
+    /// MAC address of the host that turned out to have a configured address of ours when we probed for it;
+    /// `None`: the probes found no such host.
     conflict: Option<[u8; 6]>,
     /// Packets in which another host uses one of our addresses. The two fields after this one are the MAC address of
     /// the last such host, and that address of ours.

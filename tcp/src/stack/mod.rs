@@ -285,7 +285,7 @@ impl<B: Buffers> Stack<B> {
     pub fn claim_address(&mut self, now: Time) {
         if !self.net.ip.is_unspecified() {
             self.net.arp.claim_address(now);
-            // Sends the first probe now, because `advance` may have run already in this tick.
+            // Queues the first probe now, because `advance` may have run already in this tick.
             self.net.arp.advance_claim(now);
         }
         self.net.inet6.claim_addresses(now);
