@@ -416,7 +416,7 @@ fn err_47_malformed_terminate() {
     }
 }
 
-/// After a Terminate, no octet is taken, not even the rest of its chunk, however the stream is split (DDP-54, RDMAP-51,
+/// After a Terminate, no octet is taken, not even the rest of its chunk, however the stream is split (DDP-54,
 /// RDMAP-52).
 #[test]
 fn err_47_terminate_is_the_last_message() {

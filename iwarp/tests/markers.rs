@@ -141,7 +141,7 @@ fn golden_streams_are_received_in_any_split() {
     }
 }
 
-/// MPA-21, 24, 25, 43: messages of random sizes in both directions, cut at random MULPDUs. A second pass over the
+/// MPA-21, 24, 25: messages of random sizes in both directions, cut at random MULPDUs. A second pass over the
 /// streams counts octets from their start. It finds every marker in its place, with the right pointer. The data
 /// arrives.
 #[test]
