@@ -13,8 +13,8 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Runs the same connection many times. Each run loses one frame: first each frame of host 0 in turn, then each
-/// frame of host 1.
+/// Runs the same connection many times. Each run loses one frame: first each frame of node 0 in turn, then each
+/// frame of node 1.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
     for from in 0..2 {
         let mut lost = 0;
