@@ -37,7 +37,8 @@ fn err_1_crc() {
     assert_eq!(octets_of(&Terminate::CRC), [0x20, 0x02, 0x00]);
 }
 
-/// ERR-1 in the length field: a shorter length is detected at once, a longer one when that many octets have arrived.
+/// ERR-1 in the length field: each flipped bit is detected once as many octets have arrived as the wrong length
+/// names.
 #[test]
 fn err_1_crc_of_the_length() {
     for bit in 0..16 {
@@ -140,7 +141,7 @@ fn err_21_queue_number() {
     }
 }
 
-/// ERR-22, RDMAP-84: there is no receive request, not even for an empty message.
+/// ERR-22, RDMAP-84: a Send that finds no receive request is refused, even if the message is empty.
 /// DDP-49; RDMAP-40.
 #[test]
 fn err_22_no_receive() {
@@ -415,7 +416,7 @@ fn err_47_malformed_terminate() {
     }
 }
 
-/// After a Terminate, no octet is taken, not even the rest of its chunk, however the stream is split (DDP-54, RDMAP-51,
+/// After a Terminate, no octet is taken, not even the rest of its chunk, however the stream is split (DDP-54,
 /// RDMAP-52).
 #[test]
 fn err_47_terminate_is_the_last_message() {

@@ -175,7 +175,8 @@ fn atomic_request_form() {
     }
 }
 
-/// RDMAPX-27: version, queue and sequence of every message of RFC 7306; RDMAPX-1: T=0, queues 0, 0, 1, 3.
+/// RDMAPX-27: versions and queue of every message of RFC 7306, and the sequence of those on queues 0 and 1.
+/// RDMAPX-1: T=0, queues 0, 0, 1, 3.
 #[test]
 fn headers_are_validated() {
     let atomic = atomic_header(0, 1, (STAG, BASE), [1, 0, 0, ALL]);
@@ -307,7 +308,7 @@ fn immediate_data_tells_of_no_more_than_was_written() {
         let event = Delivery::Immediate { data: [1; 8], solicited: false, written };
         assert_eq!(n.events(), [event], "{name}");
     }
-    // The rest of a Write that began before another message does not directly precede the Immediate Data.
+    // A Write that another message of queue 0 interrupts is not reported, because it began before that message.
     for between in [immediate(1, &[1; 8]), send(1, 0, 3)] {
         let mut n = node();
         (0..3).for_each(|_| n.memory.post_receive(8));

@@ -154,8 +154,8 @@ fn any_chunk_size_gives_the_same_result() {
     }
 }
 
-/// MPA-8, 9, 12..14: ULPDUs of every small length, including 0 and odd lengths. The length counts only the ULPDU; the
-/// pad is zero.
+/// MPA-8, 9, 12..14: ULPDUs of every small length from 18 octets, which an empty Send has. ULPDU_Length counts
+/// only the ULPDU; the pad is zero.
 #[test]
 fn ulpdus_of_every_small_length() {
     let mut receiver = node();

@@ -141,7 +141,7 @@ fn golden_streams_are_received_in_any_split() {
     }
 }
 
-/// MPA-21, 24, 25, 43: messages of random sizes in both directions, cut at random MULPDUs. A second pass over the
+/// MPA-21, 24, 25: messages of random sizes in both directions, cut at random MULPDUs. A second pass over the
 /// streams counts octets from their start. It finds every marker in its place, with the right pointer. The data
 /// arrives.
 #[test]
@@ -282,7 +282,8 @@ fn every_bit_is_covered() {
     }
 }
 
-/// MPA-16, 34: without CRCs, the field is sent as zero after markers as well, and markers are still checked.
+/// MPA-16, 34: without CRCs, the CRC field is zero in streams with markers as well, and markers are still
+/// checked.
 #[test]
 fn markers_without_crc() {
     let n = |role, tx_markers| {
@@ -357,7 +358,8 @@ fn a_terminate_in_two_pieces() {
     }
 }
 
-/// MPA-8, 48: the longest FPDU that the length field can name. A peer that sends it octet by octet pins no frames.
+/// MPA-8, 48: the longest FPDU that the length field can name arrives in chunks of any size. At most eight
+/// chunks are held.
 #[test]
 fn the_longest_fpdu_with_markers() {
     let plain = fpdu(&untagged(0x41, 0x43, 0, 1, 0, &[5; 65535 - 18]));

@@ -116,7 +116,7 @@ fn private_data_passes_unaltered() {
     }
 }
 
-/// MPA-63: nothing happens before the last octet, in any split; then everything happens.
+/// MPA-63: a frame that arrives octet by octet has no effect before its last octet.
 #[test]
 fn frames_arrive_octet_by_octet() {
     for (offer, data) in [(V1, &b""[..]), (V1, b"abc"), (V2, b""), (V2, b"abcdefgh")] {

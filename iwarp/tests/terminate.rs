@@ -72,8 +72,8 @@ fn words_for_any_code() {
     assert_eq!(decode(&[0x23, 0x02, 0, 0]).to_string(), "MPA CRC error (23 02)");
 }
 
-/// Every code of the registries (RFC 6580 §3.2 to §3.4) has its own words within its layer and type. No other code
-/// has words.
+/// Every code of the registries (RFC 6580) has its own words within its layer and type. No other code has
+/// words, except those of MPA's type 3 that some peers send, and all codes of RDMAP's type 0.
 #[test]
 fn words_for_every_registered_code() {
     type Codes = &'static [(u8, &'static str)];

@@ -50,8 +50,8 @@ fn take(node: &mut Node, ulpdus: &[Vec<u8>]) {
     }
 }
 
-/// Messages keep their order (DDP-24). Each Immediate Data reports the Write directly before it, whatever has arrived
-/// since (DDP-50: a message that finds no buffer may be tried again).
+/// Messages keep their order (DDP-37). Each Immediate Data reports the Write directly before it, whatever has
+/// arrived since (DDP-50: a message that finds no buffer may be tried again).
 #[test]
 fn ddp_50_what_waits_keeps_its_order_and_the_rest_is_served() {
     let mut node = patient();

@@ -69,7 +69,8 @@ fn read_responses_are_the_golden_octets() {
     assert_eq!(node.take_out(), vector("READ-RESP"));
 }
 
-/// Two segments of one Send differ only in L and MO (DDP-12, DDP-18, DDP-25).
+/// Two golden segments, whose DDP headers differ only in L and MO, are received as one Send (DDP-12, DDP-18,
+/// DDP-25).
 #[test]
 fn two_segments_are_the_golden_octets() {
     let mut node = Node::responder();

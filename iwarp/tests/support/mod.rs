@@ -65,7 +65,8 @@ impl Region {
         &mut self.octets[GUARD..end]
     }
 
-    /// Returns the offset of `to` in the region's octets if the access is within the region.
+    /// Returns the offset of `to` in the region's octets, or why the access is refused. `right`: the region
+    /// grants the right that the access needs.
     fn check(&self, to: u64, len: u32, right: bool) -> Result<usize, AccessFault> {
         if !self.valid {
             return Err(AccessFault::InvalidStag);

@@ -16,7 +16,7 @@ pub struct Impairment {
     pub loss: f64,
     /// Probability that a frame and up to `burst_len - 1` after it are lost.
     pub burst: f64,
-    /// Most consecutive frames that one `burst` loses.
+    /// Maximum number of consecutive frames that one `burst` loses.
     pub burst_len: usize,
     /// Probability that a frame arrives twice.
     pub dup: f64,
@@ -36,13 +36,14 @@ pub struct Impairment {
     pub jitter: u64,
     /// Rate in bits per second; `None`: unlimited. Frames count with preamble, FCS and gap (24 octets).
     pub rate: Option<u64>,
-    /// Most frames that may wait because of `rate`. Further frames are dropped.
+    /// Maximum number of frames that wait because of `rate`. Further frames are dropped.
     pub queue: usize,
-    /// Number of waiting frames from which on ECN-capable IPv4 frames are marked; `None`: none are marked.
+    /// Number of waiting frames from which on ECN-capable IPv4 frames are marked; `None`: the queue marks none.
     pub ecn: Option<usize>,
-    /// Most frames in transit: waiting because of `rate`, or travelling. Further frames are dropped.
+    /// Maximum number of frames in transit: waiting because of `rate`, or travelling. Further frames are
+    /// dropped.
     pub limit: usize,
-    /// Most octets of frames in transit. Frames that would exceed this are dropped.
+    /// Maximum number of octets of the frames in transit. Frames that would exceed it are dropped.
     pub limit_bytes: usize,
     /// Seed of all random choices.
     pub seed: u64,

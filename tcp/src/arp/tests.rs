@@ -245,7 +245,7 @@ fn a_conflict_ends_the_claim() {
         assert_eq!(a.receive(&claims(theirs, ArpOperation::Request), now), (None, None));
         assert_eq!((a.claim(), a.conflicts()), (Claim::Conflict(by), (2, Some(theirs))));
         assert!(a.next_request().is_none(), "no defence of an address that is not ours");
-        // The claim may be repeated, and the address is answered for once nobody objects.
+        // The claim may be repeated. If nobody objects this time, we answer for the address.
         a.claim_address(now);
         while a.claim_step < Time::MAX {
             a.advance_claim(a.claim_step);

@@ -78,7 +78,8 @@ fn an_unused_window_does_not_grow() {
 fn reno_halves_then_adds_one_segment_per_round() {
     let mut c = controller(Congestion::Reno);
     c.window.cwnd = 40 * MSS;
-    // With a gap, more octets may be outstanding than the window ever allowed into the network.
+    // Octets that arrived beyond a gap stay outstanding, so more octets may be outstanding than the window
+    // allows.
     c.on_enter_recovery(100 * MSS);
     assert_eq!((c.cwnd(), c.ssthresh()), (20 * MSS, 20 * MSS)); // RFC 5681 equation 4
     c.on_recovery_exit(20 * MSS, false);

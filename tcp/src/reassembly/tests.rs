@@ -74,7 +74,7 @@ fn rfc_2883_duplicates_come_first_and_once() {
     assert_eq!(put(&mut q, 5000, 5500), Inserted::Duplicate);
     assert_eq!(blocks(&mut q, 4), [(5000, 5500), (4500, 5500)]);
     assert_eq!(blocks(&mut q, 4), [(4500, 5500)]);
-    // §4.2.2: a part of a segment is a duplicate.
+    // §4.2.1: a part of a segment is a duplicate.
     put(&mut q, 5250, 6000);
     assert_eq!(blocks(&mut q, 4), [(5250, 5500), (4500, 6000)]);
 }

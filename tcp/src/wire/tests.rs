@@ -22,7 +22,7 @@ fn write(header: &mut HeaderTemplate, t: &TcpFields<'_>, len: usize, sum: Option
     header.finish(&common, t.own(), len, sum).to_vec()
 }
 
-/// smoltcp parses the headers that we write: checksums and all fields agree.
+/// smoltcp parses the headers that we write: checksums, ports, numbers, window and options agree.
 #[test]
 fn smoltcp_reads_our_headers() {
     let mut header = HeaderTemplate::new([2, 0, 0, 0, 0, 1], None, 0x0a00_0001);

@@ -1,4 +1,4 @@
-//! Forged segments (RFC 5961), floods, and malformed frames.
+//! Forged segments (RFC 5961), floods, and segments that overlap.
 
 use crate::harness::Script;
 use crate::peer::{Bench, Conversation, Seg};
@@ -158,7 +158,7 @@ fn a_syn_flood_is_bounded_and_passes() {
         b.send(&Seg { from: 1024 + (i % 60_000) as u16, syn: true, seq: i, ..syn() });
     }
     assert!(b.host.stack.counters().syn_backlog_full >= 19_000);
-    // Honest peers still get in, at the latest with their second SYN (RFC 4987 §3.3).
+    // Honest peers still get in with their first SYN, because a cookie answers it (RFC 4987 §3.6).
     b.established(Seg { from: 63_000, ..syn() });
     // Half-open connections are few, and end after a few repetitions.
     let repeated = b.wait(Duration::from_secs(600)).len();
@@ -167,8 +167,8 @@ fn a_syn_flood_is_bounded_and_passes() {
     assert_eq!(b.host.app.accepted, 2);
 }
 
-/// A forger sends a SYN in the name of a peer and gets the answer. The peer's own SYN still opens a connection,
-/// whether it comes before or after the forged SYN.
+/// A forger sends a SYN in the name of a peer. The peer's own SYN still opens a connection, whether it comes
+/// before or after the forged SYN.
 #[test]
 fn a_forged_syn_keeps_the_peers_own_out_neither_before_nor_behind_it() {
     for forged_first in [true, false] {

@@ -13,8 +13,8 @@ fn syn() -> Seg {
     Seg { seq: 5000, mss: Some(1460), ..Seg::default() }
 }
 
-/// Runs the same connection many times. Each run loses another frame of host 0, and then another of host 1, until all
-/// frames that an undisturbed connection needs have been lost once.
+/// Runs the same connection many times. Each run loses one frame: first each frame of node 0 in turn, then each
+/// frame of node 1.
 fn lose_each_frame_in_turn(client: Script, server: Script) {
     for from in 0..2 {
         let mut lost = 0;
@@ -103,7 +103,7 @@ fn abort_resets_the_peer() {
 
 #[test]
 fn simultaneous_open() {
-    // RFC 9293 §3.5, figure 8
+    // RFC 9293 §3.5, figure 7
     let mut b = Bench::new(|_| {});
     let out = b.connect(Script::silent());
     let reply =

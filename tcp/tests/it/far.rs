@@ -162,7 +162,7 @@ impl Far {
     }
 }
 
-/// RFC 6582 §3.2 step 1: `recover`, now far behind, must not appear to lie ahead.
+/// RFC 6582 §3.2 step 2: `recover`, now far behind, must not appear to lie ahead.
 #[test]
 fn three_duplicates_tell_of_a_loss() {
     let mut far = Far::new(false, 0);

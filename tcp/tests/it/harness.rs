@@ -63,7 +63,8 @@ pub struct Script {
     pub send: u64,
     /// Record lengths, used in turn.
     pub records: Vec<usize>,
-    /// Close when everything is queued; otherwise only after the peer has finished as well.
+    /// The application closes when everything is queued. If false, it closes only after the peer has finished
+    /// as well.
     pub close_first: bool,
 }
 
@@ -110,7 +111,7 @@ pub struct App {
     /// Random source of an application that takes arrived data at any time and in any amount; `None`: it takes
     /// everything at once.
     pub moody: Option<Rng>,
-    /// Time when the application looks at the data that it has left to the stack.
+    /// Time when the application looks at the data that it has left to the stack; `None`: no time is set.
     reads_at: Option<Time>,
     /// Frames that concern other stacks of the device.
     pub handed_over: Vec<(Elsewhere, Vec<u8>)>,
@@ -158,7 +159,7 @@ impl App {
 
 impl Handler<Vec<u8>> for App {
     fn accepted(&mut self, _: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
-        // Both sides derive the identities from the active opener's address.
+        // Both sides derive the identities from the active opener's port.
         let who = u64::from(peer.port());
         let script = self.on_accept.clone().unwrap_or(Script::silent());
         self.add(conn, 1_000_000 + who, who, script, true);

@@ -1,7 +1,7 @@
 //! Whole stacks over a simulated network, in virtual time.
 //!
-//! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 500, and the other randomized tests over
-//! proportionally more.
+//! `URNIC_SEEDS=n` runs the random connections over n seeds instead of 500, and changes the number of seeds of
+//! the other randomized tests in proportion.
 
 mod broken;
 mod harness;

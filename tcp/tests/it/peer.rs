@@ -11,7 +11,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 use urnic_tcp::{StackConfig, Time};
 
-/// The peer's node number.
+/// The peer's host number.
 const PEER: u8 = 9;
 
 /// One TCP segment.
@@ -286,7 +286,7 @@ fn is_arp_request(frame: &[u8]) -> bool {
         && ArpPacket::new_checked(eth.payload()).is_ok_and(|p| p.operation() == ArpOperation::Request)
 }
 
-/// Returns an ARP frame from one node to another.
+/// Returns an ARP frame from one host to another.
 pub fn arp(operation: ArpOperation, from: u8, to: u8) -> Vec<u8> {
     let known = operation == ArpOperation::Reply;
     let target = EthernetAddress(if known { mac(to) } else { [0; 6] });

@@ -240,8 +240,7 @@ fn outage(w: &mut World, span: Duration) {
 }
 
 /// A network that fails while a connection is being opened. If it comes back while SYNs are repeated, the open
-/// succeeds. Otherwise the open ends with a time-out, or as unreachable if no host has ever answered for the address
-/// (RFC 1122 §2.3.2.2).
+/// does not time out. If no host has ever answered for the address, the open may end as unreachable.
 #[test]
 fn an_outage_while_opening() {
     for_seeds(60, |seed| {

@@ -46,7 +46,7 @@ fn two_flows_share_a_bottleneck() {
     }
 }
 
-/// RFC 3168: routers that mark need not drop, and the senders keep the queue as short as with losses.
+/// RFC 3168: routers that mark need not drop, and senders that heed the marks keep the queue short.
 #[test]
 fn marks_replace_losses() {
     for (congestion, most) in [(Congestion::Reno, 60), (Congestion::Cubic, 60), (Congestion::Dctcp, 45)] {

@@ -90,7 +90,7 @@ pub struct Tcp {
     /// `...`: options that the line does not name are not checked.
     pub any_options: bool,
     pub no_ts: bool,
-    /// All octets of data have this value.
+    /// Value of all octets of data; `None`: the usual octets of the sequence numbers (`world::octet`).
     pub fill: Option<u8>,
     pub mac: Option<[u8; 6]>,
     pub bad_checksum: bool,

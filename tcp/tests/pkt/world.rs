@@ -175,7 +175,7 @@ pub struct Flow {
     pub peer_isn: u32,
     /// The window that the peer advertises from now on.
     pub window: u16,
-    /// Our timestamp at the start of the script, and the last one.
+    /// Our timestamp at the start of the script, `None` before our first timestamp; and our last one.
     ts_origin: Option<u32>,
     pub ts_last: u32,
     /// Our SYN had timestamps; the peer's SYN had timestamps.

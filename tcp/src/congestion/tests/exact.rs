@@ -96,7 +96,8 @@ fn proportional_rate_reduction_to_the_octet() {
     assert_eq!(told(&mut c, 1, 16, true), 17 * MSS);
     c.on_recovery_sent(9 * MSS);
     assert_eq!(told(&mut c, 1, 16, true), 16 * MSS);
-    // At the threshold, the window allows no more than the threshold; below it, it grows at most to the threshold.
+    // If as many octets as the threshold are in flight, the window is the threshold. If fewer are, the window
+    // grows at most to the threshold.
     assert_eq!(told(&mut start(), 5, 10, true), 10 * MSS);
     assert_eq!(told(&mut start(), 5, 9, true), 10 * MSS);
     // If recovery makes no progress, the window allows as much as arrived. If it does, the window allows one segment
@@ -287,7 +288,7 @@ fn cubic_is_reno_again_at_the_last_window() {
     assert_eq!(c.cwnd(), 3 * MSS);
 }
 
-/// RFC 9438 §4.4: the window grows by at most half in a round trip, however long ago the loss was.
+/// RFC 9438 §4.2: the window grows by at most half in a round trip, however long ago the loss was.
 #[test]
 fn cubic_at_most_half_a_window_per_round() {
     let mut c = after_loss(Congestion::Cubic, MSS, 100 * MSS);

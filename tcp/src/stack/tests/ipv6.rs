@@ -419,7 +419,7 @@ fn router_advertisement(p: &Pair, lifetime: u16, prefix: &str, flags: u8, valid:
     message::frame(&e, &m)
 }
 
-/// RFC 4862 §5.5: a router gives addresses, routes and an MTU, and takes them back.
+/// RFC 4862 §5.5: a router gives addresses, routes and an MTU, and takes the addresses and routes back.
 #[test]
 fn routers_tell_addresses() {
     let mut p = Pair::new(|c| {

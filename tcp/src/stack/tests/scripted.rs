@@ -12,7 +12,8 @@ const SYN: u8 = flag::SYN;
 const RST: u8 = flag::RST;
 const FIN: u8 = flag::FIN;
 
-/// A connection of a real stack A with a peer B that the test plays. B sends only the options that a test adds.
+/// A connection of a real stack A with a peer B that the test plays. B's SYN has an MSS of 1460. Its other
+/// segments have only the options that a test adds.
 pub struct Script {
     pub a: Node,
     pub conn: ConnId,
@@ -290,7 +291,8 @@ fn overlaps_are_delivered_once() {
     }
 }
 
-/// Each out-of-order segment is acknowledged at once, with SACK blocks (RFC 5681 §4.2, RFC 2018 §4).
+/// Each out-of-order segment of a burst gets its own ACK. The segment that fills the gap is acknowledged at
+/// once as well (RFC 5681 §4.2). In-order segments share one ACK.
 #[test]
 fn out_of_order_is_acknowledged_at_once() {
     let mut s = Script::new(65_535, |_| {});
@@ -355,7 +357,7 @@ fn pressure_gives_frames_back() {
     assert_eq!(out.last().unwrap().ack, 1301);
 }
 
-/// Out-of-order frames are bounded for all connections together, and one connection has at most half of them.
+/// One connection holds at most half of the out-of-order frames that all connections together may hold.
 #[test]
 fn held_frames_are_bounded() {
     let mut s = Script::new(65_535, |c| c.tcp.max_held_frames = 10);
@@ -566,7 +568,7 @@ fn paws() {
 
 // ---- events for users ----
 
-/// A handler that takes a limited number of octets and records its events.
+/// A handler that takes a limited number of octets, counts them, and records the calls of `acked`.
 #[derive(Default)]
 struct User {
     takes: usize,
