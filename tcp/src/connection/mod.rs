@@ -59,9 +59,13 @@ const MAX_RECORDS: usize = 1 << 16;
 /// 128 octets, the smallest limit that DDP may get (RFC 5044 §3, MPA-5). A peer that makes us send a segment for
 /// every few octets attacks us.
 const MIN_PEER_MSS: u16 = 216;
-/// The peer's MSS if its SYN has no MSS option (RFC 9293 §3.7.1).
-pub(crate) const DEFAULT_PEER_MSS: u16 = 536;
-const DEFAULT_PEER_MSS_V6: u16 = 1220;
+/// The MSS of an IPv4 peer whose SYN has no MSS option, in octets (RFC 9293 §3.7.1).
+const DEFAULT_PEER_MSS: u16 = 536;
+/// Returns the MSS that a peer's SYN states, in octets, or if it states none, the family's default (RFC 9293 §3.7.1).
+pub(crate) fn mss_of(syn: &SynOptions, key: Key) -> u16 {
+    syn.mss.unwrap_or(if key.is_v6() { 1220 } else { DEFAULT_PEER_MSS })
+}
+
 /// Octets that the timestamps option takes in every segment.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -443,8 +447,7 @@ impl<B: Buffers> Connection<B> {
         let cfg = &net.cfg.tcp;
         let link = net.our_mss(self.key);
         let path = net.path_mtu(self.key, now) - ip_tcp(self.key);
-        let unsaid = if self.key.is_v6() { DEFAULT_PEER_MSS_V6 } else { DEFAULT_PEER_MSS };
-        let mut mss = peer.mss.unwrap_or(unsaid).max(MIN_PEER_MSS).min(link);
+        let mut mss = mss_of(peer, self.key).max(MIN_PEER_MSS).min(link);
         if cfg.timestamps
             && let Some(value) = timestamp
         {

@@ -1,7 +1,7 @@
 //! Passive opens (SYN-RECEIVED) and TIME-WAIT.
 
 use super::*;
-use crate::connection::DEFAULT_PEER_MSS;
+use crate::connection::mss_of;
 use crate::connection::open::{syn_ack_window, syn_flags, syn_options};
 use crate::cookie::{self, Cookies};
 use crate::ecn;
@@ -112,7 +112,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     fn send_cookie(&mut self, mut e: Embryo) {
         e.cookie = true;
         e.syn.ecn = false;
-        e.iss = self.stack.cookies(&e).number(self.now, e.syn.mss.unwrap_or(DEFAULT_PEER_MSS));
+        e.iss = self.stack.cookies(&e).number(self.now, mss_of(&e.syn, e.key));
         let net = &mut self.stack.net;
         // Only our timestamp could hold these options (`cookie::timestamp`).
         if e.timestamp.is_none() || !net.cfg.tcp.timestamps {
