@@ -1,5 +1,5 @@
 /*
- * The performance of the kernel's TCP in a plain C program, for comparison with `urnic perf` on the same sockets: a
+ * Measures the kernel's TCP in a plain C program, for comparison with `urnic perf` on the kernel's sockets: a
  * ping-pong whose ends spin, another whose server sleeps, and a stream of messages.
  *
  *   sockets server ADDRESS PORT             serves one client, then ends
@@ -8,8 +8,8 @@
  *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
  * Each end prints one JSON object, with the processor time of its rounds or messages in seconds; that of `ping`
- * includes 1,000 rounds of warm-up. The client's object also contains the measured times. An 8-byte RDMA Write is 28
- * octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC 5041).
+ * includes 1,000 rounds of warm-up. The client's object also contains the round-trip times in microseconds, or the rate
+ * in Gbit/s. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC 5041).
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -93,7 +93,7 @@ pub(crate) fn is_gone() -> bool {
 /// loaded by now, calls of `rte_eal_cleanup` are bound to a function of ours. Only the first `goodbye` counts.
 pub fn before_cleanup(goodbye: fn()) {
     if GOODBYE.set((goodbye, sys::rte_eal_cleanup)).is_ok() {
-        // SAFETY: `each` takes no pointer.
+        // SAFETY: `each` does not use its last argument, which is null here.
         unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::null_mut()) };
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 /// Time for which a lowered path MTU is kept before a larger packet is tried again (RFC 1191 §6.3: 10 minutes).
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
-/// Most destinations that are remembered.
+/// Maximum number of remembered destinations.
 const MAX_DESTINATIONS: usize = 1024;
 
 pub(crate) struct PathMtus {

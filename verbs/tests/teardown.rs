@@ -10,7 +10,7 @@ use urnic::*;
 const LEN: usize = 5000;
 const SENDS: u64 = 60;
 
-/// Returns a network that loses a few frames.
+/// Returns the options of a simulation whose network loses a few frames.
 fn lossy(seed: u64) -> Options {
     Options { network: format!("delay=50us,loss=0.01,seed={seed}").parse().unwrap(), ..Options::default() }
 }
@@ -278,8 +278,8 @@ fn a_simulation_may_be_dropped_at_any_time() {
     }
 }
 
-/// If an application drops a queue pair, it still gets the event for the end of the connection, at once and once,
-/// because it may wait for this event.
+/// If an application drops a queue pair, it still gets the event for the end of the connection, because it may
+/// wait for this event. The event comes at once, and only once.
 #[test]
 fn a_destroyed_queue_pair_takes_no_event_with_it() {
     for (seed, disconnects) in [(1, true), (2, false), (3, true), (4, false)] {
@@ -317,8 +317,8 @@ fn the_end_of_a_connection_is_told_once() {
     }
 }
 
-/// The application is told if it drops or reuses the queue pair, or withdraws the connection request, before the peer
-/// has answered.
+/// If the application drops or reuses the queue pair, or disconnects, before the peer has answered, it gets a
+/// [`CmEvent::ConnectError`].
 #[test]
 fn an_attempt_that_is_given_up_is_told() {
     // The attempt is given up before TCP's handshake is done, or while the Request waits for its answer.
@@ -394,5 +394,5 @@ fn deeds_are_done_in_their_time() {
         assert_eq!(*done.lock().unwrap(), expected, "after {until} ms");
     }
     drop((device, simulation));
-    assert_eq!(Arc::strong_count(&done), 1, "what is not done is forgotten with the device");
+    assert_eq!(Arc::strong_count(&done), 1, "the device drops its remaining deeds when it ends");
 }

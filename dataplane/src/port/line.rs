@@ -252,7 +252,7 @@ impl Line {
         self.armed
     }
 
-    /// Tells the driver that it need not signal frames, because the handle is polled.
+    /// Stops the driver from signalling frames, because the handle is polled.
     #[cold]
     pub(super) fn disarm(&mut self) {
         self.armed = false;

@@ -5,7 +5,7 @@ use crate::ipv6::{self, Ip6, Refused6, is_no_host, next, problem};
 use crate::nd::message::pseudo_sum;
 use core::net::Ipv6Addr;
 
-/// Most unused address pairs that arriving segments may leave until the next flush.
+/// Maximum number of unused address pairs that arriving segments may leave until the next flush.
 const MAX_IDLE_PATHS: usize = 256;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
@@ -162,7 +162,7 @@ pub(super) struct Complaint {
     pub code: u8,
     /// Offset of the faulty octet from the start of the packet.
     pub pointer: u32,
-    /// The report is also sent if the packet was for a group.
+    /// Whether the report is also sent if the packet was for a group.
     pub even_group: bool,
 }
 

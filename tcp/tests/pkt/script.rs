@@ -87,7 +87,7 @@ pub struct Tcp {
     pub urgent: Option<u16>,
     pub ecn: u8,
     pub options: Vec<Opt>,
-    /// `...`: options that the line does not name are not checked.
+    /// `...`: whether to allow options that the line does not name.
     pub any_options: bool,
     pub no_ts: bool,
     /// Value of all octets of data; `None`: the usual octets of the sequence numbers (`world::octet`).
@@ -98,7 +98,7 @@ pub struct Tcp {
     pub fragment: bool,
     /// `open`: round-trip time of the handshake.
     pub rtt: Duration,
-    /// `open`: both ends want ECN (RFC 3168 §6.1.1).
+    /// `open`: whether both ends want ECN (RFC 3168 §6.1.1).
     pub ecn_setup: bool,
 }
 

@@ -21,7 +21,7 @@ pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0xfe);
 /// Our default port in a script, and the first of the peers' ports.
 pub const PORT: u16 = 7471;
 const PEER_PORT: u16 = 40_000;
-/// A span of time, and the largest number of the stack's wakes in it that may find no work.
+/// A span of time, and how often the stack may wake in this span without sending anything.
 const SPIN: (Duration, u32) = (Duration::from_millis(10), 300);
 /// A peer's clock for timestamps at the start of a script.
 const PEER_CLOCK: u32 = 1000;
@@ -62,7 +62,7 @@ pub fn mac_of(ip: impl Into<IpAddr>) -> [u8; 6] {
     [2, 0, a, b, c, d]
 }
 
-/// Returns our address of the same family.
+/// Returns our address of the peer's family.
 pub fn us(peer: IpAddr) -> IpAddr {
     if peer.is_ipv4() { US.into() } else { US_V6.into() }
 }
@@ -105,7 +105,7 @@ pub struct Session {
     pub connected: bool,
     pub finished: bool,
     pub closed: Option<CloseReason>,
-    /// The script has expected `closed`.
+    /// Whether the script has expected `closed`.
     pub close_seen: bool,
     pub acked: u64,
     pub data: Vec<u8>,
@@ -140,7 +140,7 @@ impl Handler<Vec<u8>> for Events {
         frame: Vec<u8>,
         range: Range<usize>,
     ) -> Option<(Vec<u8>, Range<usize>)> {
-        assert!(!range.is_empty(), "no data was delivered as data");
+        assert!(!range.is_empty(), "an empty range was delivered as data");
         let session = self.sessions.entry(conn).or_default();
         let taken = session.appetite.map_or(range.len(), |n| n.min(range.len()));
         session.appetite = session.appetite.map(|n| n - taken);
@@ -175,11 +175,13 @@ pub struct Flow {
     pub peer_isn: u32,
     /// The window that the peer advertises from now on.
     pub window: u16,
-    /// Our timestamp at the start of the script, `None` before our first timestamp; and our last one.
+    /// Our timestamp at the start of the script; `None` before our first timestamp.
     ts_origin: Option<u32>,
+    /// Our last timestamp.
     pub ts_last: u32,
-    /// Our SYN had timestamps; the peer's SYN had timestamps.
+    /// Whether our SYN had timestamps.
     pub ts_ours: bool,
+    /// Whether the peer's SYN had timestamps.
     pub ts_peer: bool,
     /// Octets that the script has sent.
     pub sent: u32,
@@ -207,7 +209,7 @@ pub struct World {
     /// Sent packets that no line has expected yet, with their times.
     pub pending: VecDeque<(Time, Packet)>,
     pub wire: Wire,
-    /// All hosts answer ARP requests.
+    /// Whether all hosts answer ARP requests.
     pub arp: bool,
     /// Default address of peers.
     pub peer: IpAddr,

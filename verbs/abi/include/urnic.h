@@ -54,7 +54,8 @@ URNIC_FUNCTION int urnic_resolve_socket(struct rdma_cm_id *id, int fd);
  *
  * The connection gets a descriptor of its own. The program keeps its descriptor and must close it, whatever this
  * function returns. Once the function has succeeded, the program must neither read nor write its descriptor. Octets
- * that are not sent yet go out before the start-up. The socket is closed with the connection.
+ * that are not sent yet go out before the start-up. The end of the connection ends the TCP connection too, even if the
+ * program still has its descriptor open.
  *
  * Returns 0, or -1 and errno. These errors leave the socket unchanged: EOPNOTSUPP (the device is on a port, and does
  * not use the kernel's sockets), EBADF, ENOTSOCK, EPROTONOSUPPORT (not TCP), ENOTCONN, EPIPE (shut down), EINVAL (a

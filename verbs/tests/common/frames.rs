@@ -90,7 +90,7 @@ pub fn ipv6(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, payload: &[u8]) -> Vec<u
     [&[0x60, 0, 0, 0][..], &length, &[protocol, 255], &from.octets(), &to.octets(), payload].concat()
 }
 
-/// Makes an ICMPv6 message. Its length must be even.
+/// Makes an ICMPv6 message with code 0.
 pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0][..], payload].concat();
     let length = (message.len() as u32).to_be_bytes();

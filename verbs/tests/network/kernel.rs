@@ -22,12 +22,12 @@ pub struct Exchange {
 impl Exchange {
     /// Returns the line that the other end prints if it has received and sent the same data.
     pub fn seen_from_the_other_end(&self, bytes: u64) -> String {
-        assert_eq!(self.bytes, bytes, "the kernel received them");
+        assert_eq!(self.bytes, bytes, "octets that the kernel received");
         format!("closed by both ends: {bytes} bytes, sent {:08x}, received {:08x}", self.received, self.sent)
     }
 }
 
-/// Connects to the engine, and sends and receives `bytes` octets.
+/// Starts a thread that connects to the engine, and sends and receives `bytes` octets.
 pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> JoinHandle<Exchange> {
     ns.run(move || {
         let to = SocketAddr::new(to, SERVER_PORT);
@@ -35,8 +35,8 @@ pub fn connect(ns: &Namespace, to: IpAddr, bytes: u64, stops_every: u64) -> Join
     })
 }
 
-/// Waits for the engine's connection, and sends and receives `bytes` octets. The first part of the result reports when
-/// the thread listens.
+/// Starts a thread that waits for the engine's connection, and sends and receives `bytes` octets. The first
+/// part of the result reports when the thread listens.
 pub fn serve(
     ns: &Namespace,
     at: IpAddr,
@@ -194,7 +194,7 @@ pub fn ping6(ns: &Namespace, to: Ipv6Addr, link: &str, times: u16, largest: usiz
                 let got = unsafe { libc::recv(fd, answer.as_mut_ptr().cast(), answer.len(), 0) };
                 assert!(got >= 8, "ping {n} is not answered: {}", std::io::Error::last_os_error());
                 answer.truncate(got as usize);
-                // The socket also receives neighbours' messages, which this loop skips.
+                // The socket also receives the messages of neighbour discovery, which this loop skips.
                 if answer[0] == 129 {
                     break answer;
                 }

@@ -727,7 +727,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             return true; // no peer exists that could acknowledge anything
         }
         // A connection is done when it no longer exists, or when the peer has acknowledged our FIN and so all data.
-        // During the first `FIN_WITHIN`, connections must no longer exist, so that the FINs of the peers are
+        // Until `FIN_WITHIN` has passed, only the first case counts, so that the FINs of the peers are
         // acknowledged while this process exists. Peers that notice the end of this process do not need that.
         let waited = self.shutdown_at.is_none_or(|at| self.clock.now() >= at + FIN_WITHIN);
         if !waited && !self.transport.peers_notice_end() && self.core.endpoints.iter().next().is_some() {
