@@ -188,9 +188,7 @@ impl CqShared {
 
     /// Returns the engines that have lanes, each once, in circular order from `first` on.
     pub(crate) fn engines(&self, first: EngineNumber) -> impl Iterator<Item = EngineNumber> + use<> {
-        let open = self.others.load(Ordering::Acquire) | self.home.bit();
-        let before = open & (first.bit() - 1);
-        EngineNumber::of_set(open ^ before).chain(EngineNumber::of_set(before))
+        EngineNumber::of_set_from(self.others.load(Ordering::Acquire) | self.home.bit(), first)
     }
 
     #[cold]

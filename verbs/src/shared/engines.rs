@@ -49,6 +49,12 @@ impl EngineNumber {
         })
     }
 
+    /// Returns the engines of a set, each once, in circular order from `first` on.
+    pub(crate) fn of_set_from(set: u64, first: Self) -> impl Iterator<Item = Self> {
+        let before = set & (first.bit() - 1);
+        Self::of_set(set ^ before).chain(Self::of_set(before))
+    }
+
     /// Returns the engine's index in lists of a device's engines.
     #[inline]
     pub(crate) fn index(self) -> usize {

@@ -1,7 +1,7 @@
 //! The threads that poll a completion queue, and the engine that each of them drives first.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crate::shared::engines::EngineNumber;
 use crate::shared::sync::this_thread;
@@ -10,13 +10,10 @@ use crate::shared::sync::this_thread;
 /// poll these are some 3 ms, which is about a time slice of another program.
 const POLLS_ALONE: u32 = 1 << 16;
 
-/// The number of threads that have been given an engine because they poll only shared queues.
-static SHARERS: AtomicUsize = AtomicUsize::new(0);
-
 thread_local! {
     /// The engine that this thread drives first when it polls a queue that other threads poll too. It is the
-    /// home engine of the queue that this thread alone polled last, or, if the thread has polled only shared
-    /// queues, an engine of the first of them.
+    /// home engine of the queue that this thread polled last among those that no other thread has ever polled. If
+    /// there is none, it is an engine of the first queue that this thread polled.
     static OWN: Cell<Option<EngineNumber>> = const { Cell::new(None) };
 }
 
@@ -28,6 +25,10 @@ pub(super) struct Pollers {
     /// Number of polls in a row by which one thread must go on, until the queue counts as polled by that thread
     /// alone.
     until_alone: AtomicU32,
+    /// Whether a second thread has ever polled.
+    was_shared: AtomicBool,
+    /// Number of threads that have been given an engine here, beside the thread that polled first.
+    given: AtomicUsize,
 }
 
 impl Pollers {
@@ -45,6 +46,7 @@ impl Pollers {
         self.last.store(me, Ordering::Relaxed);
         if last != 0 {
             self.until_alone.store(POLLS_ALONE, Ordering::Relaxed);
+            self.was_shared.store(true, Ordering::Relaxed);
         }
         last != 0
     }
@@ -54,26 +56,32 @@ impl Pollers {
     /// queue. Otherwise each thread keeps to one engine, because an engine's data would move from core to core if
     /// several threads drove it.
     pub(super) fn first_to_drive(&self, home: EngineNumber, lanes: u64) -> EngineNumber {
-        if !self.several() {
+        let several = self.several();
+        let own = OWN.get();
+        // If other threads of a shared queue merely pause, this thread keeps its engine for when they go on.
+        if !several && (own.is_none() || !self.was_shared.load(Ordering::Relaxed)) {
             OWN.set(Some(home));
-            return home;
         }
-        match OWN.get() {
+        match own {
+            _ if !several => home,
             Some(own) if own.bit() & lanes != 0 => own,
             Some(_) => home,
             None => {
-                let own = nth(lanes, SHARERS.fetch_add(1, Ordering::Relaxed)).unwrap_or(home);
+                let own = self.give(home, lanes);
                 OWN.set(Some(own));
                 own
             }
         }
     }
-}
 
-/// Returns an engine of the set; consecutive numbers `n` give all engines in turn. `None` if the set is empty.
-fn nth(set: u64, n: usize) -> Option<EngineNumber> {
-    let size = set.count_ones() as usize;
-    EngineNumber::of_set(set).nth(n.checked_rem(size)?)
+    /// Returns an engine for one more thread that polls this queue. The thread that polled first has the home engine,
+    /// so the turn begins with the engine after that.
+    #[cold]
+    fn give(&self, home: EngineNumber, lanes: u64) -> EngineNumber {
+        let turn = self.given.fetch_add(1, Ordering::Relaxed) + 1;
+        let engines = lanes.count_ones() as usize;
+        EngineNumber::of_set_from(lanes, home).nth(turn % engines.max(1)).unwrap_or(home)
+    }
 }
 
 #[cfg(test)]

@@ -120,20 +120,14 @@ impl<T: Entry> OrderedRing<T> {
     /// Producer: publishes entry `index`, which has been written.
     #[inline]
     pub(crate) fn publish(&self, index: u32) {
-        self.slots[self.slot_of(index)].sequence.store(index.wrapping_add(1), Ordering::Release);
+        self.slots[self.slot_of(index)].publish(index);
     }
 
     /// Consumer: returns entry `index` if it is published. It must not be released.
     #[inline]
     pub(crate) fn peek(&self, index: u32) -> Option<&T> {
         debug_assert!(index.wrapping_sub(self.released()) <= self.capacity(), "the entry was released");
-        let slot = &self.slots[self.slot_of(index)];
-        if slot.sequence.load(Ordering::Acquire) != index.wrapping_add(1) {
-            return None;
-        }
-        // SAFETY: the entry is published, so it is initialized, and the producer leaves it alone until it is
-        // released.
-        Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
+        self.slots[self.slot_of(index)].peek(index)
     }
 
     /// Returns the number of the first entry that is not released. For the consumer the number is exact; for others it

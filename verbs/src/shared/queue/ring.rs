@@ -41,6 +41,25 @@ pub(super) struct Slot<T: Entry> {
     pub(super) entry: Cell<MaybeUninit<T>>,
 }
 
+impl<T: Entry> Slot<T> {
+    /// Publishes entry `index`, which has been written here.
+    #[inline]
+    pub(super) fn publish(&self, index: u32) {
+        self.sequence.store(index.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Returns entry `index` if it is published here.
+    #[inline]
+    pub(super) fn peek(&self, index: u32) -> Option<&T> {
+        if self.sequence.load(Ordering::Acquire) != index.wrapping_add(1) {
+            return None;
+        }
+        // SAFETY: the entry is published, so it is initialized, and the producer leaves it alone until it is
+        // released.
+        Some(self.entry.with(|place| unsafe { (*place).assume_init_ref() }))
+    }
+}
+
 // SAFETY: the producer accesses a slot's entry while its sequence marks it as free, the consumer while it is marked
 // as published. The sequence hands the entry over with release and acquire.
 unsafe impl<T: Entry + Send> Sync for Ring<T> {}
@@ -107,19 +126,13 @@ impl<T: Entry> Ring<T> {
     /// Producer: publishes entry `index`, which has been written.
     #[inline]
     pub(crate) fn publish(&self, index: u32) {
-        self.slots[self.slot_of(index)].sequence.store(index.wrapping_add(1), Ordering::Release);
+        self.slots[self.slot_of(index)].publish(index);
     }
 
     /// Consumer: returns entry `index` if it is published and not released.
     #[inline]
     pub(crate) fn peek(&self, index: u32) -> Option<&T> {
-        let slot = &self.slots[self.slot_of(index)];
-        if slot.sequence.load(Ordering::Acquire) != index.wrapping_add(1) {
-            return None;
-        }
-        // SAFETY: the entry is published, so it is initialized, and the producer leaves it alone until it is
-        // released.
-        Some(slot.entry.with(|place| unsafe { (*place).assume_init_ref() }))
+        self.slots[self.slot_of(index)].peek(index)
     }
 
     /// Returns whether entry `index` is published and not released. This is for rings with several consumers, which
