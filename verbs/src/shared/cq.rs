@@ -78,6 +78,8 @@ pub(crate) struct Polls {
     pollers: Pollers,
 }
 
+const _: () = assert!(size_of::<Polls>() <= 64, "one cache line");
+
 /// The state of the poller. [`Polls::poller`] holds the only one.
 #[derive(Default)]
 pub(crate) struct Poller {

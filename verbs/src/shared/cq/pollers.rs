@@ -1,7 +1,7 @@
 //! The threads that poll a completion queue, and the engine that each of them drives first.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use crate::shared::engines::EngineNumber;
 use crate::shared::sync::this_thread;
@@ -27,8 +27,8 @@ pub(super) struct Pollers {
     until_alone: AtomicU32,
     /// Whether a second thread has ever polled.
     was_shared: AtomicBool,
-    /// Number of threads that have been given an engine here, beside the thread that polled first.
-    given: AtomicUsize,
+    /// Number of threads that have been given an engine here, beside the thread that polled first; wraps.
+    given: AtomicU8,
 }
 
 impl Pollers {
@@ -78,7 +78,7 @@ impl Pollers {
     /// so the turn begins with the engine after that.
     #[cold]
     fn give(&self, home: EngineNumber, lanes: u64) -> EngineNumber {
-        let turn = self.given.fetch_add(1, Ordering::Relaxed) + 1;
+        let turn = usize::from(self.given.fetch_add(1, Ordering::Relaxed)) + 1;
         let engines = lanes.count_ones() as usize;
         EngineNumber::of_set_from(lanes, home).nth(turn % engines.max(1)).unwrap_or(home)
     }
