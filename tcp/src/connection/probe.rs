@@ -51,7 +51,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Sends a probe because the ACK is overdue: new data if there is any, else the last segment again (RFC 8985
-    /// §7.3). If the last frame was a train, the train's first segment is sent again.
+    /// §7.3). If the last frame was a train, that is the train's last segment.
     pub(super) fn send_loss_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         self.cold.due = Due::Timeout;
         self.cold.sampled = false;
@@ -59,10 +59,9 @@ impl<B: Buffers> Connection<B> {
         self.cold.rto_at = self.rtx_at;
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let end = self.data_sent();
-        let last = self.snd_una.max(end - self.cold.last_len);
         let next = match self.new_segment(cx, 0) {
             Some(new) => new,
-            None => self.again(last, u32::from(self.mss)),
+            None => self.again(self.snd_una.max(end - self.last_segment(end)), u32::from(self.mss)),
         };
         cx.net.counters.loss_probes += 1;
         let len = self.send(cx, dst_mac, next);
@@ -71,6 +70,17 @@ impl<B: Buffers> Connection<B> {
         }
         self.sent(cx, Next { len, ..next }); // schedules no second probe, because `sampled` is false
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
+    }
+
+    /// Returns the length of the last segment before `end`, the end of the data that was sent.
+    fn last_segment(&self, end: Seq) -> u32 {
+        match self.cold.last_len {
+            train if train > u32::from(self.mss) => {
+                let segment = u32::from(self.cold.queue.unit(end - 1).min(self.mss));
+                (train - 1) % segment + 1
+            }
+            len => len,
+        }
     }
 
     /// Handles an ACK while a probe is out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice. `idle`: it
