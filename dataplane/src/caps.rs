@@ -87,6 +87,8 @@ pub struct Capabilities {
 const MANY: u16 = urnic_config::MAX_ENGINES as u16;
 /// The limit of DPDK's driver `virtio_user` (VIRTIO_MAX_VIRTQUEUE_PAIRS).
 const VIRTIO_QUEUES: u16 = 8;
+/// Each queue of a `memif` port is a device of its own, and DPDK has at most 32 in a process (RTE_MAX_ETHPORTS).
+const MEMIFS: u16 = 8;
 /// The limit of DPDK's drivers `ring`, `af_packet` and `tap` (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
 /// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` has none.
 const RINGS: u16 = 16;
@@ -130,9 +132,7 @@ impl Capabilities {
                 rx_checksum: RxChecksum::Software,
                 reconnects: true,
                 survives_peer: false,
-                // With several queues, a restart of the client would stop the device during the bursts of the other
-                // queues.
-                queues: 1,
+                queues: MEMIFS,
                 spread: Spread::Sender,
             },
             // Both ends are in one process; frames are copied where they arrive.

@@ -340,15 +340,20 @@ impl Port {
             Ok((rx, pool(options.tx_frames, vdev::send_room(spec, frame))?))
         });
         let pools = pools.collect::<Result<Vec<_>, _>>()?;
-        let leases = pools.iter().map(|(rx, _)| rx.lease()).collect();
+        let mut leases: Vec<_> = pools.iter().map(|(rx, _)| rx.lease()).collect();
+        let others = leases.split_off(if vdev::has_device_for_each_queue(spec) { 1 } else { leases.len() });
         let device = Device::open(eal, spec, options, leases, netdev)?;
+        let others = vdev::other_interfaces(spec).zip(others);
+        let others: Vec<_> = others
+            .map(|(spec, lease)| Device::open(eal, &spec, options, vec![lease], None))
+            .collect::<Result<_, _>>()?;
         caps.multi_segment_tx &= device.chains();
         let nic = device.nic();
         if let Some(does) = nic {
             (caps.tx_checksum, caps.rx_checksum) = (does.tx, does.rx);
         }
         let queues = device.queues();
-        caps.queues = queues;
+        caps.queues = queues + others.len() as u16;
         if let Some(rss) = device.rss() {
             caps.spread = Spread::Known(rss);
         }
@@ -364,7 +369,12 @@ impl Port {
             held: Vec::new(),
             looks: 0,
         };
-        Ok(Line::all_of(device, queues).into_iter().zip(pools).map(port).collect())
+        let lines = if others.is_empty() {
+            Line::all_of(device, queues)
+        } else {
+            Line::one_of_each(std::iter::once(device).chain(others).collect())
+        };
+        Ok(lines.into_iter().zip(pools).map(port).collect())
     }
 
     /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
@@ -376,7 +386,7 @@ impl Port {
 
     /// Returns the number of this queue within the port.
     pub fn queue(&self) -> u16 {
-        self.line.queue()
+        self.line.number()
     }
 
     /// Receives one burst of frames, at most as many as `frames` has room for, and prefetches their headers. Returns

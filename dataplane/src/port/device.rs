@@ -20,6 +20,10 @@ use crate::{Rss, log};
 /// Interval at which a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// Number of times that the interval doubles while a server refuses the client, because the server has no interface with
+/// the client's id, or not yet.
+const BACKOFF: u32 = 4;
+
 /// Time until the next attempt after the device of a `vhost` port could not be made.
 const PLUG_AGAIN: Duration = Duration::from_secs(10);
 
@@ -46,6 +50,8 @@ pub(super) struct Device {
     recipe: Arc<Recipe>,
     link: Option<ring::End>,
     retry_at: Instant,
+    /// Number of starts of a memif client since its link was up, or since no process listened.
+    starts: u32,
     netdev: Option<Netdev>,
     /// The driver's packet sockets, until the port's queues take them.
     packet_rings: Vec<PacketRing>,
@@ -84,6 +90,7 @@ impl Device {
             recipe: Arc::new(recipe),
             link: None,
             retry_at: Instant::now(),
+            starts: 0,
             netdev,
             packet_rings: Vec::new(),
             told_of_queues: false,
@@ -246,7 +253,9 @@ impl Device {
         // SAFETY: the device exists; `link` is ours.
         let status = sigpipe::blocked(|| unsafe { sys::rte_eth_link_get_nowait(id, &raw mut link) });
         let up = status == 0 && link.link_status() != 0;
-        if !up && matches!(self.recipe.spec, PortSpec::Memif { role: MemifRole::Client, .. }) {
+        if up {
+            self.starts = 0;
+        } else if matches!(self.recipe.spec, PortSpec::Memif { role: MemifRole::Client, .. }) {
             self.start_client();
         }
         up
@@ -315,7 +324,7 @@ impl Device {
 
     /// Takes the device that EAL's thread has made. If that failed, waits for another peer.
     fn made(&mut self, result: Result<Made, PortError>) {
-        self.retry_at = Instant::now() + RETRY;
+        self.retry_at = Instant::now() + RETRY * (1 << self.starts);
         let error = match result {
             Ok(made) => {
                 self.state = State::Plugged(made);
@@ -363,8 +372,10 @@ impl Device {
         }
         self.retry_at = Instant::now() + RETRY;
         if !self.recipe.spec.path().is_some_and(socket::is_served) {
+            self.starts = 0;
             return;
         }
+        self.starts = (self.starts + 1).min(BACKOFF);
         if let State::Plugged(Made { id, started }) = &self.state {
             let (id, was_started) = (*id, started.is_some());
             self.begin(move |recipe| Ok(recipe.start_again(id, was_started)));

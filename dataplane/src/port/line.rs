@@ -4,6 +4,10 @@
 //! device's state from shared atomics. A device with several queues is started once and stays started until the last
 //! handle is dropped, so a port id that a handle has learned stays valid.
 //!
+//! A `memif` port has a device of its own for each queue, because its device is stopped whenever the peer changes, which
+//! must not happen during a burst of another queue. Each handle then looks after its own device. While only the first
+//! device has a peer, the others' frames leave through the first.
+//!
 //! When the peer comes or goes, the driver may change state that bursts use, but never during a burst. `vhost` first
 //! waits for the end of each queue's burst. `virtio_user` does not change split rings, and we use no other kind.
 
@@ -71,8 +75,11 @@ impl Answers {
 pub(super) struct Line {
     /// DPDK's port id; `None` while the device is not known to be started.
     id: Option<u16>,
+    /// The number of the queue within the port.
+    number: u16,
+    /// The number of the queue within its device.
     queue: u16,
-    /// Queues of the port.
+    /// Queues of the device that have handles.
     queues: u16,
     /// The queue that the next burst receives from. If the peer has more queues than we, this handle receives from
     /// several queues in turn; otherwise the value is always `queue`.
@@ -88,22 +95,37 @@ pub(super) struct Line {
     /// The `af_packet` driver's socket; `None` for other drivers, or if the socket was not found.
     packet_ring: Option<PacketRing>,
     common: Arc<Common>,
+    /// The first device of the port, if this queue belongs to another one.
+    first: Option<Arc<Common>>,
 }
 
 impl Line {
+    /// Returns the queues of a port whose devices have one queue each.
+    pub(super) fn one_of_each(devices: Vec<Device>) -> Vec<Self> {
+        let mut lines: Vec<Self> = Vec::with_capacity(devices.len());
+        for device in devices {
+            let first = lines.first().map(|line| line.common.clone());
+            let number = lines.len() as u16;
+            lines.extend(Self::all_of(device, 1).into_iter().map(|line| Self {
+                number,
+                first: first.clone(),
+                ..line
+            }));
+        }
+        lines
+    }
+
     /// Returns the `queues` queues of a device in order. The first one looks after the device.
     pub(super) fn all_of(mut device: Device, queues: u16) -> Vec<Self> {
         let mut rings = device.ring_queues().into_iter();
         let mut packet_rings = device.take_packet_rings().into_iter();
-        let common = Arc::new(Common {
-            device: Mutex::new(device),
-            ready: OnceLock::new(),
-            answers: Answers::default(),
-        });
+        let device = Mutex::new(device);
+        let common = Arc::new(Common { device, ready: OnceLock::new(), answers: Answers::default() });
         let line = |queue| {
             let (ring, packet_ring, common) = (rings.next(), packet_rings.next(), common.clone());
             let mut line = Self {
                 id: None,
+                number: queue,
                 queue,
                 queues,
                 turn: queue,
@@ -113,6 +135,7 @@ impl Line {
                 ring,
                 packet_ring,
                 common,
+                first: None,
             };
             line.with_device(|_| ());
             line
@@ -126,7 +149,13 @@ impl Line {
         self.id
     }
 
-    /// Returns the number of the queue.
+    /// Returns the number of the queue within the port.
+    #[inline]
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Returns the number of the queue within its device.
     #[inline]
     pub(super) fn queue(&self) -> u16 {
         self.queue
@@ -184,7 +213,8 @@ impl Line {
         answer
     }
 
-    /// Returns whether the peer is there; if it is not, the first queue takes the next step towards a connection.
+    /// Returns whether the peer is there; if it is not, the queue that looks after the device takes the next step towards
+    /// a connection.
     pub(super) fn link_up(&mut self) -> bool {
         if let Some(ring) = &self.packet_ring {
             ring.kick();
@@ -201,7 +231,9 @@ impl Line {
         if !up {
             self.common.answers.set_sends_trains(false);
         }
-        up
+        let Some(first) = &self.first else { return up };
+        self.is_served = up;
+        up || first.answers.up.load(Ordering::Relaxed)
     }
 
     /// Returns whether the present peer takes frames of several TCP segments. The first queue asks the device; the

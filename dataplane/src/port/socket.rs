@@ -1,6 +1,6 @@
 //! Checks the path of the socket through which two processes set a link up.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -14,24 +14,29 @@ use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
 
-/// memif sockets that this process listens on: several interfaces may share one socket.
-static MEMIF: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+/// The memif sockets that this process listens on, with the number of interfaces that share each socket.
+static MEMIF: Mutex<Option<HashMap<PathBuf, usize>>> = Mutex::new(None);
 
-/// Keeps a socket listed in [`MEMIF`] while the first port that listened on it is open.
+/// One of the interfaces that [`MEMIF`] counts.
 #[derive(Debug)]
 pub(super) struct Listening(PathBuf);
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if let Some(paths) = MEMIF.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            paths.remove(&self.0);
+        let mut paths = MEMIF.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = paths.get_or_insert_default();
+        if let Some(interfaces) = paths.get_mut(&self.0) {
+            *interfaces -= 1;
+            if *interfaces == 0 {
+                paths.remove(&self.0);
+            }
         }
     }
 }
 
 /// Frees the path for a port that is going to listen on it: removes a socket on which no process listens. For a port
-/// that cannot wait for its peer, checks that the peer listens. Returns the entry in [`MEMIF`] for the first `memif`
-/// server of this process on a path; `None` for all other ports.
+/// that cannot wait for its peer, checks that the peer listens. Counts a `memif` server in [`MEMIF`] until the result is
+/// dropped; `None` for all other ports.
 pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
     match spec {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {
@@ -45,11 +50,10 @@ pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
         PortSpec::Memif { path, role: MemifRole::Server, .. } => {
             let mut paths = MEMIF.lock().unwrap_or_else(PoisonError::into_inner);
             let paths = paths.get_or_insert_default();
-            if paths.contains(path) {
-                return Ok(None);
+            if !paths.contains_key(path) {
+                free(path, spec)?;
             }
-            free(path, spec)?;
-            paths.insert(path.clone());
+            *paths.entry(path.clone()).or_default() += 1;
             Ok(Some(Listening(path.clone())))
         }
         _ => Ok(None),

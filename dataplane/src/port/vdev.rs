@@ -27,6 +27,22 @@ pub(super) fn driver_queues(spec: &PortSpec, queues: u16) -> u16 {
     if matches!(spec, PortSpec::Vhost { .. }) { queues.max(OF_PEERS) } else { queues }
 }
 
+/// Returns whether a port of this kind has a device of its own for each queue.
+pub(super) fn has_device_for_each_queue(spec: &PortSpec) -> bool {
+    matches!(spec, PortSpec::Memif { .. })
+}
+
+/// Returns the `memif` interfaces for the queues of a port after the first one, in order: those with the next ids on the
+/// same socket. Empty for ports of other kinds.
+pub(super) fn other_interfaces(spec: &PortSpec) -> impl Iterator<Item = PortSpec> {
+    let mut next = spec.clone();
+    std::iter::from_fn(move || {
+        let PortSpec::Memif { id, .. } = &mut next else { return None };
+        *id = id.checked_add(1)?;
+        Some(next.clone())
+    })
+}
+
 /// Returns the number of descriptors in one queue of the driver.
 pub(super) fn queue_size(spec: &PortSpec) -> u16 {
     match spec {

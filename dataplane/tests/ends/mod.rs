@@ -45,6 +45,13 @@ fn stop_flag() -> Arc<AtomicBool> {
     flag
 }
 
+/// Waits until the test stops this end.
+fn await_flag(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 pub fn run(role: &str) {
     let spec: PortSpec = std::env::var(SPEC).expect("a port").parse().expect("a valid port");
     let mtu = std::env::var(MTU).map_or(1500, |m| m.parse().expect("a number"));
@@ -96,6 +103,8 @@ pub fn run(role: &str) {
             say("open");
             exchange::all(&eal, &mut port);
             say("verified");
+            // Keeps the port, unpolled, until the peer has ended.
+            await_flag(&stop);
         }
         "ring" => {
             let flag = Arc::new(AtomicBool::new(false));

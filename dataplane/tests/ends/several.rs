@@ -1,14 +1,14 @@
 //! Ends with several queues, each driven by a thread of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use urnic_config::PortSpec;
 use urnic_dataplane::{Eal, Port, PortOptions};
 
-use super::{PATIENCE, await_link, echo, exchange, say, sleeping_echo};
+use super::{PATIENCE, await_flag, await_link, echo, exchange, say, sleeping_echo};
 
 /// A queue, together with all that is made from its pools.
 struct Queue(Port);
@@ -41,8 +41,15 @@ pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, s
             sleeping_echo(port, stop);
         }),
         "ping" => {
-            each(eal, spec, options, |port| exchange::all(eal, port));
-            say("verified");
+            let verified = AtomicU16::new(0);
+            each(eal, spec, options, |port| {
+                exchange::all(eal, port);
+                if verified.fetch_add(1, Ordering::AcqRel) + 1 == options.queues {
+                    say("verified");
+                }
+                // Keeps the port, unpolled, until the peer has ended.
+                await_flag(stop);
+            });
         }
         "ring" => {
             let done = AtomicBool::new(false);
@@ -58,7 +65,32 @@ pub fn run(role: &str, eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, s
             let echoed = AtomicUsize::new(0);
             each(eal, spec, options, |port| survive(port, usize::from(options.queues), &echoed, stop));
         }
+        "count served" => count_served(eal, spec, options, stop),
         other => panic!("no role {other}"),
+    }
+}
+
+/// Reports the number of queues that the peer serves whenever that number has changed and stayed the same for a while.
+fn count_served(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, stop: &AtomicBool) {
+    const SETTLED: Duration = Duration::from_millis(700);
+    let mut queues = Port::open_queues(eal, spec, options).expect("several queues");
+    say("open");
+    let (mut told, mut seen, mut since) = (0, 0, Instant::now());
+    while !stop.load(Ordering::Relaxed) {
+        let up: Vec<bool> = queues.iter_mut().map(Port::link_up).collect();
+        let now = if up[0] { queues.iter().filter(|queue| queue.is_served()).count() } else { 0 };
+        assert!(
+            up.iter().all(|other| *other || !up[0]),
+            "each queue has a way to the peer if the first has one"
+        );
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+        if seen != told && since.elapsed() > SETTLED {
+            told = seen;
+            say(&format!("served {told}"));
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -52,6 +52,8 @@ pub fn client() {
     let device = open();
     parties::visit(&device, there(), &Limit::new());
     report(&device);
+    // Keeps the device until the server has reported, too.
+    let _ = child::orders().recv();
 }
 
 /// Runs both ends of a ring.

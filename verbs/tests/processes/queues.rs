@@ -17,8 +17,14 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
     let client_says = Report::of(&client.line_within(2 * PATIENCE));
     server.order("enough");
     let server_says = Report::of(&server.line_within(2 * PATIENCE));
-    client.finish();
-    server.finish();
+    if kinds == Link::MEMIF {
+        // The driver may crash an end that still polls when the other leaves.
+        client.kill();
+        server.kill();
+    } else {
+        client.finish();
+        server.finish();
+    }
     println!("{kinds:?} {there}:{here} {progress}: {server_says:?} {client_says:?}");
     [server_says, client_says]
 }
@@ -34,7 +40,7 @@ fn hands_little_over(report: &Report, engines: u64) {
 #[test]
 fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
     let _alone = alone();
-    for kinds in [Link::VIRTIO, Link::VHOST] {
+    for kinds in [Link::VIRTIO, Link::VHOST, Link::MEMIF] {
         for progress in ["adaptive", "inline"] {
             meet(kinds, 2, 2, progress).iter().for_each(|report| hands_little_over(report, 2));
         }
@@ -49,7 +55,7 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
 #[test]
 fn ends_of_a_link_may_have_other_numbers_of_engines() {
     let _alone = alone();
-    for kinds in [Link::VIRTIO, Link::VHOST] {
+    for kinds in [Link::VIRTIO, Link::VHOST, Link::MEMIF] {
         for (there, here) in [(2, 1), (1, 2), (3, 2), (2, 3)] {
             let [server, client] = meet(kinds, there, here, "adaptive");
             assert_eq!((server.engines, client.engines), (there as u64, here as u64));
@@ -71,7 +77,6 @@ fn two_engines_at_each_end_of_a_ring_hand_next_to_nothing_over() {
 #[test]
 fn a_device_has_no_more_engines_than_its_port_has_queues() {
     let _alone = alone();
-    let [server, client] = meet(Link::MEMIF, 2, 3, "adaptive");
-    assert_eq!((server.engines, client.engines), (1, 1));
-    assert_eq!((server.moved, client.moved), (0, 0));
+    let [server, client] = meet(Link::MEMIF, 1, 9, "adaptive");
+    assert_eq!((server.engines, client.engines), (1, 8));
 }
