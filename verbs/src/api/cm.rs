@@ -260,13 +260,16 @@ pub struct Bound {
 
 impl Bound {
     pub(crate) fn new(device: &Arc<DeviceShared>, address: SocketAddr, v6only: bool) -> Result<Self> {
-        let _order = device.reservations.lock();
         let mut reserved = None;
-        let outcome = device.shards.control_each(|_, engine| match reserved {
-            None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
-            Some(bound) => engine.enter_binding(bound, v6only),
-        });
-        // If an engine has refused the address, dropping `bound` ends the reservation at the other engines.
+        let outcome = {
+            let _order = device.reservations.lock();
+            device.shards.control_each(|_, engine| match reserved {
+                None => engine.bind(address, v6only).map(|bound| reserved = Some(bound)),
+                Some(bound) => engine.enter_binding(bound, v6only),
+            })
+        };
+        // If an engine has refused the address, dropping `bound` ends the reservation at the other engines. That takes
+        // the lock again.
         let bound =
             reserved.map(|bound| Self { id: bound.id, address: bound.address, device: device.clone() });
         outcome.and(bound.ok_or(Error::NoDescriptor))

@@ -105,12 +105,17 @@ impl Mw {
     /// [`PostError`]; nothing was queued then. A binding that is not possible fails later, when the request is
     /// executed: [`WcStatus::MemoryManagement`](crate::WcStatus::MemoryManagement).
     pub fn bind(&self, qp: &Qp, wr_id: u64, flags: SendFlags, bind: &MwBind<'_>) -> Result<u32, PostError> {
+        let before = self.key.load(Ordering::Relaxed);
         let rkey = self.fresh_rkey();
         let MwBind { mr, offset, len, access } = *bind;
         let addr = mr.addr().wrapping_add(offset);
         let op = SendOp::BindMw { rkey, lkey: mr.lkey(), addr, len, access };
-        qp.post_send(&SendWr { wr_id, op, sges: &[], flags })?;
-        Ok(rkey)
+        let posted = qp.post_send(&SendWr { wr_id, op, sges: &[], flags });
+        if posted.is_err() {
+            // The window keeps its STag, unless another thread has taken a new one meanwhile.
+            let _ = self.key.compare_exchange(rkey as u8, before, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        posted.map(|()| rkey)
     }
 
     /// Returns the kind.

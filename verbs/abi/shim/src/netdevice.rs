@@ -56,6 +56,20 @@ fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// The requests that [`tell`] answers.
+const QUERIES: [c_ulong; 10] = [
+    libc::SIOCGIFNAME,
+    libc::SIOCGIFADDR,
+    libc::SIOCGIFDSTADDR,
+    libc::SIOCGIFNETMASK,
+    libc::SIOCGIFBRDADDR,
+    libc::SIOCGIFFLAGS,
+    libc::SIOCGIFINDEX,
+    libc::SIOCGIFMETRIC,
+    libc::SIOCGIFMTU,
+    libc::SIOCGIFHWADDR,
+];
+
 /// Returns whether we have an interface to show.
 fn is_there() -> bool {
     !interfaces::addresses().is_empty()
@@ -104,8 +118,14 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
             return configuration(fd, argument.cast());
         }
         let answer = real(fd, request, argument);
-        // ENODEV: `fd` is a socket, and the kernel has no interface of that name or index.
-        if answer != -1 || errno() != libc::ENODEV || argument.is_null() || !is_there() {
+        // ENODEV: the kernel has no interface of that name or index. Other requests are of devices, and their argument may
+        // be anything.
+        if answer != -1
+            || errno() != libc::ENODEV
+            || argument.is_null()
+            || !QUERIES.contains(&request)
+            || !is_there()
+        {
             return answer;
         }
         match tell(request, &mut *argument.cast()) {

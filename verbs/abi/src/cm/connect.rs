@@ -28,25 +28,33 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         // SAFETY: an identifier, as the previous call has checked.
         let this = unsafe { id_of(id) }?;
         let device = &rnic()?.device;
-        let bound = {
+        let number = hub().listener(this.as_ptr());
+        let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
+        let sink = sink.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
+        let (bound, v6only) = {
             let mut state = this.state();
             if state.listener.is_some() {
                 return Err(libc::EINVAL);
             }
             // A listener cannot share its address.
-            Arc::try_unwrap(state.bound.take().ok_or(libc::EINVAL)?).map_err(|shared| {
+            let bound = Arc::try_unwrap(state.bound.take().ok_or(libc::EINVAL)?).map_err(|shared| {
                 state.bound = Some(shared);
                 libc::EADDRINUSE
-            })?
+            })?;
+            (bound, state.v6only)
         };
         let address = bound.address();
         let backlog = u32::try_from(backlog).ok().filter(|n| (1..BACKLOG).contains(n)).unwrap_or(BACKLOG);
-        let number = hub().listener(this.as_ptr());
-        let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
-        let sink = sink.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
-        let listener = sink.listen_at(bound, backlog).inspect_err(log::refused);
-        let listener = listener.map_err(|e| errno_of(&e))?;
-        this.state().listener = Some((listener, sink));
+        match sink.listen_at(bound, backlog).inspect_err(log::refused) {
+            Ok(listener) => this.state().listener = Some((listener, sink)),
+            Err(error) => {
+                // That ended the reservation, but the identifier stays bound.
+                let bound = device.bind(address, v6only).ok().map(Arc::new);
+                let mut state = this.state();
+                (state.address, state.bound) = (bound.as_ref().map(|_| address), bound);
+                return Err(errno_of(&error));
+            }
+        }
         tracing::debug!("listening at {address}");
         Ok(())
     })
