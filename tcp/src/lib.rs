@@ -17,8 +17,8 @@
 //! ```
 //! [`Stack::next_deadline`] returns when the next pass is needed even if no frame arrives.
 //! [`Stack::wants_flush`] returns whether `flush` is needed again because the network port was full. A frame emitted
-//! with `loopback` is for this stack itself, so the caller passes it to `receive`. The next `advance` reports the
-//! events of calls that have no handler (`close`, `abort`).
+//! with `loopback` is for our own address, so the caller passes it to `receive`. The next `advance` reports the events
+//! of calls that have no handler (`close`, `abort`).
 //!
 //! # What is sent
 //! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment if

@@ -36,8 +36,8 @@ const NONE: u64 = u64::MAX;
 struct Node {
     /// The wanted deadline in nanoseconds; [`NONE`] without one.
     deadline: u64,
-    /// The tick under which the node is filed: the tick of its deadline, or an earlier one if the deadline has moved
-    /// later since. If the tick of the deadline had passed already, the tick after the filing.
+    /// The tick under which the node is filed: that of its deadline, or the next tick if that one had passed. If the
+    /// deadline has moved later since, this is still the earlier tick.
     filed: u64,
     prev: u32,
     next: u32,

@@ -250,8 +250,8 @@ impl Controller {
     }
 
     /// Handles an ACK in recovery with SACK. The window comes down to the threshold in proportion to the octets
-    /// that arrive, and stays there without bursts (RFC 6937 §3: with `safe` the slow start reduction bound applies,
-    /// else the conservative one).
+    /// that arrive, and stays there without bursts (RFC 6937 §3: if [`Progress::safe`] is set, the slow start reduction
+    /// bound applies, else the conservative one).
     pub fn on_recovery_ack(&mut self, p: &Progress) {
         let prr = &mut self.proportional;
         prr.delivered = prr.delivered.saturating_add(p.delivered);
