@@ -81,8 +81,8 @@ impl neighbours::Entry for Entry {
 /// State of the claim to our addresses (RFC 5227).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The addresses are in use: they were never claimed, or no host objected to the claim. They stay so while
-    /// they are defended.
+    /// The addresses may be used: they were never claimed, or no host objected to the claim. If another host uses one
+    /// of them later, we defend it and the state stays.
     Held,
     /// The network is being asked whether another host has them.
     Probing,
@@ -325,7 +325,8 @@ impl Arp {
         }
         let asked = for_us && operation == ArpOperation::Request;
         let known = self.places.find(ip).map(Neighbour);
-        // RFC 826: known senders are always updated; new ones are remembered only if they ask for us.
+        // RFC 826: any packet of a known sender may update its entry (see `confirm`); a new sender is remembered only
+        // if it asks for us.
         let n = match known {
             Some(n) => Some(n),
             None if asked && !ip.is_unspecified() => self.find_or_create(ip),

@@ -19,8 +19,9 @@ pub trait Buffers {
     /// Octets queued for sending.
     type Payload: Payload;
 
-    /// Prefetches the cache lines of the `octets` from `start` on, which will be needed soon. The address may be any,
-    /// because a prefetch reads nothing. This crate cannot prefetch itself, because it has no unsafe code.
+    /// Prefetches the cache lines of the `octets` from `start` on, which will be needed soon. `start` may be any
+    /// address, because a prefetch reads nothing. This default does nothing, because prefetching needs unsafe code,
+    /// which this crate forbids.
     #[inline]
     fn prefetch(start: *const u8, octets: usize) {
         let _ = (start, octets);
@@ -234,9 +235,9 @@ pub enum CloseReason {
     Graceful,
     /// The peer sent a RST.
     Reset,
-    /// The peer was silent too long: retransmissions, keep-alive probes, the user timeout or the wait for the
-    /// peer's FIN ended without an answer. Or the peer kept its window shut too long after our user had closed
-    /// the connection. Or both ends were closed, and our user did not take the remaining data in time.
+    /// The peer was silent too long: it answered neither retransmissions nor keep-alive probes, acknowledged nothing
+    /// more within the user timeout, or did not send its FIN in time. Or it kept its window shut too long after our
+    /// user had closed the connection. Or both ends had closed, and our user did not take the remaining data in time.
     TimedOut,
     /// The peer refused the connection.
     Refused,

@@ -230,8 +230,8 @@ pub struct TcpConfig {
     pub data_retries: u8,
     /// Time in TIME-WAIT. RFC 9293 asks for 2 MSL, which is four minutes; hosts use less.
     pub time_wait: Duration,
-    /// Time that a connection waits for the peer's FIN after our FIN was acknowledged. If both ends are closed and the
-    /// user has not taken all data, it has this time for that.
+    /// Time that a connection waits for the peer's FIN after our FIN was acknowledged. If both ends are closed, the
+    /// user has this time to take the remaining data.
     pub fin_wait: Duration,
     /// Time that a segment waits for a window that fits all of it (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
     pub sws_override: Duration,

@@ -28,8 +28,8 @@ pub struct Counters {
     pub bytes_out: u64,
     pub retransmitted_segments: u64,
     pub retransmitted_bytes: u64,
-    /// Part of `retransmitted_segments`: those in fast recovery, and those after a timeout or after a report of
-    /// a smaller path MTU.
+    /// Parts of `retransmitted_segments`. In the order of the fields: those in fast recovery; those after a timeout or
+    /// after a report of a smaller path MTU.
     pub fast_retransmissions: u64,
     pub timeout_retransmissions: u64,
     pub acks_out: u64,
@@ -38,8 +38,8 @@ pub struct Counters {
     // Connections.
     pub active_opens: u64,
     pub passive_opens: u64,
-    /// SYNs for which there was no room, those answered with a cookie included, and ACKs of SYN-ACKs at the
-    /// limit of connections.
+    /// SYNs for which there was no room, including those answered with a cookie. Also ACKs of SYN-ACKs that could not
+    /// open a connection, because the limit of connections was reached.
     pub syn_backlog_full: u64,
     /// SYN cookies that were sent; cookies that came back; ACKs without a valid cookie while cookies could come back.
     pub syn_cookies_out: u64,

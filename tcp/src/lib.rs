@@ -16,9 +16,9 @@
 //! stack.flush(now, &mut tx)                     // delayed ACKs, ARP requests, connections that waited for room
 //! ```
 //! [`Stack::next_deadline`] returns when the next pass is needed even if no frame arrives.
-//! [`Stack::wants_flush`] returns whether `flush` is needed again because the network port was full. The caller
-//! passes frames emitted with `loopback` back to `receive`. The next `advance` reports the events of calls that
-//! have no handler (`close`, `abort`).
+//! [`Stack::wants_flush`] returns whether `flush` is needed again because the network port was full. A frame emitted
+//! with `loopback` is for our own address, so the caller passes it to `receive`. The next `advance` reports the events
+//! of calls that have no handler (`close`, `abort`).
 //!
 //! # What is sent
 //! [`Stack::send`] queues one record. Segments are cut at record boundaries: several whole records share a segment if
@@ -31,10 +31,10 @@
 //! Data in order is acknowledged at most once per pass and connection; the ACK travels with our data if there
 //! is any to send. This is a stretch ACK; RFC 5681 §4.2 asks for one ACK per two segments. The ACK of a small
 //! amount may wait for [`TcpConfig::ack_delay`]. Data that is out of order, fills a gap or was received before
-//! is acknowledged at once. With DCTCP, data from before a change of marks is acknowledged at once as well (RFC
-//! 8257 §3.2). Only segments without data carry SACK blocks. While the handler takes all data at once, the
-//! window is constant. The stack keeps the data that the handler leaves, and offers a smaller window until
-//! [`Stack::resume`]. The right edge of the window only moves forward.
+//! is acknowledged at once. With DCTCP, when the arriving packets change from marked to unmarked or back, the data
+//! before the change is acknowledged at once as well (RFC 8257 §3.2). Only segments without data carry SACK blocks.
+//! While the handler takes all data at once, the window is constant. The stack keeps the data that the handler leaves,
+//! and offers a smaller window until [`Stack::resume`]. The right edge of the window only moves forward.
 //!
 //! Consecutive ACKs of one connection in a burst are handled as one, the newest (see [`Stack::receive_burst`]).
 //!

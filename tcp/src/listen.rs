@@ -105,7 +105,7 @@ pub enum ListenError {
     #[error("no address is reserved under this id, or a listener has the address already")]
     NotReserved,
     /// Another socket listens on the port. This can happen although the port is reserved, because the kernel lets
-    /// several sockets reserve a port (`SO_REUSEADDR`), and only one of them listen.
+    /// several sockets reserve a port (`SO_REUSEADDR`), but lets only one of them listen.
     #[error("port {0} is in use")]
     InUse(u16),
     /// The system has no memory left.

@@ -47,8 +47,8 @@ pub(crate) trait Entry {
     fn is_unknown(&self) -> bool;
 }
 
-/// Number of neighbours, of those unheld for longest, that are searched for one with an unknown MAC address. A
-/// new neighbour displaces the first such one, or else the neighbour that has been unheld for longest.
+/// Number of unheld neighbours examined to find one to displace, from the one unheld for longest on. The first one with
+/// an unknown MAC address is displaced. If there is none, the one unheld for longest is displaced.
 const GLANCES: usize = 8;
 /// No place.
 const NONE: u16 = u16::MAX;

@@ -399,7 +399,7 @@ impl Net {
 struct Limiter {
     interval: Duration,
     burst: Duration,
-    /// Time up to which the allowance is used up. Each reply moves it on by `interval`, up to the present at most.
+    /// Time up to which the allowance is used up. Each reply moves it on by `interval`, but never past the present.
     spent: Time,
 }
 

@@ -1,8 +1,8 @@
 //! Numbers for pairs of IPv6 addresses, ours and a peer's, that are short enough for a [`Key`].
 //!
 //! A key has a field for one IPv4 address. For IPv6, this field holds the number of a pair, written as an address of
-//! `0.0.0.0/8`, which no host has. A pair is kept while the stack's table has keys with it, and after that until the
-//! next `collect`.
+//! `0.0.0.0/8`, which no host has. A pair is kept while the stack's table has keys that name it, and after that until
+//! the next `collect`.
 
 use crate::table::{Hashed, Key, Table};
 use core::net::Ipv6Addr;

@@ -53,10 +53,10 @@ impl Block {
 pub enum Inserted {
     /// The segment has new octets and is held.
     Held,
-    /// The segment has no octets that can be held: each was received before, or lies at or beyond the start of
-    /// a held frame with different octets. It was dropped.
+    /// The segment was dropped, because none of its octets can be held: each was received before, or lies at or beyond
+    /// the start of a held frame whose octets differ.
     Duplicate,
-    /// There is no place for the segment. It was dropped.
+    /// The segment was dropped, because there is no place for it.
     Full,
 }
 
@@ -297,8 +297,8 @@ impl<F: Frame> Holes<F> {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
             if new.at.is_empty() {
-                // `after` begins where the frame before the new one ends, and stays because its octets differ. So the
-                // new frame has no place between these two.
+                // The frame before the new one ends where `after` begins, and `after` stays because its octets differ.
+                // So there is no gap between these two for the new frame.
                 return Inserted::Duplicate;
             }
         }

@@ -32,8 +32,8 @@ const GRANULARITY: u64 = 1 << 14;
 /// meaningless, and the limit keeps the arithmetic far from overflow.
 const LONGEST: u64 = 1 << 42;
 
-/// Samples in a period. The minimum round-trip time is that of the present and the last period. So it forgets a sample
-/// after at least one period and at most two.
+/// Samples in a period. The minimum round-trip time covers the present and the last period, so a sample counts for at
+/// least one period and at most two.
 const PERIOD: u16 = 4096;
 
 /// SRTT, RTTVAR and the RTO with its backoff. Takes 64 octets; times are in nanoseconds.

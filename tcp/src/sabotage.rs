@@ -1,9 +1,9 @@
 //! Rules that can be broken only inside of the stack. The tests break each rule, to prove that a broken rule makes a
 //! test fail. All other rules are broken from outside, by changing frames and data (`tests/it/broken.rs`).
 //!
-//! For example, only the sequence numbers of a forged segment make the stack refuse it, and code outside of the stack
-//! cannot make the stack accept that segment unchanged. A rule on which several stacks of a device agree does not show
-//! in the frames of any single stack.
+//! For example, the stack refuses a forged segment for its sequence numbers alone, and code outside of the stack cannot
+//! make it accept that same segment. Nor do the frames of a single stack show whether all stacks of a device agree on a
+//! rule.
 //!
 //! Without the feature `sabotage`, [`broken`] always returns `false`, and the compiler removes the checks.
 
@@ -16,7 +16,7 @@ pub enum Rule {
     OwnersAgree,
     /// Only the owner refuses a segment that belongs to no connection.
     OwnerRefuses,
-    /// Only one stack of a device claims and defends its addresses, and answers requests for them.
+    /// Only one stack of a device claims and defends the device's addresses, and answers requests for them.
     OneSpeaks,
     /// An ICMP error reaches the owner of the connection whose segment it quotes.
     ErrorsReachOwners,

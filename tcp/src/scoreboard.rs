@@ -75,13 +75,14 @@ pub struct Delivered {
     pub sacked: u32,
     /// The latest transmission among the arrived ones; `None` if nothing arrived.
     pub newest: Option<Sent>,
-    /// A run has arrived that was sent only once and ends at or below `before`.
+    /// One of the arrived runs was sent only once and ends at or below `before`.
     pub original: bool,
-    /// Time of the last transmission of the first run that was sent more than once; `None` if there is none.
+    /// Time of the last transmission of the first arrived run that was sent more than once; `None` if no such run
+    /// arrived.
     pub again: Option<Time>,
-    /// End of the lowest transmission that was sent only once; `None` if there is none.
+    /// End of the lowest arrived run that was sent only once; `None` if no such run arrived.
     pub lowest_original: Option<Seq>,
-    /// End of the highest transmission that arrived; `None` if nothing arrived.
+    /// End of the highest arrived run; `None` if nothing arrived.
     pub highest: Option<Seq>,
     /// Sequence number up to which octets can count as [`original`](Self::original).
     before: Seq,
@@ -157,7 +158,7 @@ pub struct Scoreboard {
     lost: u32,
     /// Number of SACKed ranges.
     ranges: u32,
-    /// No octets below this count as lost.
+    /// Lower limit of the octets that count as lost: `next_lost` searches from here on.
     lost_from: Seq,
 }
 

@@ -1,8 +1,9 @@
 //! Several stacks that act as one host, each on a queue of the port. A frame may reach any of them.
 //!
-//! All stacks of a device compute the same owner of a connection from its addresses, so there is no directory. A
-//! stack hands a segment that it neither knows nor owns to the owner, and only the owner answers with a RST. Messages
-//! of neighbours and routers concern all stacks, and only the first stack speaks for the host.
+//! All stacks of a device compute the same owner of a connection from its addresses, so there is no directory. If a
+//! segment belongs to no connection that the stack knows, and another stack owns its addresses, the stack hands the
+//! segment to that owner. Only the owner answers with a RST. Messages of neighbours and routers concern all stacks, and
+//! only the first stack speaks for the host.
 
 use crate::buffers::Frame;
 use crate::ipv6;
@@ -53,20 +54,20 @@ impl Steering {
         })
     }
 
-    /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. This is
-    /// for links on which a frame arrives at the stack with the same number as the sending stack: if both devices
-    /// have equally many stacks, no stack hands a frame over. A peer can direct all of its connections to one stack.
-    /// Returns `None` as [`new`](Self::new) does.
+    /// Returns the place of stack `number` of `stacks` without a secret, so that both ends of a link agree. This is for
+    /// links that deliver a frame to the stack with the number of the sending stack. Then no stack hands a frame over,
+    /// if both devices have equally many stacks. A peer can direct all of its connections to one stack. Returns `None`
+    /// as [`new`](Self::new) does.
     pub fn agreed(number: usize, stacks: usize) -> Option<Self> {
         const KNOWN: u64 = 0x6167_7265_6564;
         Self::new(number, stacks, KNOWN)
     }
 
     /// Returns the place of stack `number` of `stacks` on a NIC that spreads frames by Toeplitz's hash of both
-    /// addresses and TCP ports (RSS). The hash has a key that repeats `key`, and a table of `entries` whose entry `n`
-    /// leads to queue `n` modulo `stacks`. A frame then arrives at its owner. Both directions of a connection have
-    /// the same hash, because every hashed field begins at a multiple of 16 bits. A peer can direct all of its
-    /// connections to one stack.
+    /// addresses and TCP ports (RSS). The key of the hash repeats `key`. The NIC's table has `entries` entries, of
+    /// which entry `n` leads to queue `n` modulo `stacks`. So a frame arrives at its owner. Both directions of a
+    /// connection have the same hash, because every hashed field begins at a multiple of 16 bits. A peer can direct all
+    /// of its connections to one stack.
     ///
     /// Returns `None` as [`new`](Self::new) does, and if `entries` is not a power of two up to 65,536.
     pub fn like_nic(number: usize, stacks: usize, key: u16, entries: u32) -> Option<Self> {

@@ -75,8 +75,8 @@ fn add64(a: u64, b: u64) -> u64 {
 /// Folds a wide sum to 16 bits with end-around carries.
 #[inline]
 pub fn fold(v: u64) -> u16 {
-    // In the sum of `v` and its rotation, the lower and the upper half each add the two halves of `v`. So the carry
-    // out of the lower half is the end-around carry that the upper half needs.
+    // Both halves of the sum of `v` and its rotation are the sum of the two halves of `v`. The lower half carries into
+    // the upper half, and this carry is the end-around carry that the upper half needs.
     let v = (v.wrapping_add(v.rotate_left(32)) >> 32) as u32;
     (v.wrapping_add(v.rotate_left(16)) >> 16) as u16
 }

@@ -137,8 +137,8 @@ impl<K: Hashed> Table<K> {
         self.entries[i] = Entry { key, value };
     }
 
-    /// Removes `key` and returns its value; `None` if it had none. Later entries of its run move up, so lookups never
-    /// meet a gap.
+    /// Removes `key` and returns its value; `None` if it had none. Entries behind it move up where the gap would
+    /// otherwise end a lookup before it reaches them.
     pub fn remove(&mut self, key: K) -> Option<u32> {
         let mut hole = self.find(key);
         let value = self.entries[hole].value;

@@ -277,8 +277,8 @@ impl View {
 pub enum Act {
     Pass,
     Drop,
-    /// The frame arrives after the frames of the exchange in this direction that are not delayed. Delayed
-    /// frames keep their order.
+    /// The frame arrives after all frames of its direction and exchange that are not delayed. Delayed frames keep their
+    /// order.
     Delay,
     Twice,
 }

@@ -6,8 +6,8 @@
 //! entries of a level lie before all entries of the next level, and looking at one bitmap per level finds the nearest
 //! entry.
 //!
-//! Most TCP deadlines only move later, because every ACK restarts the retransmission timer. So moving a deadline
-//! later, or cancelling it, only writes the key's field. The entry is examined again when its old slot comes up.
+//! Most TCP deadlines only move later, because every ACK restarts the retransmission timer. So moving a deadline later,
+//! or cancelling it, only writes `Node::deadline`. The wheel examines the key again when its old slot comes up.
 
 use crate::time::Time;
 
@@ -36,8 +36,8 @@ const NONE: u64 = u64::MAX;
 struct Node {
     /// The wanted deadline in nanoseconds; [`NONE`] without one.
     deadline: u64,
-    /// The tick under which the node is filed: at most the first tick that does not begin before the deadline, or the
-    /// next tick if that one had passed.
+    /// The tick under which the node is filed: that of its deadline, or the next tick if that one had passed. If the
+    /// deadline has moved later since, this is still the earlier tick.
     filed: u64,
     prev: u32,
     next: u32,
@@ -46,8 +46,8 @@ struct Node {
 
 /// The wheel. Keys are small integers (connection indices). Memory is 32 octets per key, up to the highest key used.
 ///
-/// [`poll`](Self::poll) reports a deadline in the first tick that does not begin before it: never early, and at most
-/// one tick (16.4 µs) late.
+/// [`poll`](Self::poll) reports a deadline in the first tick that begins at or after it: never early, and at most one
+/// tick (16.4 µs) late.
 pub struct TimerWheel {
     nodes: Vec<Node>,
     heads: [u32; LEVELS * SLOTS + 1],
@@ -56,13 +56,13 @@ pub struct TimerWheel {
     current: u64,
 }
 
-/// Returns the time at which a wheel reports `deadline`: the start of the first tick that does not begin before it.
-/// Deadlines that are kept outside of a wheel, but are checked only when wheels are polled, are rounded with this.
+/// Returns the time at which a wheel reports `deadline`: the start of the first tick that begins at or after it. Use
+/// this to round deadlines that are kept outside of a wheel but are checked only when wheels are polled.
 pub fn round_up(deadline: Time) -> Time {
     Time(tick_of(deadline.0).saturating_mul(1 << TICK_SHIFT))
 }
 
-/// Returns the first tick that does not begin before `deadline`.
+/// Returns the tick of a deadline: the first that begins at or after it.
 fn tick_of(deadline: u64) -> u64 {
     deadline.div_ceil(1 << TICK_SHIFT)
 }

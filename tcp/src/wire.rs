@@ -212,8 +212,8 @@ pub(crate) fn parse_tcp(
     Ok(())
 }
 
-/// Returns whether the checksum field holds only the sum of the pseudo-header. Hosts send such a segment if the
-/// interface must fill in the checksum.
+/// Returns whether the checksum field holds only the sum of the pseudo-header. Such a segment comes from a host that
+/// left the checksum to an interface, which did not fill it in.
 pub(crate) fn is_unfilled(
     frame: &impl Frame,
     place: &Range<usize>,

@@ -145,8 +145,8 @@ impl<F: Frame> Link<F> {
     pub fn push(&mut self, now: u64, mut frame: F) {
         let mut rng = dice(self.seed, self.statistics.pushed);
         self.statistics.pushed += 1;
-        // All random decisions are made first, so that their number does not depend on what happens to the frame. The
-        // frame and its copy then get random sequences of their own.
+        // All random decisions of this function are made first, so that their number does not depend on what happens to
+        // the frame. The frame and its copy then get random sequences of their own, for the decisions on the way.
         let Impairment { loss, dup, mark, .. } = self.impairment;
         let (lost, twice, marked) = (roll(&mut rng, loss), roll(&mut rng, dup), roll(&mut rng, mark));
         if roll(&mut rng, self.impairment.burst) {

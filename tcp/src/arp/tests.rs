@@ -254,8 +254,9 @@ fn a_conflict_ends_the_claim() {
     }
 }
 
-/// RFC 5227 §2.4 (b): while a host uses our address, we answer it once in ten seconds. A probe is answered like any
-/// request. The answer to a probe from our own Ethernet address is broadcast, so that a switch lets it through.
+/// RFC 5227 §2.4 (b): while another host uses our address, we defend the address at most once in ten seconds. A probe
+/// is answered like any request. The answer to a probe from our own Ethernet address is broadcast, so that a switch
+/// lets it through.
 #[test]
 fn an_address_that_is_held_is_defended() {
     let mut a = cache(8);

@@ -35,8 +35,8 @@ impl HyStart {
         HyStart { left: 0, last: u32::MAX, present: u32::MAX, baseline: u32::MAX, samples: 0, rounds: 0 }
     }
 
-    /// Handles an ACK in the first slow start, which would let the window grow by `growth`. Returns by how much the
-    /// window may grow, and whether slow start is over (§4.2).
+    /// Handles an ACK in the first slow start. Without HyStart++ the window would grow by `growth`. Returns by how much
+    /// the window may grow, and whether slow start is over (§4.2).
     pub fn on_ack(&mut self, ack: &Ack, growth: u32) -> (u32, bool) {
         let conservative = self.baseline != u32::MAX;
         let mut over = false;

@@ -56,9 +56,9 @@ pub const INITIAL_WINDOW: u32 = 10;
 /// Upper limit of every window, in octets: the largest that window scaling can advertise (RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// Smallest bound of the octets in flight, unless two segments are more. This is about three trains of segments: one
-/// at the sender, one on the way and one at the receiver. With fewer, the sender, the link or the receiver would be
-/// idle.
+/// Lower limit of the bound of the octets in flight; two segments if these are more. This is about three trains of
+/// segments: one at the sender, one on the way and one at the receiver. With fewer, the sender, the link or the
+/// receiver would be idle.
 const LEAST_BOUND: u32 = 48 << 10;
 
 /// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.
@@ -115,7 +115,8 @@ struct Proportional {
     out: u32,
 }
 
-/// The congestion state of one connection. Windows are in octets. All but the algorithm's state fills one cache line.
+/// The congestion state of one connection. Windows are in octets. Everything except the algorithm's state fills one
+/// cache line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Controller {
@@ -224,9 +225,9 @@ impl Controller {
         }
     }
 
-    /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding. At most the
-    /// window counts, so octets that limited transmit has sent beyond it do not. Sets the threshold, and the
-    /// window to it (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
+    /// Handles a loss that duplicate ACKs or SACK have shown, with `flight` octets outstanding. If more than the window
+    /// is outstanding, only the window counts, because limited transmit may have sent octets beyond it. Sets the
+    /// threshold, and the window to it (RFC 5681 §3.2 step 2, RFC 6675 §5 (4.2), RFC 9438 §4.6).
     ///
     /// Without SACK, call [`inflate`](Self::inflate) by three segments next; with SACK, call
     /// [`begin_proportional`](Self::begin_proportional).
@@ -249,8 +250,8 @@ impl Controller {
     }
 
     /// Handles an ACK in recovery with SACK. The window comes down to the threshold in proportion to the octets
-    /// that arrive, and stays there without bursts (RFC 6937 §3; `safe` selects one of the two reduction
-    /// bounds).
+    /// that arrive, and stays there without bursts (RFC 6937 §3: if [`Progress::safe`] is set, the slow start reduction
+    /// bound applies, else the conservative one).
     pub fn on_recovery_ack(&mut self, p: &Progress) {
         let prr = &mut self.proportional;
         prr.delivered = prr.delivered.saturating_add(p.delivered);

@@ -166,9 +166,10 @@ impl<B: Buffers> Connection<B> {
         c.path_mtu.follow(una);
     }
 
-    /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that
-    /// was a retransmission, it needs an echoed timestamp that was sent with it or later (RFC 6298 §3, RFC 7323
-    /// §4.1). Returns the sample; `None`: no round trip has ended, or the sample is not certain.
+    /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that was
+    /// a retransmission, the sample counts only if the ACK echoes a timestamp that was sent with the retransmission or
+    /// later (RFC 6298 §3, RFC 7323 §4.1). Returns the sample; `None`: no round trip has ended, or the sample is not
+    /// certain.
     #[inline]
     fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> Option<Duration> {
         if s.ack.le(self.cold.sample_at) {

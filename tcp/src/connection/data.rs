@@ -248,7 +248,7 @@ impl<B: Buffers> Connection<B> {
         held.last().is_some_and(|last| seq.lt(last)) && held.drop_newest()
     }
 
-    /// Delivers held segments and the peer's FIN that RCV.NXT has reached.
+    /// Delivers the held segments that RCV.NXT has reached, and then the peer's FIN if RCV.NXT has reached it too.
     #[cold]
     fn close_gap<T: Transmit<B::Payload>>(
         &mut self,

@@ -7,8 +7,8 @@ use crate::ecn;
 use crate::wire::{Segment, flag};
 
 impl<B: Buffers> Connection<B> {
-    /// Updates the echo in our ACKs for a segment with data, on a connection with ECN. Call this before RCV.NXT
-    /// covers the data, because an ACK of the data before it may be due with the old echo.
+    /// Updates the echo in our ACKs when a segment with data arrives on a connection with ECN. Call this before RCV.NXT
+    /// covers the data, because earlier data may have to be acknowledged with the old echo first.
     pub(super) fn note_marks<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>, s: &Segment) {
         let marked = s.ecn == ecn::CE;
         if !self.cold.exact_echo {
@@ -20,7 +20,8 @@ impl<B: Buffers> Connection<B> {
                 self.echo = flag::ECE;
             }
         } else if marked != (self.echo != 0) {
-            // RFC 8257 §3.2: data from before a change of marks is acknowledged at once, with the old echo.
+            // RFC 8257 §3.2: when the marks change, the data before the change is acknowledged at once, with the old
+            // echo.
             if self.owes_ack() {
                 self.send_ack(cx);
             }

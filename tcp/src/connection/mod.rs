@@ -274,7 +274,7 @@ pub(crate) struct Cold<B: Buffers> {
     pub last_sent: Time,
     // Third line.
     pub rtt: RttEstimator,
-    // Fourth line: times, and what is only there after losses.
+    // Fourth line: times, and fields that are used only after losses.
     /// Deadline of the retransmission timer. `rtx_at` is earlier while a loss probe or the reordering timer is due
     /// before it.
     pub rto_at: Time,

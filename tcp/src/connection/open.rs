@@ -25,7 +25,8 @@ pub(crate) fn syn_options(net: &Net, key: Key, peer: Option<&SynOptions>) -> Syn
     }
 }
 
-/// Returns the flags of a SYN, or with `ack` of a SYN-ACK. With `ecn` it offers or accepts ECN (RFC 3168 §6.1.1).
+/// Returns the flags of a SYN, or of a SYN-ACK if `ack` is set. With `ecn`, the SYN offers ECN and the SYN-ACK accepts
+/// it (RFC 3168 §6.1.1).
 pub(crate) fn syn_flags(ack: bool, ecn: bool) -> u8 {
     match (ack, ecn) {
         (false, false) => flag::SYN,
@@ -55,7 +56,7 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at = cx.now + self.cold.rtt.rto();
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let crossed = self.state == State::SynReceived;
-        // If the SYNs crossed, the negotiated options tell which of our options the peer's SYN had.
+        // If the SYNs crossed, our SYN-ACK has only options that the peer's SYN had as well: the negotiated ones.
         let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
         let timestamps = with_timestamps.then(|| Timestamps {
             value: self.timestamp(cx.now),

@@ -39,7 +39,7 @@ pub(crate) struct Limits {
     pub segment: u32,
     /// Largest train: several segments in one frame.
     pub train: u32,
-    /// Upper limit of any cut.
+    /// Upper limit of a segment or train: a longer one is not cut at all.
     pub total: u32,
 }
 

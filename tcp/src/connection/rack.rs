@@ -138,8 +138,8 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Returns the time before which a segment must have been sent to count as lost when the retransmission timer
-    /// expires (RFC 8985 §6.3). `Time::MAX` without SACK: all segments count as lost.
+    /// Returns the time of the latest transmission that counts as lost when the retransmission timer expires (RFC 8985
+    /// §6.3); later ones may still arrive. `Time::MAX` without SACK: all segments count as lost.
     pub(super) fn lost_at_timeout(&self, now: Time) -> Time {
         if self.flags.has(Flags::SACK) { now - self.rack_patience() } else { Time::MAX }
     }

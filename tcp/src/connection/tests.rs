@@ -4,8 +4,8 @@ use core::mem::{align_of, offset_of, size_of};
 
 type C = Connection<Plain>;
 
-/// An arriving segment touches two cache lines. The first one decides about it; the second one has the state for
-/// ACKs, sending and timers. In-order data and its ACK need nothing else of the connection.
+/// An arriving segment touches two cache lines. The first line has the fields that decide about the segment; the second
+/// line has the state for ACKs, sending and timers. In-order data and its ACK need nothing else of the connection.
 #[test]
 fn hot_part_is_two_cache_lines() {
     assert_eq!((size_of::<C>(), align_of::<C>()), (128, 64));

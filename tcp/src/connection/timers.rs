@@ -9,8 +9,8 @@ use crate::net::Net;
 use crate::time::Time;
 use core::time::Duration;
 
-/// Delay of a timer that a busy machine does not explain. The stack was not driven for this time, because the process
-/// was stopped or the machine slept. This is not the peer's fault, so the peer's time starts anew.
+/// Lateness of a timer from which on the stack was not driven, because the process was stopped or the machine slept. A
+/// busy machine does not delay a timer this long. The pause is not the peer's fault, so the peer's time starts anew.
 const LATE: Duration = Duration::from_secs(1);
 
 fn is_late(deadline: Time, now: Time) -> bool {

@@ -411,8 +411,8 @@ impl Inet6 {
             return None;
         }
         let own = self.report_at.min(self.solicit_at).min(self.review_at);
-        // One tick after the step is due or after `reached`, whichever is later, because the stack may have handled
-        // the step's own tick already.
+        // The step waits for the tick after its own, because the stack may have handled its own tick already. A step
+        // that was due before `reached` waits for the tick after `reached`.
         let own =
             (own < Time::MAX).then(|| crate::timer::round_up(own.max(self.reached) + crate::timer::TICK));
         self.cache.next_deadline().into_iter().chain(own).min()

@@ -90,7 +90,7 @@ fn doubling_ends_at_the_maximum() {
     }
 }
 
-/// RFC 4015 §3.3: the variation becomes at least half of SRTT, and the RTO follows from it.
+/// RFC 4015 §3.6: the variation becomes at least half of SRTT, and the RTO follows from it.
 #[test]
 fn a_timeout_that_was_a_mistake() {
     let steady = |min: Duration, max: Duration, rtt: Duration| {

@@ -118,7 +118,7 @@ fn what_was_sent_before_what_arrived_is_lost_in_time() {
     assert_eq!((s.lost(), s.next_lost()), (200, Some(Seq(1100)..Seq(1300))));
     s.sent_again(Seq(1100)..Seq(1300), at(15));
     assert_eq!((s.lost(), s.next_lost()), (0, None));
-    // A retransmission is lost if a segment that was sent after it arrives.
+    // Once a segment arrives that was sent after a retransmission, the retransmission is lost.
     s.sent(Seq(3100), at(26));
     let mut d = Delivered::new(Seq(0));
     s.sack(&[block(3000, 3100)], &mut d);
@@ -276,7 +276,8 @@ proptest! {
                     let reneged = s.drop_reneged();
                     prop_assert_eq!(reneged, m.octets.first().is_some_and(|o| o.fate == Fate::Sacked));
                     if reneged {
-                        // The sending time of SACKed octets is not kept for each octet.
+                        // The scoreboard does not keep a sending time for each SACKed octet, so the model takes over
+                        // that of the run.
                         for run in &s.runs {
                             m.each(una..run.end.0, |o| if o.fate == Fate::Sacked {
                                 *o = Run { end: o.end, ..*run };
@@ -296,7 +297,7 @@ proptest! {
                     prop_assert_eq!(d.sacked, m.count(Fate::Sacked) - before);
                 }
                 Step::Detect { sent, end, patience } => {
-                    // The arrived segment was sent at some time and lies anywhere, but not in the future.
+                    // The arrived segment may lie anywhere, and may have been sent at any time up to now.
                     let y = RackReference {
                         latest: Sent { at: at(sent.min(i as u64)), end: Seq(m.una + end), again: end % 2 == 1 },
                         patience: Duration::from_millis(patience),
@@ -305,7 +306,8 @@ proptest! {
                     let (lost, due) = found(&mut s, &y);
                     let before = m.count(Fate::Lost);
                     let mut latest = None;
-                    // The scoreboard compares the end of a run, so the model compares it for each of its octets.
+                    // The scoreboard compares only the end of a run, so the model uses this end for every octet of the
+                    // run.
                     let mut start = m.una;
                     for run in s.runs.clone() {
                         m.each(start..run.end.0, |o| {

@@ -65,7 +65,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// The model is a map from every id so far to its entry, as long as the entry exists.
+    /// The model maps every id so far to its entry, or to `None` once the entry is gone.
     #[test]
     fn as_the_model(steps in steps()) {
         let mut slab = Slab::<u32, Row>::new();

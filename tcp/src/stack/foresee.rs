@@ -5,7 +5,7 @@ use crate::wire::{ETHERNET, IPV4};
 use arrayvec::ArrayVec;
 use core::net::Ipv6Addr;
 
-/// Number of connections below which all of them are in the CPU cache anyway.
+/// Number of connections from which on prefetching pays: fewer are in the CPU cache anyway.
 const CROWD: usize = 256;
 /// Octets of an IPv6 header.
 const IPV6: usize = 40;

@@ -118,7 +118,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             match Icmpv4DstUnreachable::from(q.code) {
                 Icmpv4DstUnreachable::FragRequired => {
                     c.lower_mtu(q.mtu, cx.now);
-                    // `lower_mtu` believes no smaller value either.
+                    // A reported value below 576 counts as 576, as in `lower_mtu`.
                     cx.net.path_shrank(q.key, q.mtu.max(576), cx.now);
                 }
                 Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Sums as RFC 1071 §1 is written: 16-bit words, with carries added back one by one.
+/// Returns the sum as RFC 1071 §1 defines it: of 16-bit words, with carries added back one by one.
 fn naive(data: &[u8]) -> u16 {
     let mut s = 0u32;
     for w in data.chunks(2) {

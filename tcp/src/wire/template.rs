@@ -122,8 +122,8 @@ impl HeaderTemplate {
         HeaderTemplate { bytes, begin, ip_sum, pseudo_sum: address + u32::from(PROTO_TCP) }
     }
 
-    /// Begins a series of segments that differ from `t` only in sequence number and flags. No other series may begin
-    /// before the last segment of this series.
+    /// Begins a series of segments that differ from `t` only in sequence number and flags. The last segment of the
+    /// series must be finished before another series begins, because all series use one buffer.
     #[inline]
     pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();

@@ -254,7 +254,7 @@ fn cubic_leaves_unused_time_out() {
         c.cwnd()
     };
     let (without, with) = (run(0), run(1000));
-    // The round trip between the last unused and the next used one counts.
+    // The round trip that follows the last ACK of the unused time counts.
     assert!(without.abs_diff(with) <= 6 * MSS, "{without} {with}");
     assert!(without > 900 * MSS && without < 960 * MSS, "{without}");
 }

@@ -111,8 +111,8 @@ fn a_connection_comes_from_what_is_reserved() {
     assert_eq!(gone, Err(ConnectError::NoPort));
 }
 
-/// RFC 9293 §3.6.1: each connection starts above the sequence numbers that the peer may remember, although the last
-/// one is still in TIME-WAIT. TIME-WAIT does not keep a reserved port.
+/// RFC 9293 §3.6.1: each connection starts above the sequence numbers that the peer may remember, although the
+/// connection before it is still in TIME-WAIT. TIME-WAIT does not keep a reserved port.
 #[test]
 fn connections_follow_each_other_from_one_port() {
     let mut p = both_families();

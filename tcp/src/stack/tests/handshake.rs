@@ -45,8 +45,8 @@ fn options_take_two() {
     }
 }
 
-/// With `wary`, an accepted connection has a window of two link MTUs, which is room for two segments, until it
-/// is welcome. Until then it takes any amount of data, but at most one window at a time. This also holds for
+/// With `wary`, an accepted connection has a window of two link MTUs, which is room for two segments, until the user
+/// calls `welcome`. Until then it takes any amount of data, but at most one window at a time. This also holds for
 /// connections that a SYN cookie opens.
 #[test]
 fn newcomers_have_room_for_two_segments_until_they_are_welcome() {

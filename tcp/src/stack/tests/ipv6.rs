@@ -238,8 +238,8 @@ fn advertisements() {
     }
 }
 
-/// An advertisement of a host that we did not solicit makes no cache entry. Solicitations from many hosts cannot fill
-/// the cache either.
+/// Neither advertisements that we did not solicit nor solicitations from many hosts fill the cache: a new connection
+/// still finds room.
 #[test]
 fn the_cache_cannot_be_flooded() {
     let mut p = Pair::new(|c| {
@@ -596,8 +596,8 @@ fn errors_about_segments() {
     }
 }
 
-/// Neither segments that belong to no listener and no connection nor a flood of SYNs from many addresses leave
-/// address pairs (`paths`) behind.
+/// No address pair (`paths`) remains after a flood of SYNs from many addresses, half of them to a port without a
+/// listener.
 #[test]
 fn floods_leave_nothing() {
     let mut p = Pair::new(|c| {
