@@ -9,8 +9,8 @@ use urnic_tcp::Time;
 /// The subject of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Alarm {
-    /// A connection that the program has asked for has not reached RDMA mode in time (MPA-75, MPA-76).
-    /// Connections that come in have no such alarm, but a seat with a time limit (see [`rooms`](super::rooms)).
+    /// The program has asked for a connection, and its start-up is not done in time (MPA-75, MPA-76). An incoming
+    /// connection has a seat with a time limit instead (see [`rooms`](super::rooms)).
     Startup,
     /// The ready-to-receive indication of an accepted peer-to-peer connection has not come (MPA-76).
     Rtr,

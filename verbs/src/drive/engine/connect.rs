@@ -126,7 +126,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Returns whether endpoint `index` awaits its TCP connection, so that it has sent no Request.
+    /// Returns whether endpoint `index` awaits its TCP connection, and so has sent no Request.
     pub(super) fn connecting(&self, index: EndpointIndex) -> bool {
         matches!(self.endpoints.get(index).map(|e| &e.phase), Some(Phase::Connecting { .. }))
     }
@@ -309,9 +309,9 @@ impl<D: Data> Core<D> {
         self.schedule(index);
     }
 
-    /// Begins a new connection with revision 1 if the request does not need revision 2 (MPAE-9), and returns whether
-    /// it does so. Called when the peer has closed the connection instead of answering our Request, because the peer
-    /// may know only revision 1 (MPAE-8).
+    /// Tries again on a new connection with revision 1, unless the request needs revision 2 (MPAE-9). Returns whether
+    /// it tries. Called when the peer has closed the connection instead of answering our Request: such a peer may know
+    /// only revision 1 (MPAE-8).
     ///
     /// Not called when the peer has reset the connection. An overloaded peer, or a peer whose program has ended, also
     /// sends resets, and must not cause a connection without negotiated IRD and ORD.
@@ -326,8 +326,8 @@ impl<D: Data> Core<D> {
                 request.rev = 1;
                 request.second_try = true;
                 let deadline = request.deadline;
-                // Both connections have the same addresses if the program chose the local port, so the first one must
-                // be gone before the second begins: it is reset, and has its turn first.
+                // If the program chose the local port, both connections have the same addresses. The first must then
+                // be gone before the second begins, so its turn comes first and resets it.
                 let farewell = if request.from.is_some() { Farewell::Reset } else { Farewell::Fin };
                 self.end_startup(index, farewell, None);
                 let again = self.add_endpoint(None, peer, events, Phase::Connecting { qp, request }).index;
@@ -449,7 +449,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                     Error::NoRoute { to: to.ip(), remedy: self.transport.without_route() }
                 }
                 ConnectError::Forbidden(_) => Error::Forbidden(to.ip()),
-                ConnectError::Address(_) => Error::Invalid("the peer's address is not a port on a host"),
+                ConnectError::Address(_) => Error::Invalid("the peer's address names no host or has port 0"),
                 ConnectError::Family(_) => {
                     Error::Invalid("the local address and the peer's are of different families (IPv4, IPv6)")
                 }

@@ -1,5 +1,5 @@
-//! Start-up on a socket that the program has connected, and on which the program has already exchanged data of its
-//! own protocol (RFC 5044 §7.1 lets this data negotiate the use of MPA). The MPA Request and Reply follow as on any
+//! Start-up on a socket that the program has connected. The program may already have exchanged data of its own
+//! protocol on it (RFC 5044 §7.1 lets this data negotiate the use of MPA). The MPA Request and Reply follow as on any
 //! connection.
 
 use super::alarms::Alarm;

@@ -85,8 +85,7 @@ pub(super) struct Crowd<T> {
     families: Vec<Family>,
     free_families: Vec<u32>,
     by_source: HashMap<Source, u32>,
-    /// For each number of members, the list of the sources that have this number. The source that has had it longest
-    /// is first.
+    /// For each number of members: the sources that have this number, in the order in which they reached it.
     ranks: Vec<Ends>,
     rank_links: Links,
     /// The highest number of members that any source has.
@@ -122,8 +121,8 @@ impl<T: Copy> Crowd<T> {
         self.limit
     }
 
-    /// Admits the member `who` until the time `until`, which must not be earlier than that of the member admitted
-    /// before. Returns the seat, and the member that had to leave if the room was full.
+    /// Admits the member `who` until the time `until`, which must not be earlier than in the previous call. Returns the
+    /// seat, and the member that had to leave if the room was full.
     pub(super) fn enter(&mut self, who: T, from: IpAddr, until: Time) -> (Seat, Option<T>) {
         let displaced = if self.len >= self.limit { self.displace() } else { None };
         let source = Source::of(from);

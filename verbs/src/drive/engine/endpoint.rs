@@ -84,8 +84,8 @@ impl Endpoint {
 pub(super) struct Lingers {
     /// Time at which the wait ends.
     pub(super) until: Time,
-    /// Whether the peer was slow at the last check. If it is no longer slow at the next one, it gets as much
-    /// time again, for its own FIN.
+    /// Whether the peer was slow at the last check. If the next check finds that it is no longer slow, it gets another
+    /// `TEARDOWN_WITHIN`, for its own FIN.
     pub(super) slow: bool,
 }
 

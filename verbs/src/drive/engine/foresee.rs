@@ -35,7 +35,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Prefetches what [`Core::doorbell`] touches of the queue pairs whose doorbells have rung, and of their endpoints.
+    /// Prefetches what [`Core::doorbell`] touches: parts of the queue pairs in `rung`, and of their endpoints.
     pub(super) fn foresee_doorbells(&self, rung: &[u32]) {
         let qps = || rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?));
         qps().for_each(|qp| prefetch(ptr::from_ref(&**qp), QUEUE_PAIR));

@@ -24,7 +24,7 @@ impl Writer<'_> {
         self.uncovered(src);
     }
 
-    /// Writes octets that the CRC does not cover: the CRC itself.
+    /// Writes octets without adding them to the CRC. Only the CRC itself is written by this function alone.
     #[inline]
     fn uncovered(&mut self, src: &[u8]) {
         let Some(out) = self.out.get_mut(self.at..self.at + src.len()) else { return };
@@ -102,11 +102,12 @@ impl Composer<'_> {
     /// Appends the FPDU to `draft`, with its payload lent instead of copied, and returns its one's-complement sum.
     /// The payload is that of work request `number`, from `cursor` on.
     ///
-    /// Returns `None`, and changes nothing, if the payload cannot be lent: it is inline, not contiguous, or not
-    /// available, it begins in the last `lone_end` octets of its message, or the draft or the transport does
-    /// not take it. `lone_end` must be 0 if another request follows. If none follows, the end of the message
-    /// should be copied. A request that has lent octets completes only when the peer acknowledges them, and the
-    /// peer may delay its acknowledgement of the last ones.
+    /// Returns `None`, and changes nothing, if the payload is inline, not contiguous or not available, if it begins in
+    /// the last `lone_end` octets of its message, or if the draft or the transport does not take it.
+    ///
+    /// `lone_end` must be 0 if another request follows. If none follows, the last octets should be copied, because a
+    /// request that has lent octets completes only when the peer acknowledges them, and the peer may delay its
+    /// acknowledgement of the last ones.
     pub(super) fn lend<T: Transport>(
         &self,
         draft: &mut T::Draft,

@@ -19,8 +19,8 @@ use urnic_tcp::Time;
 /// Default maximum octets of incomplete FPDUs that an engine keeps: two thousand FPDUs of the largest size. The
 /// memory is allocated as octets arrive.
 pub(crate) const INCOMPLETE_MAX: usize = 128 << 20;
-/// Memory is returned to the system once at least this many octets, and at least half of all octets that were in use,
-/// have become free.
+/// Minimum number of octets that must have become free before memory is returned to the system. They must also be at
+/// least half of the octets that were in use.
 const MUCH: usize = 8 << 20;
 /// Approximate size of a connection, or of a queue pair with its queues, in octets.
 const OBJECT: usize = 8 << 10;
@@ -189,8 +189,8 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Lets streams that have stopped continue, as long as there is memory. If memory is short, first displaces
-    /// incomplete FPDUs, at most once in [`LOOK_EVERY`].
+    /// Resumes stopped streams, as long as there is memory. If memory is short, first displaces incomplete FPDUs, at
+    /// most once in [`LOOK_EVERY`].
     #[cold]
     pub(super) fn try_stopped(&mut self, now: Time) {
         if self.core.is_short() {

@@ -121,8 +121,8 @@ impl<D: Data> Core<D> {
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
-    /// Takes back the memory that a lender has lent if its requests have ended without waiting for the peer, because
-    /// the queue pair has failed or no longer exists.
+    /// Takes back the memory of requests that have ended without waiting for the peer's acknowledgement, because the
+    /// lender's queue pair has failed or no longer exists.
     #[inline(never)]
     pub(super) fn take_back_abandoned(&mut self, index: EndpointIndex, conn: ConnId) {
         let qp = match self.core.endpoints.get(index).map(|e| &e.phase) {

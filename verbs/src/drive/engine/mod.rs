@@ -74,10 +74,10 @@ use urnic_iwarp::{AccessFault, Budget};
 use urnic_tcp::slab::Slab;
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
-/// Time that a connection may take to close; a connection that has not closed by then is reset.
+/// Time that a connection may take to close. Then it is reset, unless it waits for a slow peer.
 const TEARDOWN_WITHIN: Duration = Duration::from_secs(5);
-/// Additional time to close for a slow peer, which is alive but has not taken all data. It is about as long as
-/// kernels probe the peer's shut window after the program has closed the socket.
+/// Additional time to close for a slow peer, which is alive but has not taken all data. Kernels probe a shut window for
+/// about as long after the program has closed the socket.
 const LINGER_WITHIN: Duration = Duration::from_secs(300);
 /// A peer is slow, not silent, if it keeps its window shut or has acknowledged something within this time.
 const MOVES_WITHIN: Duration = Duration::from_millis(2500);
@@ -408,7 +408,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.core.tend_at = next.into_iter().flatten().min().unwrap_or(Time::MAX);
     }
 
-    /// Ends the connections that the last burst or a timeout has marked for their end.
+    /// Ends the connections that the last burst of frames or a timeout has marked.
     #[cold]
     fn part(&mut self, now: Time) {
         while let Some(index) = self.core.rooms.next_ending() {

@@ -252,8 +252,9 @@ impl<D: Data> QpCore<D> {
     }
 
     /// Handles the outcome of the next work request, which concerns only local memory and has just been carried out.
-    /// The order of the queue is kept: earlier requests have read their data, and later requests have not begun. If the
-    /// request took back memory, it is done when all passes of other engines that may use this memory have ended.
+    /// The order of the queue is kept, because TCP has the messages of earlier requests, and later requests have not
+    /// begun. If the request took back memory, it is done when all passes of other engines that may use this memory
+    /// have ended.
     fn managed(&mut self, table: &Stags, outcome: Result<Grace, Refused>) -> Next {
         match outcome {
             Ok(grace) if grace.is_over() => {

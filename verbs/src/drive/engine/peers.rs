@@ -13,11 +13,12 @@ use crate::drive::transport::Data;
 use std::time::Duration;
 use urnic_iwarp::{Op, STAG_OF_NOTHING};
 
-/// Linux siw, as responder, sends its MPA Reply before it installs the callback that reads the socket (siw_cm.c,
-/// siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK is not enough. This
-/// happened in 25 to 75 % of all tries with an emulated guest. The engine cannot recognise a siw that has sent only its
-/// Reply. Therefore an initiator sends a zero-length Write to any peer if no data has answered the initiator's first
-/// FPDU for this long. Other peers ignore that message.
+/// Time that an initiator waits for data of the peer after its own first FPDU. Then it sends a zero-length Write.
+///
+/// The Write is for Linux siw. As responder, siw sends its MPA Reply before it installs the callback that reads the
+/// socket (siw_cm.c, siw_accept). An FPDU that arrives in between stays unread until more data arrives; a bare ACK is
+/// not enough. This happened in 25 to 75 % of all tries with an emulated guest. The engine cannot recognise a siw that
+/// has sent only its Reply, so it sends the Write to any peer. Other peers ignore it.
 pub(super) const NUDGE_AFTER: Duration = Duration::from_millis(2);
 
 /// Maximum number of times that [`Alarm::Nudge`] rings for a connection. Each time, a zero-length Write is

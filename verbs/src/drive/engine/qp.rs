@@ -65,8 +65,8 @@ pub(super) struct SendSide {
     pub(super) done: WrNumber,
     /// Number of Reads and Atomics that are answered, but cannot complete before earlier requests.
     pub(super) reads_answered: u32,
-    /// Whether the Write of the request at `next`, a Write with immediate data, has been begun, so that the Immediate
-    /// Data message comes next.
+    /// Whether the request at `next` is a Write with immediate data whose Write has been begun. Its Immediate Data
+    /// message comes next.
     pub(super) immediate: bool,
     /// Whether the application has asked for a graceful disconnect, which sends a FIN once the send queue is empty.
     pub(super) closing: bool,
@@ -105,8 +105,8 @@ pub(super) struct Culprit {
     pub(super) status: WcStatus,
 }
 
-/// A message that is being sent. It has cache lines of its own, because otherwise a message of another engine, which
-/// another core writes for each frame, may lie beside it.
+/// A message that is being sent. It shares no cache line with a message of another engine, because another core writes
+/// that message for each frame.
 #[repr(align(64))]
 pub(super) struct Message {
     pub(super) outgoing: Outgoing,
@@ -116,7 +116,7 @@ pub(super) struct Message {
 /// Memory of messages that have ended, for messages that begin. The memory of the message that ended last is still in
 /// the processor's cache. If each queue pair had its own memory for a message, this memory would not be in the cache.
 #[derive(Default)]
-#[allow(clippy::vec_box)] // they go to queue pairs and come back without being copied
+#[allow(clippy::vec_box)] // the boxes move to queue pairs and back, so that messages are not copied
 pub(super) struct Spares(Vec<Box<Message>>);
 
 impl Spares {
@@ -173,8 +173,8 @@ pub(super) struct ReceiveSide {
     pub(super) next: WrNumber,
     /// First receive that has not been completed: the one at `next`, or the one before it.
     pub(super) done: WrNumber,
-    /// Place of the receive in hand of a queue pair with a shared queue; `None` for a queue pair with its own queue.
-    /// The place is in use while `next` is beyond `done`.
+    /// Place for the receive in hand if the queue pair uses a shared queue; `None` if it has its own queue. The place
+    /// is in use while `next` is beyond `done`.
     held: Option<Box<HeldRecv>>,
     /// The grace period of an invalidation by the message in hand. The message is complete when this period is over.
     pub(super) grace: Option<Box<Grace>>,
@@ -311,7 +311,8 @@ impl<D: Data> QpCore<D> {
         number
     }
 
-    /// Returns whether requests of this side or of the peer have not been sent or answered.
+    /// Returns whether requests of this side are incomplete, or requests of the peer are unanswered. Returns false once
+    /// [`finishes`](Self::finishes) has returned true.
     pub(super) fn has_work_left(&self) -> bool {
         let pending = self.stream.as_ref().is_some_and(|stream| stream.responses_pending() > 0);
         let under_way =
@@ -406,7 +407,7 @@ impl<D: Data> QpCore<D> {
         self.shared.set_state(QpState::Idle);
     }
 
-    /// Ends all outstanding work. The state must have been set before.
+    /// Ends all outstanding work. The caller must have set the state before.
     pub(super) fn flush(&mut self, culprit: Option<Culprit>, open_receive: WcStatus) {
         self.tx.message = None;
         self.tx.immediate = false;

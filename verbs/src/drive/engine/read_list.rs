@@ -15,8 +15,8 @@ const OFFSET_BITS: u32 = u32::BITS;
 
 /// Returns the STag and the tagged offset of the sink of Read `number` into the list `sges`.
 ///
-/// If the list has one element, that element is the sink. Several elements are checked here, because the peer cannot
-/// check them. Each element is checked again when octets are placed in it.
+/// If the list has one element, that element is the sink. Several elements are checked here. An element is also checked
+/// when octets are placed in it.
 pub(super) fn sink(
     table: &MrTable,
     by: Scopes,
@@ -24,7 +24,7 @@ pub(super) fn sink(
     sges: &[Sge],
 ) -> Result<(u32, u64), MrFault> {
     match sges {
-        // This key would be mistaken for the STag of lists.
+        // A sink with this key would be taken for a list.
         [only] if only.lkey == table.list() => Err(MrFault::InvalidStag),
         [only] => Ok((only.lkey, only.addr)),
         several => {

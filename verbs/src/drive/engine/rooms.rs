@@ -1,4 +1,4 @@
-//! Limits how many connections the peers can make the engine keep. Each kind of connection has a room with a
+//! Limits the number of connections that peers can make the engine keep. Each kind of connection has a room with a
 //! maximum number of seats: connections in start-up, requests that the program has not answered, connections
 //! that ended in start-up but have not closed, and connections that have lost their queue pair but have not
 //! closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
@@ -14,7 +14,7 @@ use crate::shared::waiting::Waiting;
 use std::sync::Arc;
 use urnic_tcp::{ConnId, Time};
 
-/// Maximum number of overdue connections that are ended in one pass.
+/// Maximum number of overdue connections of one room that are ended in one pass.
 const ENDED_PER_PASS: usize = 16;
 
 /// The rooms of an engine.
@@ -25,15 +25,15 @@ pub(super) struct Rooms {
     carried: Crowd<EndpointIndex>,
     /// Requests that the program has not answered, at all listeners.
     pub(super) waiting: Arc<Waiting>,
-    /// Endpoints that end once the burst of frames has been handled, without waiting for a turn among the queue pairs.
+    /// Endpoints that end once the present burst has been handled, without waiting for a turn among the queue pairs.
     /// They cannot crowd out the queue pairs, because each of them has cost its peer at least one frame.
     parting: Vec<EndpointIndex>,
 }
 
 impl Rooms {
     /// Makes the rooms of a transport that has at most `connections` connections. Of 524,288 connections, 4,096 may be
-    /// in start-up, 8,192 may wait for the program, and 16,384 that were never in RDMA mode may be closing. Of those
-    /// that were in RDMA mode, as many may be closing as a device may have queue pairs.
+    /// in start-up, 8,192 may wait for the program, and 16,384 that were never in RDMA mode may be closing. The number
+    /// of closing connections that were in RDMA mode is limited to a device's maximum number of queue pairs.
     pub(super) fn new(connections: u32) -> Self {
         let all = connections as usize;
         Self {
@@ -106,8 +106,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Ends the connection of an endpoint that is not in RDMA mode, once the burst has been handled. The caller may
-    /// ask for a FIN only if nothing was sent to the peer.
+    /// Ends the connection of an endpoint that is not in RDMA mode, once the present burst of frames has been handled.
+    /// The caller may ask for a FIN only if nothing was sent to the peer.
     pub(super) fn dismiss(&mut self, index: EndpointIndex, farewell: Farewell) {
         match farewell {
             Farewell::Fin => {
@@ -127,7 +127,7 @@ impl<D: Data> Core<D> {
         self.part(index, farewell);
     }
 
-    /// Ends an endpoint that is over, as [`farewell`](Self::farewell) does, once the burst has been handled.
+    /// Ends an endpoint that is over, as [`farewell`](Self::farewell) does, once the present burst has been handled.
     pub(super) fn part(&mut self, index: EndpointIndex, farewell: Farewell) {
         if let Some(endpoint) = self.endpoints.get_mut(index) {
             endpoint.set_farewell(farewell);
@@ -136,8 +136,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Resets overdue connections: those whose MPA Request is not complete (MPA-75, MPA-76), and those whose peer
-    /// does not close and is not slow (`is_slow`).
+    /// Resets overdue connections: those whose MPA Request is not complete (MPA-75, MPA-76), and those that have not
+    /// closed in time, unless they [wait for a slow peer](Self::waits_for_peer).
     pub(super) fn clear_rooms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
         for room in [Room::Starting, Room::Closing, Room::Carried] {
             for _ in 0..ENDED_PER_PASS {

@@ -41,8 +41,7 @@ const COUNT_EVERY: Duration = Duration::from_millis(4);
 const TRY_EVERY: Duration = Duration::from_millis(1);
 /// A connection may be displaced only if its peer has acknowledged nothing for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Each time, connections are displaced until they have freed 1/`FREED_PART` of the memory for records that are put
-/// aside.
+/// Displacing stops when it has freed 1/`FREED_PART` of the memory for records that are put aside.
 const FREED_PART: usize = 16;
 
 /// The hosts that hold buffers, and the endpoints that wait for some.
@@ -51,7 +50,7 @@ pub(super) struct Shares {
     /// Endpoints in the order in which they began to wait.
     waiting: VecDeque<EndpointId>,
     try_at: Time,
-    /// Number of unacknowledged records of each host: those at `counted_at`, plus those sent since.
+    /// Number of each host's unacknowledged records at `counted_at`, plus the number of records sent to it since.
     held: HashMap<Source, usize>,
     counted_at: Option<Time>,
     /// Time before which the engine does not search for records to put aside, because the last search freed no
@@ -142,9 +141,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         shares.counted_at = Some(now);
     }
 
-    /// Puts records aside until enough buffers are free: only records of hosts that have more than `held` buffers,
-    /// hosts with most buffers first. Among the connections of a host, begins with the one on which nothing was
-    /// acknowledged for the longest time. If no more octets may be put aside, ends connections instead.
+    /// Puts records aside until enough buffers are free. Takes only records of hosts that have more than `held`
+    /// buffers, and begins with the host that has most. Among the connections of a host, begins with the one on which
+    /// nothing was acknowledged for the longest time. If no more octets may be put aside, ends connections instead.
     #[cold]
     fn put_aside(&mut self, held: usize, now: Time) {
         let mut holders = HashMap::<Source, Holder>::new();

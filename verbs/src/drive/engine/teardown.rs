@@ -38,7 +38,7 @@ pub(super) enum Why {
 }
 
 impl<D: Data> Core<D> {
-    /// Ends the connection after the endpoint's next turn. If the connection does not close within
+    /// Ends the connection in the endpoint's next turn. If the connection does not close within
     /// [`TEARDOWN_WITHIN`], it is reset, unless it [waits for its peer](Self::waits_for_peer).
     pub(super) fn farewell(&mut self, index: EndpointIndex, farewell: Farewell) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
@@ -127,9 +127,9 @@ impl<D: Data> Core<D> {
         self.farewell(index, Farewell::Fin);
     }
 
-    /// Handles the peer's FIN: flushes the remaining work and closes this side of the connection too. If there was
-    /// remaining work, this side first sends a Terminate (ERR-46), unless it must not send yet, or the FIN also
-    /// cuts something of the peer short ([`QpCore::is_cut_short`](super::qp::QpCore::is_cut_short)).
+    /// Handles the peer's FIN: flushes the remaining work and closes this side of the connection too. If work remains,
+    /// first sends a Terminate (ERR-46), provided that this side may send already, and that the FIN cuts nothing of the
+    /// peer short ([`QpCore::is_cut_short`](super::qp::QpCore::is_cut_short)).
     pub(super) fn peer_finished(&mut self, index: EndpointIndex) {
         match self.endpoints.get(index).map(|e| &e.phase) {
             Some(&Phase::Open { qp }) => {
@@ -189,8 +189,8 @@ impl<D: Data> Core<D> {
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
                         CloseReason::Aborted if closing => DisconnectReason::Aborted,
-                        // This side has not ended the connection, so the transport has: because the link is
-                        // lost, or, rarely, because lent memory could not be copied.
+                        // The transport has ended the connection, because the link is lost or, rarely, because lent
+                        // memory could not be copied.
                         CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };
@@ -214,8 +214,8 @@ impl<D: Data> Core<D> {
             CloseReason::Refused if second => ConnectFailure::Reset,
             CloseReason::Refused => ConnectFailure::Refused,
             CloseReason::TimedOut => ConnectFailure::TimedOut,
-            // `Aborted` means here that the link is lost, or that the application has moved the queue pair to
-            // Error.
+            // `Aborted` means here that the link is lost. If this side gives up a start-up, the endpoint is in
+            // `Phase::Closing` by now.
             CloseReason::Unreachable | CloseReason::Aborted => ConnectFailure::Unreachable,
             CloseReason::Graceful | CloseReason::Reset => ConnectFailure::Reset,
         };

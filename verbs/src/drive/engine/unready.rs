@@ -1,5 +1,5 @@
-//! Handles a peer's Sends that find no posted receive: they wait until the application posts one. This does what the
-//! receiver-not-ready retry of other transports does, but without any packets (DDP-50).
+//! Handles a peer's Sends that find no posted receive: they wait until the application posts one (DDP-50). Other RDMA
+//! transports make the sender retry instead (receiver not ready), which costs packets.
 //!
 //! The stream copies waiting Sends to memory of its own and serves the other messages. When that memory is full, the
 //! transport keeps the data that follows and shuts the window. A queue pair with waiting Sends sets a flag that the
@@ -26,7 +26,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// How long the peer's FIN waits behind the peer's Sends. The time begins when the FIN arrives, and again whenever a
 /// waiting Send takes a receive.
 const FIN_WAITS: Duration = Duration::from_secs(1);
-/// Smallest length of a list of waiting endpoints at which endpoints that no longer exist are removed from the list.
+/// Minimum length that a list of waiting endpoints must have before endpoints that no longer exist are removed from it.
 const CLEAR_AT: usize = 64;
 /// How long this engine leaves receives to another engine whose turn it is. The other engine takes a receive within
 /// this time, unless no thread drives that engine.
@@ -56,7 +56,7 @@ impl Awaits {
         Awaits { may: rnr_retry > 0, limit, ..Self::default() }
     }
 
-    /// Returns whether a message that begins must leave the receives of a shared queue to Sends that already wait.
+    /// Returns whether a new message must leave the receives of a shared queue to Sends that already wait.
     #[inline]
     pub(super) fn yields(&self, receives: &Receives) -> bool {
         match receives {
@@ -127,7 +127,7 @@ impl<D: Data> QpCore<D> {
 
 impl<D: Data> Core<D> {
     /// Begins the wait of queue pair `qp` for receives, because Sends of the peer wait there: from now on, a thread
-    /// that posts a receive rings. Does nothing if the queue pair already waits.
+    /// that posts a receive rings the doorbell. Does nothing if the queue pair already waits.
     #[cold]
     pub(super) fn await_receive(&mut self, index: EndpointIndex, qp: QpIndex) {
         let Some(endpoint) = self.endpoints.id(index) else { return };
@@ -171,8 +171,8 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends that TCP has
-    /// acknowledged to the peer wait for receives.
+    /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends before it wait for
+    /// receives, although TCP has acknowledged them to the peer.
     pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
         let now = self.now;
         let Some(core) = self.qps.get_mut(qp) else { return false };

@@ -56,9 +56,8 @@ pub(crate) fn mac_of(config: &Config) -> [u8; 6] {
     }
 }
 
-/// Returns the index of the host's interface that carries an address of the device: over the kernel's sockets, the
-/// interface that has the address, and otherwise the interface that the port uses. `None` if there is no such
-/// interface.
+/// Returns the index of the host's interface that carries an address of the device: the interface that has the address
+/// if the device uses the kernel's sockets, or the interface that its port uses. `None` if there is no such interface.
 pub(crate) fn interface_of(config: &Config, address: IpAddr) -> Option<u32> {
     match &config.port.spec {
         None => host::interface(address),

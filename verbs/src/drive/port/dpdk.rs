@@ -352,8 +352,8 @@ impl DpdkPort {
             return;
         };
         room.copy_from_slice(&octets);
-        // The headers fit in front of the payload even if the frame is a train, because the buffer contains no payload
-        // of other frames.
+        // No other frame uses this buffer, so the headers are written in front of the payload, even if the frame is a
+        // train.
         if let Some(payload) = buffer.map(|buffer| buffer.freeze()) {
             self.emit_parts(emit, emit.headers, &[Part { payload: &payload, range: 0..octets.len() }]);
         }

@@ -23,7 +23,7 @@ pub const BURST: usize = 32;
 /// How a port chooses the queue at which a frame arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// The way is not known.
+    /// How the port chooses is not known.
     Unknown,
     /// The frame arrives at the queue with the same number as the queue from which the peer has sent it.
     Paired,

@@ -111,9 +111,8 @@ impl Driver {
     }
 
     /// Starts the thread. All signals are blocked in it, because they belong to the application. The thread runs on
-    /// `core`. If `core` is `None`, it keeps off cores to which threads of this process are pinned ([`free_cores`]),
-    /// because it would take half of such a core's time from a thread that polls there, and prefers cores of NUMA node
-    /// `node`.
+    /// `core`. If `core` is `None`, it prefers cores of NUMA node `node`, and keeps off cores to which threads of this
+    /// process are pinned ([`free_cores`]), because it would take half of the time of a thread that polls there.
     pub(super) fn start(shard: &Arc<Shard>, core: Option<usize>, node: Option<u32>) -> Result<()> {
         let driver = &shard.driver;
         let run = match driver.progress {
@@ -300,8 +299,8 @@ fn adaptive(shard: &Shard) {
         }
         let Some(Drive { worked, freed, deadline, event }) = drive(shard, polls, &mut watch) else {
             // This thread may have woken up on the core of the lock's holder, in the middle of the holder's
-            // pass. The pass then continues only while this thread sleeps. So a doorbell must not end this nap
-            // at once, as it ends the naps of a thread that has nothing to do.
+            // pass. The pass then continues only while this thread sleeps. So, unlike an idle nap, this nap
+            // takes place even if a doorbell has rung.
             driver.nap(seen, sleep::WATCHING, SHORTEST_NAP, &shard.doorbells);
             continue;
         };
@@ -401,8 +400,8 @@ fn step_aside(shard: &Shard) {
     }
 }
 
-/// Pins the thread to `core`. If `core` is `None`, lets it run on `cores`. Also makes the naps of this thread precise, and
-/// asks for short time slices.
+/// Pins the thread to `core`. If `core` is `None`, lets it run on `cores`. Also makes the naps of this thread precise,
+/// and asks for short time slices.
 fn settle(core: Option<usize>, cores: &[usize]) {
     match core.map(pin_current_thread) {
         Some(Ok(())) => {}
@@ -448,8 +447,8 @@ fn ask_for_short_slices() {
     }
 }
 
-/// Calls `start` with all signals blocked. A thread that `start` starts inherits this, because signals belong to the
-/// application.
+/// Calls `start` with all signals blocked. Threads that `start` makes inherit this, so that only threads of the
+/// application handle signals.
 pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     let before = block_signals();
     let started = start();

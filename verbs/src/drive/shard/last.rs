@@ -99,8 +99,8 @@ impl Task {
     }
 }
 
-/// Ends the process by `exit`, which runs the exit handlers. A new thread without blocked signals calls it, so that the
-/// handlers find what they would find on a thread of the program.
+/// Ends the process by `exit`, which runs the exit handlers. A new thread without blocked signals calls `exit`, so that
+/// the handlers run as on a thread of the program.
 #[cold]
 fn end() {
     static ENDING: AtomicBool = AtomicBool::new(false);

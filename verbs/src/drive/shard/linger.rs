@@ -2,9 +2,11 @@
 //!
 //! The exiting thread requests the goodbye, that is, the graceful end of all connections. An engine's thread
 //! carries out the goodbye, and the exiting thread waits for a limited time. The exiting thread does not carry
-//! it out itself, because it may run a signal handler, which may have interrupted any code, even a pass. If no
-//! engine has a thread, `exit` and `quick_exit` start a thread for the goodbye, and carry it out themselves
-//! only if that fails, but [`before_exit`] does nothing. A forked child leaves the connections to its parent.
+//! it out itself, because it may run a signal handler, which may have interrupted any code, even a pass.
+//!
+//! If no engine has a thread, [`before_exit`] does nothing, and `exit` and `quick_exit` start a thread for the goodbye.
+//! Only if no thread can be started, the exiting thread carries out the goodbye. A forked child leaves the
+//! connections to its parent.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
@@ -156,8 +158,8 @@ fn goodbye(may_start_thread: bool) {
     let _ = EXITING.compare_exchange(this_thread(), 0, Ordering::SeqCst, Ordering::SeqCst);
     if !done || LOST.swap(false, Ordering::SeqCst) {
         say(
-            "urnic: the process ends while a thread is at work on the device (for example by exit() in a signal handler): \
-             its connections end without notice, and their peers find out by timeout\n",
+            "urnic: the process ends while a thread is at work on the device (for example by exit() in a signal \
+             handler): its connections end without notice, and their peers find out by timeout\n",
         );
     }
 }

@@ -91,14 +91,14 @@ pub(crate) trait EngineOps: Send {
     /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the
     /// queue pair's connection has unsent data, another connection waits, or more posts are likely to follow
     /// soon. Unless this is the first post since the last pass, returns false also if the connection has
-    /// unacknowledged data. The posted work is then sent together with other work, when the queue pair's
-    /// doorbell is answered.
+    /// unacknowledged data. If the result is false, the caller must ring the queue pair's doorbell, and a later pass
+    /// sends the work together with other work.
     fn kick(&mut self, qpn: u32) -> bool;
     /// Returns the time until the engine wants a pass even if nothing happens; `None`: it does not want one. For
     /// callers that may sleep.
     fn next_deadline(&mut self) -> Option<Duration>;
-    /// Arms the port, so that it signals frames that arrive from now on, and returns the event that ends a nap then;
-    /// `None`: the port cannot signal. The caller must run one more pass before it sleeps.
+    /// Arms the port to signal frames that arrive from now on, and returns the event that signals them; `None`: the
+    /// port cannot signal. The caller must run one more pass before it sleeps.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>>;
     /// Returns whether much memory has become free since this function last returned true. The caller returns the
     /// memory to the system after it has released the engine.
@@ -131,9 +131,9 @@ pub(crate) trait EngineOps: Send {
     }
     /// Destroys a queue pair, and ends its connection, if any. The queue pair produces no further completions.
     fn detach_qp(&mut self, qpn: u32);
-    /// Resets the connection of a queue pair, if any, and flushes its work. A connection on which the MPA
-    /// Request has been sent stays until the peer answers or the time for the start-up is over. If the peer
-    /// accepts, the engine sends a Terminate (MPAE-31).
+    /// Resets the connection of a queue pair, if any, and flushes its work. If the connection awaits the MPA Reply, it
+    /// stays until the peer answers or the time for the start-up is over. If the peer accepts, the engine sends a
+    /// Terminate (MPAE-31).
     fn modify_to_error(&mut self, qpn: u32);
     /// Moves a queue pair from the error state to the idle state of a new queue pair.
     fn modify_to_idle(&mut self, qpn: u32) -> Result<()>;

@@ -381,7 +381,7 @@ pub trait Transport: Send {
     /// Ends a connection at once. The peer sees a reset.
     fn abort(&mut self, now: Time, conn: ConnId);
 
-    /// Returns whether the peer has acknowledged all data of a closed connection and the end of this side.
+    /// Returns whether the peer of a closed connection has acknowledged all data and the end of this side.
     fn has_ended(&self, conn: ConnId) -> bool;
 
     /// Returns the maximum number of connections.
@@ -404,7 +404,7 @@ pub trait Transport: Send {
     /// Fires due timers, reports connections that have ended, and sends acknowledgements that no data has carried.
     fn advance(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) {}
 
-    /// Hands everything that was sent to the wire.
+    /// Hands to the wire everything that was sent.
     fn flush(&mut self) {}
 
     /// Returns when the engine must call [`advance`](Self::advance) even if nothing happens; `None`: it need not.
@@ -416,8 +416,8 @@ pub trait Transport: Send {
         let _ = now;
     }
 
-    /// Arms the transport, so that it signals everything that arrives from now on, and returns the event that ends a
-    /// nap then; `None`: the transport cannot signal.
+    /// Arms the transport to signal everything that arrives from now on, and returns the event that signals it; `None`:
+    /// the transport cannot signal.
     fn arm(&mut self) -> Option<Arc<dyn Wakeup>> {
         None
     }

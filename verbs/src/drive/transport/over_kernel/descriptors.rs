@@ -46,15 +46,13 @@ fn watch_forks() {
 pub(super) struct Descriptor(OwnedFd);
 
 impl Descriptor {
-    /// Moves a descriptor to a number that is not left to the program, if such a number is free, and notes the
-    /// descriptor.
+    /// Moves a descriptor to a number of at least [`LOWEST`], if one is free, and notes the descriptor.
     pub(super) fn new(fd: OwnedFd) -> Self {
         let high = copy(fd.as_fd(), LOWEST).unwrap_or(fd);
         Self::note(high)
     }
 
-    /// Makes a second descriptor, with a number that is not left to the program if such a number is free, and notes
-    /// the descriptor.
+    /// Makes a second descriptor, with a number of at least [`LOWEST`] if one is free, and notes it.
     pub(super) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
         copy(fd, LOWEST).or_else(|_| copy(fd, 0)).map(Self::note)
     }

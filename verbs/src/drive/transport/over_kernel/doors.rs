@@ -21,9 +21,9 @@ pub(super) struct Door {
     pub(super) v6only: bool,
 }
 
-/// The reservations of a device. Control verbs use them (to reserve, to end a reservation, and to connect). A
-/// pass of an engine uses them only for a [`Claim`]: drops it when a connection from a reserved address has
-/// ended, and may make one when the engine tries such a connection a second time (with MPA revision 1).
+/// The reservations of a device. Control verbs use them: to reserve, to end a reservation, and to connect. In a pass,
+/// an engine uses them only for a [`Claim`]: it drops the claim when a connection from a reserved address has ended,
+/// and makes one when it tries such a connection a second time (with MPA revision 1).
 #[derive(Default)]
 pub(super) struct Doors {
     open: Mutex<HashMap<BindId, Arc<Door>>>,
@@ -31,7 +31,7 @@ pub(super) struct Doors {
     taken: Mutex<HashMap<SocketAddr, usize>>,
 }
 
-/// While this value exists, its address counts as taken by a connection from a reserved address.
+/// A mark that a connection comes from a reserved address. While it exists, the address counts as taken.
 pub(super) struct Claim {
     doors: Arc<Doors>,
     address: SocketAddr,

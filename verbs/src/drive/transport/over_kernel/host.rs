@@ -93,7 +93,7 @@ fn rank(ip: IpAddr) -> u8 {
 }
 
 /// Returns the local address of packets to `to`: `home`, or, if that is `None`, the address that the host's routes
-/// choose. Returns `None` if no route leads from there to `to`. Sends nothing.
+/// choose. Returns `None` if no route leads from that address to `to`. Sends nothing.
 ///
 /// # Errors
 /// [`Error::Forbidden`] if the host forbids packets to `to`; [`Error::NoDescriptor`] if no descriptor is left.

@@ -701,8 +701,8 @@ impl Transport for OverKernel {
         self.stream(conn)?.socket.local()
     }
 
-    /// Keeps a loopback address, because the kernel serves it, unless this device may use only one address and that
-    /// is not a loopback address. In that case, the device's address replaces the loopback address.
+    /// Keeps a loopback address, because the kernel serves it. But if this device may use only one address, and that is
+    /// not a loopback address, the device's address replaces the loopback address.
     fn destination(&self, to: SocketAddr) -> SocketAddr {
         match self.home {
             Some(home) if to.ip().to_canonical().is_loopback() && !home.is_loopback() => {

@@ -158,8 +158,8 @@ impl Socket {
 
     /// Opens the receive window to at least [`WINDOW`] at once. The kernel opens the window according to the number
     /// of octets that are read in a round trip. But the window hardly grows if one segment fills the first window, as
-    /// segments of 64 KiB do on the loopback. Raising the low-water mark for a moment makes the buffer large enough,
-    /// and still lets it grow further, which a fixed buffer size would prevent (Linux 4.18 and later).
+    /// segments of 64 KiB do on the loopback. Since Linux 4.18, raising the low-water mark for a moment makes the
+    /// buffer large enough, and still lets it grow further, which a fixed buffer size would prevent.
     pub(super) fn open_window(&self) {
         self.set_low_mark(WINDOW);
         self.set_low_mark(1);

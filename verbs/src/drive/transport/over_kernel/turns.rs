@@ -121,8 +121,8 @@ impl OverKernel {
         true
     }
 
-    /// Notes that a connection was read and had this many octets: makes it the first of the hot connections, or no
-    /// longer hot if it had many octets.
+    /// Notes that a read of a connection returned this many octets. If they are fewer than [`BULK`], makes the
+    /// connection the first of the hot ones; otherwise, it is no longer hot.
     #[inline]
     pub(super) fn warm(&mut self, conn: ConnId, octets: usize) {
         let bulk = octets >= BULK;

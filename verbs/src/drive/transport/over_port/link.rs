@@ -21,8 +21,8 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct Link {
     /// Whether the link had a carrier at the last read; `None`: it has not been read yet.
     up: Option<bool>,
-    /// Number of reads without a carrier since a carrier was last seen or a frame last arrived; `None` before
-    /// the first of either, and after the loss of the carrier has ended the connections.
+    /// Number of reads without a carrier since a carrier was last seen or a frame last arrived; `None`: neither has
+    /// happened yet, or the loss of the carrier has ended the connections.
     missed: Option<u32>,
     /// Whether the stack must claim the device's addresses when the link comes up.
     pub(super) claims: bool,

@@ -391,6 +391,6 @@ fn an_objection_may_reach_any_engine() {
     let mut all: Vec<_> = device.engines.into_iter().map(|(engine, _)| engine).collect();
     let refused = OverPort::claim_addresses(&mut all, &crate::drive::clock::Watch::new()).unwrap_err();
     assert!(refused.to_string().contains("02:00:00:00:00:09"), "{refused}");
-    // The device asked at most once. It asked not at all if the objection came first.
+    // The device asked at most once, or never if the objection came first.
     assert!(std::iter::from_fn(|| device.wire.take()).count() <= 1);
 }
