@@ -88,8 +88,9 @@ impl EventChannel {
     /// same peer.
     ///
     /// # Errors
-    /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, or the reserved one
-    /// belongs to another device; [`Error::PortInUse`] if there already is a connection from it to this peer.
+    /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, if the reserved address
+    /// belongs to another device, or if the queue pair must move to another engine but has completions that the program
+    /// has not taken; [`Error::PortInUse`] if a connection from the reserved address to this peer exists already.
     pub fn connect_from(
         &self,
         bound: &Bound,

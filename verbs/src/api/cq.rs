@@ -219,9 +219,9 @@ impl Cq {
     /// complete to it, whatever their peers do (RFC 5042 §6.4.3.2). Rounds each size up to a power of two, as the
     /// creation of a work queue does.
     ///
-    /// For this, the application must never have more requests on a work queue than the queue's size. A request counts
-    /// until the application has taken its completion. The work queue does not enforce this, because a send queue
-    /// accepts a new request as soon as an older one is complete.
+    /// The result holds only if the application never has more requests on a work queue than the queue's size, where a
+    /// request counts until the application has taken its completion. The work queue does not enforce this limit: a
+    /// send queue accepts a new request as soon as an older one is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }

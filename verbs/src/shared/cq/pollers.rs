@@ -12,8 +12,8 @@ const POLLS_ALONE: u32 = 1 << 16;
 
 thread_local! {
     /// The engine that this thread drives first when it polls a queue that other threads poll too. If this thread has
-    /// polled queues that no other thread has ever polled, it is the home engine of the latest of these. Otherwise it
-    /// is an engine of the first queue that this thread polled.
+    /// polled queues that no other thread has ever polled, this engine is the home engine of the latest of these.
+    /// Otherwise it is an engine of the first queue that this thread polled.
     static OWN: Cell<Option<EngineNumber>> = const { Cell::new(None) };
 }
 
