@@ -79,8 +79,8 @@ impl fmt::Display for QpFault {
 /// | [`PortError`](Self::PortError) | `IBV_EVENT_PORT_ERR` |
 /// | [`DeviceFatal`](Self::DeviceFatal) | `IBV_EVENT_DEVICE_FATAL` |
 ///
-/// A failure that the status of a completion reports raises no event in addition; the status flushed does not count as
-/// such a report. A change that the application has asked for raises no event either, except for
+/// A failure raises no event if the status of a completion reports it; the status `Flushed` does not count as such a
+/// report. A change that the application has asked for raises no event either, except for
 /// [`LastWqeReached`](Self::LastWqeReached) and [`SendQueueDrained`](Self::SendQueueDrained). The end of a connection
 /// is not an event of this type, but a [`CmEvent::Disconnected`](crate::CmEvent::Disconnected).
 #[derive(Clone, Debug, PartialEq, Eq)]
