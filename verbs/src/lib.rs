@@ -5,13 +5,14 @@
 //! pairs, and completion queues ([`Cq`]) report its outcome. An [`EventChannel`] listens and connects. A program that
 //! does not want to poll sleeps on a completion channel ([`CompChannel`]).
 //!
-//! By default, a thread that polls also drives the engine; the engine's own thread takes over when no thread polls
-//! ([`Progress`] selects this). All objects may be shared among threads.
+//! The engine of a device is the code that sends, receives and does the posted work; a device may have several
+//! engines. By default, a thread that polls also drives the engine, that is, runs this code. The engine's own thread
+//! takes over when no thread polls ([`Progress`] selects this). All objects may be shared among threads.
 //!
 //! # Getting started
 //! [`Device::open`] with a default [`Config`] carries RDMA over the kernel's TCP sockets. This works for any
-//! user, without special hardware or setup. Only programs that register memory of their own, or register a
-//! region anew ([`Mr::rereg`]), need a recent Linux (5.14). In a checkout of urnic, `greet` is a complete
+//! user, without special hardware or setup. Linux 5.14 is needed only to register memory of the program
+//! ([`Pd::reg_mr`]) or to register a region anew ([`Mr::rereg`]). In a checkout of urnic, `greet` is a complete
 //! program with a server and a client:
 //!
 //! ```text

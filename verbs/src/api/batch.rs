@@ -23,7 +23,8 @@ pub(super) fn up_to_refused<W>(
 
 /// A batch of send requests to one queue pair, posted together: see [`Qp::send_batch`].
 ///
-/// A batch that is dropped without [`post`](Self::post) posts nothing.
+/// A batch that is dropped without [`post`](Self::post) posts nothing. While the batch exists, other threads that post
+/// to the send queue wait. The thread that has the batch must not post to that queue otherwise: it would wait forever.
 ///
 /// ```no_run
 /// # fn two(qp: &urnic::Qp, wrs: [urnic::SendWr<'_>; 2]) -> Result<(), urnic::PostError> {
@@ -72,8 +73,8 @@ impl<'a> SendBatch<'a> {
         if answer == Err(PostError::QueueFull) { self.write_after_pass(wr, payload) } else { answer }
     }
 
-    /// Waits, once for each batch, until the pass that may be under way is over, and then tries again: the engine
-    /// shows a completion before it frees the request's slot.
+    /// Tries again after the pass that may be under way, because the engine publishes a completion before it frees
+    /// the request's slot. Waits for a pass only once for each batch.
     #[cold]
     fn write_after_pass(&mut self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
         if !std::mem::replace(&mut self.waited, true) {
@@ -96,7 +97,9 @@ impl<'a> SendBatch<'a> {
 
 /// A batch of receives, posted together: see [`Qp::recv_batch`], [`Srq::recv_batch`].
 ///
-/// A batch that is dropped without [`post`](Self::post) posts nothing.
+/// A batch that is dropped without [`post`](Self::post) posts nothing. While the batch exists, other threads that post
+/// to the receive queue wait. The thread that has the batch must not post to that queue otherwise: it would wait
+/// forever.
 #[must_use = "nothing is posted before `post`"]
 pub struct RecvBatch<'a> {
     owner: Owner<'a>,

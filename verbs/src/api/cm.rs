@@ -19,7 +19,7 @@ use crate::shared::error::{Error, Result};
 use crate::shared::qp::QpShared;
 use crate::shared::waiting::Waiting;
 
-/// Maximum backlog, in requests of one source. A listener with a larger backlog gets this one.
+/// Maximum backlog, in requests of one source (IPv4 address, or IPv6 /64). A larger backlog is reduced to this one.
 const MAX_BACKLOG: u32 = 65_536;
 
 const FOREIGN: Error = Error::Invalid("the queue pair belongs to another device");
@@ -44,7 +44,7 @@ impl EventChannel {
     /// Requests beyond these limits are reset: `backlog` unanswered requests of each source (IPv4 address, or
     /// IPv6 /64), 16 times `backlog` of all sources together, and, at each engine, 8,192 of all listeners. A
     /// `backlog` of 0 counts as 1, and one above 65,536 as 65,536. As the listener fills up, a source may have
-    /// fewer unanswered requests than `backlog`. Incomplete requests do not count.
+    /// fewer unanswered requests than `backlog`. A request counts only once its MPA Request has arrived in full.
     ///
     /// # Errors
     /// [`Error::PortInUse`], [`Error::PortForbidden`], [`Error::Exhausted`], [`Error::NoDescriptor`].
@@ -76,8 +76,8 @@ impl EventChannel {
     /// [`CmEvent::ConnectError`] reports the outcome.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an invalid `param` (for example too much private data), an address that is not a
-    /// port on a host, or a queue pair of another device; [`Error::QpState`] if the queue pair is not idle;
+    /// [`Error::Invalid`] for an invalid `param` (for example too much private data), for an address that no host can
+    /// have or TCP port 0, or for a queue pair of another device; [`Error::QpState`] if the queue pair is not idle;
     /// [`Error::NoRoute`], [`Error::Forbidden`], [`Error::NoDescriptor`], [`Error::Exhausted`].
     pub fn connect(&self, qp: &Qp, to: impl Into<SocketAddr>, param: &ConnParam) -> Result<Connection> {
         self.start(qp, Way { from: None, to: to.into() }, param)
@@ -88,8 +88,9 @@ impl EventChannel {
     /// same peer.
     ///
     /// # Errors
-    /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, or the reserved one
-    /// belongs to another device; [`Error::PortInUse`] if there already is a connection from it to this peer.
+    /// As for `connect`; [`Error::Invalid`] if the two addresses are of different families, if the reserved address
+    /// belongs to another device, or if the queue pair must move to another engine but has completions that the program
+    /// has not taken; [`Error::PortInUse`] if a connection from the reserved address to this peer exists already.
     pub fn connect_from(
         &self,
         bound: &Bound,
@@ -167,7 +168,7 @@ impl EventChannel {
     ///
     /// # Errors
     /// [`Error::NotConvertible`]; [`Error::NoConversion`] if the device is not on the kernel's sockets;
-    /// [`Error::NotOurAddress`] if the device uses another address than the socket's; and the errors of
+    /// [`Error::NotOurAddress`] if the socket's local address is not one that the device uses; and the errors of
     /// [`connect`](Self::connect). The error contains the socket, unchanged.
     pub fn convert(
         &self,
@@ -181,7 +182,7 @@ impl EventChannel {
         let begun = self.hand_over(qp, Handover { socket: &mut socket, already_read, role }, param);
         match (begun, socket) {
             (Err(error), Some(socket)) => Err(ConvertError::new(error, socket)),
-            // The engine keeps the socket only if the conversion has begun.
+            // The engine has kept the socket, so the conversion has begun.
             _ => Ok(Connection::of(qp)),
         }
     }
@@ -209,8 +210,8 @@ impl EventChannel {
         Ok(Connection::of(qp))
     }
 
-    /// Returns the next event; `None` if there is none. Drives the engine, unless the engine has a thread that is
-    /// dedicated to that.
+    /// Returns the next event; `None` if there is none. Drives the engine, unless a dedicated thread does
+    /// ([`Progress::Dedicated`](crate::Progress::Dedicated)).
     pub fn poll(&self) -> Option<CmEvent> {
         if let Some(event) = self.take() {
             return Some(event);
@@ -316,9 +317,9 @@ impl ConnRequest {
     /// Accepts the request with an idle queue pair. [`CmEvent::Established`] follows.
     ///
     /// # Errors
-    /// [`Error::RequestGone`] if the peer has given up, [`Error::QpState`] if the queue pair is not idle,
-    /// [`Error::Invalid`] for too much private data, a queue pair of another device, or one that must move to another
-    /// engine before the program has taken its completions. In each case the request is rejected.
+    /// [`Error::RequestGone`] if the peer has given up; [`Error::QpState`] if the queue pair is not idle;
+    /// [`Error::Invalid`] for too much private data, for a queue pair of another device, or for a queue pair that must
+    /// move to another engine but has completions that the program has not taken. In each case the request is rejected.
     pub fn accept(mut self, qp: &Qp, param: &ConnParam) -> Result<Connection> {
         param.check()?;
         let answers = self.answers.as_ref().ok_or(Error::RequestGone)?;
@@ -402,7 +403,7 @@ impl Connection {
         self.device.control_qp(&qp, |engine| engine.disconnect(self.qpn))
     }
 
-    /// Sets when a silent peer counts as dead, from now on. `None` restores the device's configuration.
+    /// Sets how long the peer may be silent before it counts as dead. `None`: as the device's configuration says.
     ///
     /// ```no_run
     /// # fn example(connection: &urnic::Connection) -> urnic::Result<()> {

@@ -26,9 +26,9 @@ const IDLE_POLLS: u32 = 256;
 /// application takes them, and would wait there longer and longer.
 const POLLS_AHEAD: u8 = 8;
 
-/// Number of polls that skip the other engines after one of them was found to be driven by another thread. A look at
-/// the engine takes a cache line away from that thread; driving the engine takes away all of the engine's working
-/// data.
+/// When a poll finds that another thread drives an engine, this many further polls drive their first engine only (and
+/// those in [`CqShared::take_asked`]). Even a look at an engine takes a cache line away from the thread that drives it,
+/// and a pass takes away all of the engine's working data.
 const PASSED_BY: u8 = 15;
 
 /// Number of spin-loop hints between polls that find nothing; together they take about 0.1 us. Without them a round
@@ -40,7 +40,7 @@ const IDLE_PAUSES: u32 = 4;
 pub struct CqInit<'a> {
     /// Minimum capacity, in completions.
     pub depth: u32,
-    /// The channel for the queue's events; `None`: it has no events.
+    /// The channel for the queue's events; `None`: the queue has no events.
     pub channel: Option<&'a CompChannel>,
     /// Whether each completion gets a time stamp, which [`Completion::timestamp`] returns.
     pub timestamps: bool,
@@ -57,8 +57,9 @@ pub struct Cq {
 }
 
 impl Cq {
-    /// Moves up to `out.len()` completions into `out` and returns their number. Drives the engine first, unless the
-    /// engine's own thread is dedicated to that, or an earlier poll has left completions in the queue.
+    /// Moves up to `out.len()` completions into `out` and returns their number. Drives the engine first, unless a
+    /// dedicated thread does ([`Progress::Dedicated`](crate::Progress::Dedicated)), or an earlier poll has left
+    /// completions in the queue.
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         let ahead = self.shared.ahead();
         if ahead > 0 {
@@ -77,8 +78,8 @@ impl Cq {
         taken
     }
 
-    /// Begins to read completions in place, one by one. `None` if there are none. Drives the engine first, unless the
-    /// engine's own thread is dedicated to that.
+    /// Begins to read completions in place, one by one. `None` if there are none. Drives the engine first, unless a
+    /// dedicated thread does ([`Progress::Dedicated`](crate::Progress::Dedicated)).
     ///
     /// Until the result is dropped, other threads that poll or resize this queue wait. The calling thread must not
     /// poll or resize it.
@@ -137,9 +138,9 @@ impl Cq {
         Ok(())
     }
 
-    /// Runs a pass of the home engine if callers may drive it, then a pass of another engine that completes to this
-    /// queue. The other engines take turns. If several threads poll this queue, each thread has another engine that it
-    /// drives first.
+    /// Runs a pass of this poll's first engine, then a pass of one other engine that completes to this queue; the
+    /// others take turns. The first engine is the home engine. But if several threads poll this queue, each thread has
+    /// a first engine of its own. Leaves out engines that callers must not drive.
     #[inline]
     fn drive(&self) -> Polled {
         let cq = &*self.shared;
@@ -194,17 +195,16 @@ impl Cq {
                 drop(poller);
                 std::thread::yield_now();
             } else {
-                // The thread that drives the engine may share this core: leaves time to it. Polling without pauses
+                // Leaves time to the thread that drives the engine, which may share this core. Polling without pauses
                 // would also slow down a peer that writes to the other side of a memory link.
                 (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
             }
         }
     }
 
-    /// Asks for one event on the queue's channel: at the next completion, or with `solicited_only` at the next
-    /// error or the next receive of a Send or Immediate Data that asked for a solicited event. Completions that
-    /// are already in the queue raise no event: poll once more after this call. Hands the engine over to its
-    /// own thread.
+    /// Asks for one event on the queue's channel, at the next completion. With `solicited_only`, only errors count,
+    /// and receives of a Send or Immediate Data that asked for a solicited event. Completions that are already in the
+    /// queue raise no event: poll once more after this call. Hands the engine over to its own thread.
     pub fn arm(&self, solicited_only: bool) {
         self.shared.arming.arm(solicited_only);
         self.device.shards.hand_over();
@@ -219,9 +219,9 @@ impl Cq {
     /// complete to it, whatever their peers do (RFC 5042 §6.4.3.2). Rounds each size up to a power of two, as the
     /// creation of a work queue does.
     ///
-    /// For this, the application must never have more requests on a work queue than the queue's size. A request counts
-    /// until the application has taken its completion. The work queue does not enforce this, because a send queue
-    /// accepts a new request as soon as an older one is complete.
+    /// The result holds only if the application never has more requests on a work queue than the queue's size, where a
+    /// request counts until the application has taken its completion. The work queue does not enforce this limit: a
+    /// send queue accepts a new request as soon as an older one is complete.
     pub fn depth_for(work_queues: &[u32]) -> u32 {
         work_queues.iter().map(|size| capacity_for(*size)).fold(0, u32::saturating_add)
     }

@@ -127,7 +127,7 @@ pub struct DeviceAttr {
     /// the program.
     pub capabilities: Option<Capabilities>,
     /// Maximum payload of a frame that carries several TCP segments, in bytes; 0 if a frame can carry only one
-    /// segment. The value depends on the present peer at the other end of the link, and may change with it.
+    /// segment. The value may change when another peer comes to the other end of the link.
     pub gso_max: usize,
     /// Maximum number of queue pairs.
     pub max_qp: u32,
@@ -172,7 +172,8 @@ pub struct DeviceAttr {
     pub per_engine: Vec<EngineFigures>,
 }
 
-/// Waiting for the engines' passes: a pass under way may still use a region or window that was taken out of `table`.
+/// Waiting for the engines' passes (a pass is one turn of an engine). A pass under way may still use a region or window
+/// that was taken out of `table`.
 impl DeviceShared {
     /// Waits for the end of all passes that are under way. If the wait for one engine fails, the wait for the other
     /// engines goes on.
@@ -184,9 +185,9 @@ impl DeviceShared {
         self.shards.iter().map(|shard| shard.await_pass()).fold(Ok(()), Result::and)
     }
 
-    /// Waits like [`await_passes`](Self::await_passes), and makes every engine stop reading memory within `range`
-    /// (addresses), which the caller has taken out of the table. Afterwards, no data that an engine has lent to its
-    /// transport is in `range`. The engines are locked one after the other, never two at once.
+    /// Waits like [`await_passes`](Self::await_passes), and makes every engine stop reading memory within the addresses
+    /// `range`. The caller has revoked the STags of this memory before. Afterwards, no data that an engine has lent to
+    /// its transport is in `range`. The engines are locked one after the other, never two at once.
     ///
     /// # Errors
     /// As for [`await_passes`](Self::await_passes).
@@ -209,9 +210,9 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns the Ethernet address of a device that `config` describes, without opening it. For a port with a
-    /// hardware address of its own, which only the open port knows, returns an address derived from the device's IP
-    /// address.
+    /// Returns the Ethernet address of a device that `config` describes, without opening the device. Only an open port
+    /// knows its hardware address; if the device will use that one, returns an address derived from the device's IP
+    /// address instead.
     pub fn mac_of(config: &Config) -> [u8; 6] {
         crate::drive::open::mac_of(config)
     }
@@ -259,8 +260,9 @@ impl Device {
     }
 
     /// Opens a device as [`over`](Self::over) does, with one engine on each of `transports`. An address that one
-    /// transport reserves is [entered](Transport::enter_binding) at the others. A connection that one engine has
-    /// accepted may move to another ([`part_with`](Transport::part_with)), or the queue pair moves to the
+    /// transport reserves is [entered](Transport::enter_binding) at the others. If the program accepts a request of one
+    /// engine with a queue pair of another, the connection moves to the queue pair's engine, provided that the
+    /// connection's transport can [part with it](Transport::part_with). Otherwise the queue pair moves to the
     /// connection's engine.
     ///
     /// # Errors
@@ -412,7 +414,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a depth of 0 or beyond [`DeviceAttr::max_cqe`], or a channel of another device;
-    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_cq`] completion queues.
+    /// [`Error::Exhausted`] if the device already has [`DeviceAttr::max_cq`] completion queues.
     pub fn create_cq(&self, depth: u32, channel: Option<&CompChannel>) -> Result<Cq> {
         self.create_cq_with(&CqInit { depth, channel, timestamps: false, vector: 0 })
     }

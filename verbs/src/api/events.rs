@@ -32,8 +32,8 @@ impl AsyncEvents {
         Self { device: device.clone() }
     }
 
-    /// Returns the next event; `None` if there is none. Drives the engine, unless the engine has a thread that is
-    /// dedicated to that.
+    /// Returns the next event; `None` if there is none. Drives the engine, unless a dedicated thread does
+    /// ([`Progress::Dedicated`](crate::Progress::Dedicated)).
     pub fn poll(&self) -> Option<AsyncEvent> {
         self.device.events.take().or_else(|| {
             self.device.shards.poll_passes();

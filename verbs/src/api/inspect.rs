@@ -1,10 +1,10 @@
-//! Answers other processes that ask about this one's connections: `urnic info --connections`.
+//! Answers other processes that ask about the connections of this process: `urnic info --connections`.
 //!
 //! Each device has a Unix socket with the abstract name `urnic/PID/N`, unless it is simulated or runs on a
 //! transport of the program. PID is the process, and N counts its devices from 0. The socket leaves no file
-//! behind, and is visible in the process's network namespace. If the device has a port, its configured
-//! addresses end the name, each after a `/`, as far as they fit. From the name, other processes (`neighbours`)
-//! learn which process has an address.
+//! behind, and is visible in the process's network namespace. If the device has a port, the device's configured
+//! addresses are appended to the name, each after a `/`, as far as they fit. From the name, other processes
+//! (`neighbours`) learn which process has an address.
 //!
 //! A process of the same user, or of root, that connects gets lines of text, and then the end of the stream: `counter
 //! NAME VALUE` for each of [`DeviceAttr::counters`](crate::DeviceAttr::counters), then `engine NUMBER NAME=VALUE ...`

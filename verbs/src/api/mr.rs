@@ -169,8 +169,8 @@ impl Mr {
     ///
     /// # Errors
     /// As for [`Pd::reg_mr`], and [`Error::WindowsBound`]: the region is unchanged then.
-    /// [`Error::Interrupted`]: the region is unchanged if it has its old keys; otherwise it has changed, but a
-    /// pass that the signal handler interrupted may still touch the old memory.
+    /// [`Error::Interrupted`]: if the region still has its old keys, it is unchanged. If it has new keys, it has
+    /// changed, but device work that the calling signal handler has interrupted may still touch the old memory.
     ///
     /// # Safety
     /// As for [`Pd::reg_mr`], for the new memory and rights.
@@ -210,8 +210,8 @@ impl Mr {
         taken_back
     }
 
-    /// Returns the first byte's address in scatter-gather elements, which is its tagged offset for the peer.
-    /// This is the virtual address unless the region was registered with [`Access::ZERO_BASED`] or by
+    /// Returns the address that names the first byte: in scatter-gather elements of this node, and for the peer as a
+    /// tagged offset. It is the virtual address unless the region was registered with [`Access::ZERO_BASED`] or by
     /// [`Pd::reg_mr_iova`].
     pub fn addr(&self) -> u64 {
         self.virt

@@ -13,7 +13,7 @@ use crate::drive::open::has_address;
 /// read the list.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The ports of the host's processes, including this one, as last seen.
+/// The ports of the host's processes, including this process, as last seen.
 #[derive(Default)]
 pub(crate) struct Neighbours(Mutex<Seen>);
 
@@ -33,8 +33,8 @@ struct Port {
 }
 
 impl Neighbours {
-    /// Warns if `to` is the address of a port on this host, because the host's kernel cannot reach that address. Warns
-    /// once for each port.
+    /// Warns, once for each port, if `to` is the address of a port on this host, because the host's kernel cannot
+    /// reach the port. Does not warn if the kernel has the same address.
     pub(crate) fn warn(&self, to: IpAddr) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.at.is_none_or(|at| at.elapsed() >= FRESH) {

@@ -1,10 +1,9 @@
 //! Queue pairs and the engines that they belong to.
 //!
-//! A queue pair begins at the home engine of its send completion queue. Two cases need another engine. First,
-//! another engine may have accepted a connection: when the program accepts the request, the connection moves to the
-//! queue pair's engine if its transport can part with it; otherwise the queue pair moves. Second, another engine
-//! may have to open the connection from a reserved address: the queue pair moves there. No two engines are locked
-//! at once.
+//! A queue pair begins at the home engine of its send completion queue. In two cases its connection is at another
+//! engine. First, the program accepts a connection request that came to another engine: the connection moves to the
+//! queue pair's engine if its transport can part with it; otherwise the queue pair moves. Second, only another engine
+//! can open a connection from a reserved address: the queue pair moves there. No two engines are locked at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,8 +69,8 @@ impl DeviceShared {
         }
     }
 
-    /// Accepts a request with an idle queue pair. `request` becomes the connection's id at the engine that has it
-    /// afterwards.
+    /// Accepts a request with an idle queue pair. If the connection moves to another engine, `request` becomes its id
+    /// there.
     ///
     /// # Errors
     /// As for [`ConnRequest::accept`](crate::ConnRequest::accept).
@@ -186,8 +185,8 @@ impl DeviceShared {
     }
 }
 
-/// Maximum number of attempts to find that the program has taken all completions of a queue pair. An attempt made
-/// while another thread polls may fail although they are taken.
+/// How often a move checks whether the program has taken all completions of a queue pair. One check is not enough,
+/// because it cannot tell while another thread polls.
 const ATTEMPTS: u32 = 1000;
 
 const UNTAKEN: Error = Error::Invalid(

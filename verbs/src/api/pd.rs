@@ -34,7 +34,7 @@ impl Pd {
     /// # Errors
     /// [`Error::Fault`] if the memory is not mapped with the necessary rights, or the kernel is too old,
     /// [`Error::Invalid`] for an empty or wrapping range or for contradictory rights, [`Error::Exhausted`] if
-    /// the device has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
+    /// the device already has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and windows.
     ///
     /// # Safety
     /// Until the region is dropped, the memory must stay mapped. The device may access it at any time, within the
@@ -69,7 +69,7 @@ impl Pd {
     /// Allocates a memory window. It grants nothing until it is bound.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and
+    /// [`Error::Exhausted`] if the device already has [`DeviceAttr::max_mr`](crate::DeviceAttr::max_mr) regions and
     /// windows.
     pub fn alloc_mw(&self, kind: MwKind) -> Result<Mw> {
         Mw::allocate(self, kind)
@@ -79,7 +79,7 @@ impl Pd {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes beyond the device's limits or completion queues of another device,
-    /// [`Error::Exhausted`] if the device has [`DeviceAttr::max_qp`](crate::DeviceAttr::max_qp) queue pairs.
+    /// [`Error::Exhausted`] if the device already has [`DeviceAttr::max_qp`](crate::DeviceAttr::max_qp) queue pairs.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
         self.create(init, None)
     }
@@ -100,7 +100,7 @@ impl Pd {
     /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes beyond the device's limits, [`Error::Exhausted`] if the device has
+    /// [`Error::Invalid`] for sizes beyond the device's limits, [`Error::Exhausted`] if the device already has
     /// [`DeviceAttr::max_srq`](crate::DeviceAttr::max_srq) shared receive queues.
     pub fn create_srq(&self, init: &SrqInit) -> Result<Srq> {
         Srq::create(self, init)

@@ -321,8 +321,8 @@ impl Qp {
         self.pd.shared.device.shards.of(self.shared.owner.get())
     }
 
-    /// Tells the engine that there is work. A request that need not wait is sent before this returns, unless another
-    /// thread drives the engine.
+    /// Tells the engine that there is work. If nothing keeps the request waiting and no other thread drives the engine,
+    /// the request is sent before this returns.
     #[inline]
     pub(super) fn ring(&self) {
         let shard = self.shard();

@@ -117,7 +117,7 @@ impl Srq {
     /// than `limit` receives wait in the queue, which may be at once. 0 cancels the request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a limit beyond the capacity of the queue.
+    /// [`Error::Invalid`] for a limit beyond the capacity of the queue; [`Error::Forked`]; [`Error::Interrupted`].
     pub fn set_limit(&self, limit: u32) -> Result<()> {
         if limit > self.shared.queue.capacity() {
             return Err(Error::Invalid("the limit is beyond the size of the shared receive queue"));

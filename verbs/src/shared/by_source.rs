@@ -1,5 +1,5 @@
-//! A queue in which sources take turns. Sources that are new, or had no entries left after their last turn,
-//! come first, so that a busy source does not delay them.
+//! A queue in which sources (peers, see [`Source`]) take turns. Sources that are new, or had no entries left after
+//! their last turn, come first, so that a busy source does not delay them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,8 +72,8 @@ mod tests {
         let queue = BySource::new();
         let all = (0..64).flat_map(|source| (0..30).map(move |_| source));
         all.for_each(|source| queue.push(Source::V4(source), source));
-        // Now each of the 64 sources has had its first turn: while some have had none, at most one turn in four is
-        // the second turn of another source.
+        // After these turns, each of the 64 sources has had one. Until then, only every fourth turn goes to a source
+        // that has had one before.
         (0..86).for_each(|_| _ = queue.pop());
         for _ in 0..100 {
             queue.push(Source::V4(1000), 1000);

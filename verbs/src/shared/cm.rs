@@ -54,9 +54,9 @@ pub struct ConnParam {
     /// not wait for the application to send something (RFC 6581 §5); `None`: as configured. The accepting side serves
     /// any kind of indication that the peer asks for.
     pub rtr: Option<RtrChoice>,
-    /// How long a Send of the peer that finds no receive waits for one, in retries of 100 ms; 0: not at all;
-    /// [`RNR_WITHOUT_LIMIT`] or more: without limit. After that time the connection ends with a Terminate.
-    /// Other work of the peer is served meanwhile.
+    /// Time limit for a Send of the peer that finds no receive and waits for one, in units of 100 ms. 0: the Send does
+    /// not wait; [`RNR_WITHOUT_LIMIT`] or more: no limit. If no receive is posted in time, the connection ends with a
+    /// Terminate. Other work of the peer is served meanwhile.
     pub rnr_retry: u8,
 }
 
@@ -176,8 +176,8 @@ pub enum DisconnectReason {
 pub enum CmEvent {
     /// A peer requests a connection, and waits for [`ConnRequest::accept`] or [`ConnRequest::reject`].
     ConnectRequest(ConnRequest),
-    /// The connection is established. Posted work is sent from now on; at the MPA responder, once the first
-    /// message of the peer has arrived ([`Terms::peer_to_peer`]).
+    /// The connection is established, and posted work is sent from now on. Only the MPA responder must wait before it
+    /// sends, until the peer's first message has arrived ([`Terms::peer_to_peer`]).
     Established {
         /// Number of the queue pair.
         qpn: u32,

@@ -39,7 +39,7 @@ pub(crate) fn check_depth(depth: u32) -> Result<()> {
 /// order.
 pub(crate) struct CqShared {
     pub(crate) number: Number,
-    /// The engine at which queue pairs begin whose sends complete to this queue. A poll drives it first.
+    /// The home engine. Queue pairs whose sends complete to this queue begin at this engine.
     pub(crate) home: EngineNumber,
     /// The lane of the home engine.
     lane: Lane,
@@ -66,12 +66,12 @@ pub(crate) struct Polls {
     pub(crate) poller: SpinLock<Poller>,
     /// Number of polls that may take completions without driving the engine first, because the last poll left some.
     ahead: AtomicU8,
-    /// The engine that pollers have driven last, aside from the engine that each drives first.
+    /// The engine that a poll last drove after its first engine.
     driven: AtomicU8,
-    /// Number of further polls that drive one engine only. Set when a poll found that another thread drives the engine
-    /// whose turn it was.
+    /// Number of further polls that drive their first engine only, and those in `asked`. Set when a poll found that
+    /// another thread drives the engine whose turn it was.
     passing: AtomicU8,
-    /// Engines that the next poll drives in any case, one bit each, because they have flushes for this queue.
+    /// Engines that the next poll drives in any case, one bit each, because they will flush requests to this queue.
     asked: AtomicU64,
     /// Counts polls while the device has several engines; wraps.
     turns: AtomicU32,
@@ -149,8 +149,8 @@ impl CqShared {
         }
     }
 
-    /// Returns the lane of another engine, and opens it if there is none. Marked cold only for the layout of the code:
-    /// the surrounding code must be fast on a device with one engine.
+    /// Returns the lane of an engine other than the home engine, and opens it if there is none. Marked cold only for
+    /// the layout of the code: the surrounding code must be fast on a device with one engine.
     #[cold]
     #[inline(never)]
     fn other_lane(&self, engine: EngineNumber) -> &Lane {
@@ -164,7 +164,7 @@ impl CqShared {
         let depth = self.depth();
         let lane = lanes[engine.index()]
             .get_or_init(|| Box::new(Lane::new(Entries::new(*depth, self.clock.is_some()))));
-        // Set before the lane has any completion, so that a poll that must find this completion looks at the lane.
+        // Set before the lane has any completion, so that a poll that must find the first one looks at the lane.
         self.others.fetch_or(engine.bit(), Ordering::Release);
         lane
     }
@@ -297,7 +297,7 @@ impl CqShared {
         EngineNumber::of_set(engines)
     }
 
-    /// Returns whether this poll drives one engine only. Two polls at once may count as one.
+    /// Returns whether this poll leaves out the engine whose turn it is. Two polls at once may count as one.
     pub(crate) fn skips_others(&self) -> bool {
         let left = self.polls.passing.load(Ordering::Relaxed);
         if left > 0 {
@@ -306,7 +306,7 @@ impl CqShared {
         left > 0
     }
 
-    /// Makes the next `polls` polls drive one engine only.
+    /// Makes the next `polls` polls leave out the engine whose turn it is.
     pub(crate) fn skip_others(&self, polls: u8) {
         self.polls.passing.store(polls, Ordering::Relaxed);
     }

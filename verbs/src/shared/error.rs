@@ -119,11 +119,12 @@ pub enum Error {
     Forked,
     /// The device is at work further up this thread's stack, and cannot finish before the call returns: the
     /// caller is a signal handler. Or the process is ending, and the thread that holds the device has been
-    /// stopped. Or another thread has not finished moving the queue pair to another engine within five seconds.
+    /// stopped. Or the device's port is closed, because the program has cleaned up DPDK's EAL. Or another thread has
+    /// not finished moving the queue pair to another engine within five seconds.
     #[error(
         "the device cannot finish this call: a signal handler calls it while interrupting the device's own work in \
-         this thread (let the handler set a flag, and call the device outside the handler), or the process is ending, or \
-         another thread has not finished moving the queue pair to another engine within 5 s"
+         this thread (let the handler set a flag, and call the device outside the handler), or the process is ending, \
+         or another thread has not finished moving the queue pair to another engine within 5 s"
     )]
     Interrupted,
     /// The device could not be opened.

@@ -79,17 +79,18 @@ impl fmt::Display for QpFault {
 /// | [`PortError`](Self::PortError) | `IBV_EVENT_PORT_ERR` |
 /// | [`DeviceFatal`](Self::DeviceFatal) | `IBV_EVENT_DEVICE_FATAL` |
 ///
-/// Work that a completion reports with a status of its own (other than flushed) raises no event in addition. A change
-/// that the application has asked for raises no event either, except for [`LastWqeReached`](Self::LastWqeReached) and
-/// [`SendQueueDrained`](Self::SendQueueDrained). [`CmEvent::Disconnected`](crate::CmEvent::Disconnected) reports the
-/// end of a connection as such.
+/// A failure raises no event if the status of a completion reports it; the status `Flushed` does not count as such a
+/// report. A change that the application has asked for raises no event either, except for
+/// [`LastWqeReached`](Self::LastWqeReached) and [`SendQueueDrained`](Self::SendQueueDrained). The end of a connection
+/// is not an event of this type, but a [`CmEvent::Disconnected`](crate::CmEvent::Disconnected).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
     /// The stream cannot continue, for example because of an error of framing, CRC or order, a Terminate of the peer,
     /// or a full completion queue. [`QpFault::cause`] names the cause.
     QpFatal(QpFault),
-    /// The peer requested an operation that this queue pair does not support, or sent more than was provided for.
+    /// The peer requested an operation that this queue pair does not support, or sent a message for which this end has
+    /// no room: a Send without a receive, or more Reads than the IRD allows.
     QpRequestError(QpFault),
     /// The peer tried to access memory without the right to do so.
     QpAccessError(QpFault),
@@ -150,8 +151,8 @@ impl AsyncEvent {
     }
 }
 
-/// The unread events of a device. There is at most one of each kind for each object that exists, so that no limit
-/// is needed.
+/// The unread events of a device. Their number needs no limit, because there is at most one of each kind for each
+/// object that exists.
 pub(crate) struct AsyncQueue {
     unread: Mutex<Unread>,
     pub(crate) fd: EventFd,

@@ -7,9 +7,10 @@
 //!
 //! For this, all four accesses must be sequentially consistent: the revocation, both writes of the word, and the
 //! passes' reads of what may be revoked. Acquire and release would not suffice, because a pass may take the lock
-//! after another pass that was under way at the revocation. The later pass then reads the value that the earlier one
-//! stored on release, which does not order it after the writes of the revoking thread. On x86-64 this costs passes
-//! nothing, because a locked instruction is a fence and all loads are alike. Only revocations, which are rare, pay.
+//! after another pass that was under way at the revocation. The later pass then reads the value that the earlier pass
+//! stored at its end. So the later pass is ordered after the earlier pass, but not after the writes of the revoking
+//! thread. On x86-64, sequential consistency costs passes nothing, because a locked instruction is a fence and all
+//! loads are alike. Only revocations, which are rare, pay.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -62,7 +63,7 @@ impl PassLock {
         self.owner.load(Ordering::Acquire) == Self::CLOSED
     }
 
-    /// Returns the thread that has the engine, or 0.
+    /// Returns the thread that has the engine; 0 if none has it, or [`CLOSED`](Self::CLOSED).
     pub(crate) fn owner(&self) -> usize {
         self.owner.load(Ordering::Relaxed)
     }
@@ -140,8 +141,8 @@ impl Fellows {
         self.0.get().map_or(1, |fellows| fellows.len())
     }
 
-    /// Returns the engines whose passes a revocation must wait for: all but `own`, whose pass the caller is in
-    /// (`None`: the caller is in no pass). Empty if the device has one engine, because its passes, and the operations
+    /// Returns the engines whose passes a revocation must wait for: all but `own`, the engine whose pass makes the
+    /// revocation (`None`: a verb makes it). Empty if the device has one engine, because its passes, and the operations
     /// that they start, come one after the other.
     pub(crate) fn witnesses(&self, own: Option<usize>) -> Witnesses {
         if self.count() == 1 {

@@ -1,5 +1,10 @@
 //! The types and state that applications and the engine share: work requests and completions, the queues that carry
 //! them, the shared parts of the objects, the table of STags, events, errors, limits.
+//!
+//! Words that all modules use. A **pass** is one turn of an engine, in which the engine receives frames and does the
+//! work that waits. A **poster** is a thread that posts work, and a **poller** is a thread that polls a completion
+//! queue. A **verb** is a control call, such as the creation of a queue pair; unlike posters and pollers, it may wait
+//! for an engine. To **flush** a work request is to complete it with the status `Flushed`.
 
 pub(crate) mod arming;
 pub(crate) mod by_source;

@@ -18,11 +18,11 @@ pub(crate) const MAX_INLINE: u32 = 4096;
 /// Maximum number of entries of a completion queue.
 pub(crate) const MAX_CQE: u32 = 1 << 22;
 
-/// How many given-back numbers stay unused before the oldest of them is used again; fewer when all numbers have been
-/// used.
+/// Number of given-back numbers that stay unused before the oldest of them is used again. When all numbers have been
+/// used, fewer stay unused.
 const RESTING: usize = 1024;
 
-/// Numbers from 1, each in use once. A number that was given back stays unused for a while.
+/// Numbers from 1, each in use at most once at a time. A number that was given back stays unused for a while.
 pub(crate) struct Numbers {
     /// The highest number that was ever in use, and the numbers that were given back, oldest first.
     state: Mutex<(u32, VecDeque<u32>)>,

@@ -18,15 +18,18 @@ use super::srq::SrqShared;
 /// | from | to | by |
 /// |---|---|---|
 /// | - | `Idle` | creation |
-/// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect), [`ConnRequest::accept`](crate::ConnRequest::accept) |
+/// | `Idle` | `Rts` | [`EventChannel::connect`](crate::EventChannel::connect) |
+/// | `Idle` | `Rts` | [`ConnRequest::accept`](crate::ConnRequest::accept) |
 /// | `Idle` | `Rts` | [`EventChannel::convert`](crate::EventChannel::convert) |
-/// | `Idle` | `Terminate` | terms of the accepting peer that this end cannot meet ([`ConnectFailure::Terms`](crate::ConnectFailure::Terms)) |
+/// | `Idle` | `Terminate` | terms of the accepting peer that this end cannot meet ([`ConnectFailure::Terms`]) |
 /// | `Rts` | `Closing` | [`Connection::disconnect`](crate::Connection::disconnect), [`Qp::drain`](crate::Qp::drain) |
-/// | `Rts`, `Closing` | `Terminate` | an error that the peer is told, or a Terminate from the peer |
+/// | `Rts`, `Closing` | `Terminate` | an error that this end reports to the peer, or a Terminate from the peer |
 /// | `Rts`, `Closing` | `Error` | the end of the connection |
 /// | `Terminate` | `Error` | the end of the connection, within five seconds, or later if the peer is slow |
 /// | any | `Error` | [`Qp::to_error`](crate::Qp::to_error) |
 /// | `Error` | `Idle` | [`Qp::to_idle`](crate::Qp::to_idle) |
+///
+/// [`ConnectFailure::Terms`]: crate::ConnectFailure::Terms
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {

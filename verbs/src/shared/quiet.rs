@@ -12,7 +12,7 @@ const FORKED: u8 = 1;
 /// its threads still run while the objects that they use are torn down.
 const QUIET: u8 = 2;
 
-/// Calls that tell the program something, held back, in order.
+/// The calls that are held back, in order. Each would tell the program something.
 static HELD: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
 
 /// Returns whether this process is a forked child, so that its devices belong to the parent process.
@@ -50,8 +50,8 @@ pub(crate) fn hold_back() {
     STATE.fetch_or(QUIET, Ordering::SeqCst);
 }
 
-/// Calls `tell`, which tells the program something: at once, or, if the process is ending, only when [`deliver_held`] is
-/// called.
+/// Calls `tell`, which tells the program something. If the process is ending, holds the call back until
+/// [`deliver_held`] is called.
 #[inline]
 pub(crate) fn deliver(tell: impl FnOnce() + Send + 'static) {
     if is_quiet() { hold(Box::new(tell)) } else { tell() }

@@ -41,7 +41,7 @@ pub(crate) struct SrqShared {
     events: Arc<AsyncQueue>,
     /// Engines at which Sends of peers wait for receives. Posters ring there.
     pub(crate) awaited: AwaitedBy,
-    /// Engines of `awaited` that have got a receive for such a Send in this round. A round ends when all engines of
+    /// Engines of `awaited` that have got a receive for a waiting Send in this round. A round ends when all engines of
     /// `awaited` have got one.
     served: AtomicU64,
 }

@@ -23,7 +23,7 @@ pub struct Sge {
 pub enum SendOp {
     /// Send to the peer's next receive buffer (RFC 5040 §5.3).
     Send,
-    /// Send, then invalidate this STag at the peer before it completes the receive.
+    /// Send, and name an STag of the peer's, which the peer invalidates before it completes the receive.
     SendInv(u32),
     /// Write to the peer's memory (RFC 5040 §5.1).
     Write {
@@ -95,9 +95,9 @@ pub enum SendOp {
     /// peer answers it in order with the Reads.
     ///
     /// The address at the peer must be a multiple of 8; otherwise the peer ends the connection. A peer that does
-    /// not know Atomics ends it too. Nothing on the wire tells beforehand: programs must agree on their use. An
-    /// Atomic need not be atomic with respect to other accesses to the word, such as Reads and Writes: use the word
-    /// for Atomics only.
+    /// not know Atomics ends the connection too. Nothing on the wire tells beforehand whether the peer knows them:
+    /// programs must agree on the use of Atomics. An Atomic need not be atomic with respect to other accesses to the
+    /// word, such as Reads and Writes: use the word for Atomics only.
     FetchAdd {
         /// Tagged offset of the word at the peer.
         addr: u64,

@@ -52,7 +52,7 @@ fn what_cannot_be_posted_is_refused() {
     assert_eq!(srq.post_recv(&RecvWr { wr_id: 1, sges: &long }), Err(PostError::TooManySges));
     let list: Vec<_> = (0..10).map(wr).collect();
     assert_eq!(srq.post_recv_list(&list), Err(PostListError { posted: 8, error: PostError::QueueFull }));
-    // A slot is free when a message has taken the receive, complete or not.
+    // A message that takes a receive frees the slot at once, before the receive completes.
     assert_eq!(take(&srq), Some(0));
     srq.post_recv(&wr(8)).unwrap();
     // The queue pair has no receives of its own.
@@ -98,7 +98,7 @@ fn the_limit_raises_one_event() {
     assert_eq!(events.poll(), reached);
     take(&srq).unwrap();
     assert_eq!(events.poll(), None, "once");
-    // The limit is set when it is already reached.
+    // A limit that is already reached when it is set raises its event at once.
     srq.post_recv(&wr(4)).unwrap();
     srq.set_limit(1).unwrap();
     assert_eq!((events.poll(), srq.attributes().limit), (None, 1));

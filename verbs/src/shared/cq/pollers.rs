@@ -11,9 +11,9 @@ use crate::shared::sync::this_thread;
 const POLLS_ALONE: u32 = 1 << 16;
 
 thread_local! {
-    /// The engine that this thread drives first when it polls a queue that other threads poll too. It is the
-    /// home engine of the queue that this thread polled last among those that no other thread has ever polled. If
-    /// there is none, it is an engine of the first queue that this thread polled.
+    /// The engine that this thread drives first when it polls a queue that other threads poll too. If this thread has
+    /// polled queues that no other thread has ever polled, this engine is the home engine of the latest of these.
+    /// Otherwise it is an engine of the first queue that this thread polled.
     static OWN: Cell<Option<EngineNumber>> = const { Cell::new(None) };
 }
 
@@ -22,7 +22,7 @@ thread_local! {
 pub(super) struct Pollers {
     /// The thread that polled last ([`this_thread`]), or 0.
     last: AtomicUsize,
-    /// Number of polls in a row by which one thread must go on, until the queue counts as polled by that thread
+    /// Number of polls in a row that the thread `last` must still make until the queue counts as polled by that thread
     /// alone.
     until_alone: AtomicU32,
     /// Whether a second thread has ever polled.
@@ -58,7 +58,7 @@ impl Pollers {
     pub(super) fn first_to_drive(&self, home: EngineNumber, lanes: u64) -> EngineNumber {
         let several = self.several();
         let own = OWN.get();
-        // If other threads of a shared queue merely pause, this thread keeps its engine for when they go on.
+        // On a queue that was shared, this thread keeps its engine, because the other threads may only be pausing.
         if !several && (own.is_none() || !self.was_shared.load(Ordering::Relaxed)) {
             OWN.set(Some(home));
         }

@@ -82,10 +82,11 @@ pub(crate) enum MrFault {
 struct Home {
     pd: Scope,
     kind: Kind,
-    /// For a region: leads to the windows that are bound to it. For a bound window: leads to that region and its
-    /// other windows. All of these are in one ring.
+    /// The slot's place in a ring, which consists of one region and the windows that are bound to it. An unbound window
+    /// is alone in its ring.
     bound: Links,
-    /// Other slots that are limited to the same queue pair; in use if `limited_to` is `Some`.
+    /// The slot's place in a ring of the slots that are limited to the same queue pair; in use if `limited_to` is
+    /// `Some`.
     limited: Links,
     limited_to: Option<Scope>,
     /// The slot must not be rewritten until this is over.

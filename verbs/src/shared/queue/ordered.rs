@@ -8,17 +8,18 @@ use crate::shared::sync::atomic::{AtomicU32, Ordering};
 
 /// A bounded ring like [`Ring`](super::Ring), whose consumer releases entries in the order of their numbers.
 ///
-/// So one number tells which slots are free, and the producer reads it only when it has used the [`Room`] that
+/// One number therefore tells which slots are free. The producer reads it only when it has used up the [`Room`] that
 /// it knows of. The consumer does not write the entries' slots. If the producer and the consumer are on
 /// different cores, the cache line of a slot moves to each of them once per entry; in a [`Ring`](super::Ring)
 /// it moves there twice, for reading and for writing.
 ///
-/// At any time only one thread may be the producer ([`write`](Self::write), [`publish`](Self::publish)), and only one the
-/// consumer ([`peek`](Self::peek), [`release_until`](Self::release_until)). The owners of a ring ensure that by locks. A
-/// peeked entry stays valid until the consumer releases it.
+/// At any time only one thread may be the producer ([`write`](Self::write), [`publish`](Self::publish)), and only one
+/// the consumer ([`peek`](Self::peek), [`release_until`](Self::release_until)). The owners of a ring ensure that by
+/// locks. A peeked entry stays valid until the consumer releases it.
 pub(crate) struct OrderedRing<T: Entry> {
-    /// One slot more than the capacity. Entry `i` is in slot `i mod capacity`, and is published when the slot's sequence
-    /// is `i + 1`. The last slot has no entry: its sequence is the number of the first entry that is not released.
+    /// One slot more than the capacity. Entry `i` is in slot `i mod capacity`, and is published when the slot's
+    /// sequence is `i + 1`. The last slot has no entry: its sequence is the number of the first entry that is not
+    /// released.
     slots: Box<[Slot<T>]>,
 }
 
@@ -36,9 +37,10 @@ impl Room {
     }
 }
 
-// SAFETY: the producer accesses the slots of entries that are not published, up to `capacity` entries behind the first one
-// that is not released; the consumer accesses the slots of published entries that are not released. The sequences
-// hand over an entry with release and acquire, and the number of released entries hands back slots in the same way.
+// SAFETY: the producer accesses only slots of entries that are not yet published and whose former entries are released:
+// it stays less than `capacity` entries ahead of the first entry that is not released. The consumer accesses only slots
+// of published entries that are not released. The sequences hand over an entry with release and acquire, and the number
+// of the first entry that is not released hands back slots in the same way.
 unsafe impl<T: Entry + Send> Sync for OrderedRing<T> {}
 
 impl<T: Entry> OrderedRing<T> {
@@ -55,7 +57,7 @@ impl<T: Entry> OrderedRing<T> {
             sequence: AtomicU32::new(sequence),
             entry: Cell::new(MaybeUninit::uninit()),
         };
-        // No entry `i` is published in a slot with the sequence `i`.
+        // The sequence `i` of the slot for entry `i` means that this entry is not published.
         let unpublished = |i: u32| first.wrapping_add(i.wrapping_sub(first) & (capacity - 1));
         Self { slots: (0..capacity).map(unpublished).chain([first]).map(slot).collect() }
     }
@@ -123,7 +125,7 @@ impl<T: Entry> OrderedRing<T> {
         self.slots[self.slot_of(index)].publish(index);
     }
 
-    /// Consumer: returns entry `index` if it is published. It must not be released.
+    /// Consumer: returns entry `index`, which must not have been released, if it is published.
     #[inline]
     pub(crate) fn peek(&self, index: u32) -> Option<&T> {
         debug_assert!(index.wrapping_sub(self.released()) <= self.capacity(), "the entry was released");

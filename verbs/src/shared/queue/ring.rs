@@ -65,8 +65,8 @@ impl<T: Entry> Slot<T> {
 unsafe impl<T: Entry + Send> Sync for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
-    /// Makes a ring for at least `entries`. The capacity is a power of two of at least 2, because with one slot
-    /// "published" and "free again" would be the same number.
+    /// Makes a ring for at least `entries`. The capacity is a power of two, and at least 2: with a single slot, the
+    /// sequence would be the same for "published" and "free again".
     pub(crate) fn new(entries: u32) -> Self {
         Self::starting_at(entries, 0)
     }

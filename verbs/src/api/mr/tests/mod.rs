@@ -95,7 +95,7 @@ fn registration_finds_every_page_that_cannot_be_had() {
         libc::munmap(short.cast(), 3 * PAGE);
         libc::close(file);
 
-        // All bits of a length beyond 32 bits count, and this memory is not present.
+        // A length beyond 32 bits is checked in full. None of this memory is present.
         let huge = map(5 << 30, libc::PROT_NONE, anonymous, -1);
         refused(huge, 5 << 30, Access::empty());
         libc::munmap(huge.cast(), 5 << 30);

@@ -65,7 +65,7 @@ fn limit_events_keep_receives_coming() {
             servers.push(server);
             clients.push((client, cq));
         }
-        // Number of posted receives that no client has been promised.
+        // Number of posted receives that no client has claimed for a message.
         let credits = AtomicU64::new(0);
         // Buffers whose messages were read. Messages of one completion queue may be read long before older messages
         // of the other.

@@ -136,8 +136,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Revokes what the slot grants, and unties a window from its region. Without `witnesses`, only the caller may be
-    /// using the slot.
+    /// Revokes what the slot grants, and unties a window from its region. `witnesses` is `None` only if no engine but
+    /// the caller's can be using the slot.
     fn revoke_slot(&self, managed: &mut Managed, index: usize, state: State, witnesses: Option<&Witnesses>) {
         let Some(slot) = self.slots.get(index) else { return };
         let word = slot.word();
