@@ -99,7 +99,8 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
     const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
     match spec {
         // If an mbuf is at least as large as the driver's own buffers (`bsize`), the driver copies each of the peer's
-        // buffers into an mbuf without a bounds check, and trusts the length that the peer states.
+        // buffers into an mbuf without a bounds check, and trusts the length that the peer states. So an mbuf must hold
+        // the longest frame of any urnic peer.
         PortSpec::Memif { .. } => frame.max(LONGEST),
         // The driver requires room for all that a slot can hold.
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,
