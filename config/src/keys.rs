@@ -10,7 +10,7 @@ pub(crate) struct Key {
     pub section: &'static str,
     pub name: &'static str,
     pub env: &'static str,
-    /// The correct values, as an instruction to the user: the remedy in every error about this key alone.
+    /// The correct values, as an instruction to the user: the remedy in errors that concern no other key.
     pub write: &'static str,
     pub set: fn(&mut Config, &Value) -> Result<(), Wrong>,
 }

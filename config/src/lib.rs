@@ -246,8 +246,8 @@ pub struct MpaConfig {
     /// Maximum number of outbound RDMA Reads in flight per connection; an application may ask for fewer.
     pub ord: u16,
     /// Time that the accepting side waits for the MPA Request after TCP has connected, and for the
-    /// ready-to-receive indication after its own Reply. The application limits the start-up of connections that
-    /// it requests or converts.
+    /// ready-to-receive indication after its own Reply. For connections that the application requests or converts,
+    /// the application sets the limit.
     pub startup_timeout: Duration,
 }
 

@@ -71,7 +71,7 @@ impl Config {
         Self::load_with_origins(sources).map(|(config, _)| config)
     }
 
-    /// Loads as [`Self::load`] does, and returns also where each key (`section.name`) was set last. Keys that no source
+    /// Loads as [`Self::load`] does, and also returns where each key (`section.name`) was set last. Keys that no source
     /// sets are absent.
     ///
     /// # Errors

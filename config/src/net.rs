@@ -122,8 +122,8 @@ impl fmt::Display for Route {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Returns the locally administered address that is derived from an IP address when none is set. Hosts of one
-    /// network get different Ethernet addresses if their IP addresses differ in the last 32 bits only.
+    /// Returns the locally administered Ethernet address that is derived from an IP address. Hosts of one network get
+    /// different Ethernet addresses if their IP addresses differ in the last 32 bits only.
     pub fn for_address(address: IpAddr) -> Mac {
         match address {
             IpAddr::V4(ip) => {
@@ -167,7 +167,7 @@ impl FromStr for Mac {
 /// Source of the Ethernet address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MacSource {
-    /// A locally administered address, derived from the IP address: the kernel's stack ignores frames sent to it.
+    /// A locally administered address, derived from the IP address. The kernel's stack ignores frames to this address.
     #[default]
     Derived,
     /// The address of the network interface or NIC, for networks that block frames with any other address.

@@ -25,10 +25,10 @@ fn cores_of(thread: Pid) -> Vec<usize> {
     (0..CpuSet::count()).filter(|&c| set.is_set(c).unwrap_or(false)).collect()
 }
 
-/// Returns the cores, in ascending order, that any thread of this process may run on and that no thread is pinned to
-/// (a pinned thread may poll). If there is no such core, returns all cores except the one that the calling thread is
-/// pinned to. If that leaves none either, returns that one core. If `/proc` is unreadable, looks only at the calling
-/// thread.
+/// Returns the cores, in ascending order, that any thread of this process may run on and that no thread is pinned to,
+/// because a pinned thread may poll without pause. If there is no such core, returns all cores except the one that the
+/// calling thread is pinned to. If that leaves none either, returns that one core. If `/proc` is unreadable, looks only
+/// at the calling thread.
 pub fn free_cores() -> Vec<usize> {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let threads = threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -90,7 +90,7 @@ const VIRTIO_QUEUES: u16 = 8;
 /// Each queue of a `memif` port is a device of its own, and DPDK has at most 32 in a process (RTE_MAX_ETHPORTS).
 const MEMIFS: u16 = 8;
 /// The limit of DPDK's drivers `ring`, `af_packet` and `tap` (RTE_PMD_RING_MAX_RX_RINGS, RTE_PMD_AF_PACKET_MAX_RINGS,
-/// RTE_PMD_TAP_MAX_QUEUES); `af_xdp` has none.
+/// RTE_PMD_TAP_MAX_QUEUES). `af_xdp` has no limit, and gets this one too.
 const RINGS: u16 = 16;
 
 impl Capabilities {
@@ -175,8 +175,8 @@ impl Capabilities {
                 queues: if matches!(spec, PortSpec::AfXdp { .. }) { RINGS } else { 1 },
                 spread: Spread::Hash,
             },
-            // The driver's claims on chaining, checksums and queues are trusted. These are upper bounds: the open
-            // port has the exact values, and whether its hash is known.
+            // These are upper bounds. When the port is opened, the driver states what it supports of chaining,
+            // checksums and queues, and `spread` becomes `Known` if the driver takes our hash.
             PortSpec::Pci { offload, .. } => Self {
                 multi_segment_tx: true,
                 external_tx: ExternalMemory::Eal,

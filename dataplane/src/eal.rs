@@ -152,8 +152,8 @@ impl Eal {
     /// that the program itself started keeps its log and its memory as they are.
     ///
     /// A failure of EAL itself is final for the process, because EAL can be started only once. A failure to
-    /// create the private thread is final too. After a problem that is found before that, such as missing
-    /// hugepages, the call may be repeated.
+    /// create the private thread is final too. A problem that is found before either, such as missing
+    /// hugepages, is not: the call may be repeated.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {

@@ -95,7 +95,7 @@ impl TxFrame {
     }
 
     /// Leaves the TCP checksum to the port: the field must hold the sum of the pseudo-header. The frame must be a TCP
-    /// segment, because not every other frame is recognised (see [`tcp_layers`]).
+    /// segment, because [`tcp_layers`] takes some other frames for one.
     #[inline]
     pub(crate) fn leave_checksum(&mut self, headers: &[u8]) {
         let Some((family, lengths)) = tcp_layers(headers) else { return };

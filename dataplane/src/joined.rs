@@ -1,5 +1,5 @@
-//! An EAL that the program around us started (SPDK): checks before a port of ours uses it, and a call of ours before
-//! the program cleans it up.
+//! Joins an EAL that the program around us started, as SPDK does: checks it before a port of ours uses it, and calls a
+//! function of ours before the program cleans it up.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};

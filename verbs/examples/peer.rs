@@ -31,8 +31,8 @@ use urnic::{
 };
 use urnic_config::{Config, Sources};
 
-/// The answer to a control message. It has a value if that message asks for one; otherwise it is an empty message
-/// (peer.c explains why).
+/// The answer to a control message. It has a value if that message asks for one. Otherwise it is an empty message,
+/// because siw may answer a Read of 0 bytes with as many bytes as its previous request had (`tell` in peer.c).
 const DONE: u32 = 0;
 /// The target holds a message: check it.
 const WRITTEN: u32 = 1;

@@ -12,7 +12,8 @@
 //! The head of the connecting side's private data ([`Ask`]) contains instructions for the other side. The other
 //! side's private data contain the places of its regions: one with all rights, one readable, one writable, and one of
 //! another protection domain. The operation of the trial follows, once or more often, then a short Send, unless the
-//! operation was a Send. When a Send arrives, the connection ends. Each side has one receive posted.
+//! operation was a Send. When a Send arrives, the connection ends. Each side has one receive posted, unless
+//! the trial wants none at the serving side.
 //!
 //! Each side prints a line of what its application saw: private data, completions, the end, asynchronous events,
 //! Terminate.

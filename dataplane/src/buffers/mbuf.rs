@@ -116,7 +116,7 @@ impl Mbuf {
         self.raw().ol_flags & sys::RTE_MBUF_F_RX_L4_CKSUM_MASK
     }
 
-    /// Marks the TCP checksum as good. For frames that never leave this process, in which the checksum field
+    /// Marks the TCP checksum as good. Only for frames that never leave this process, because their checksum field
     /// may be unfilled.
     pub fn trust_checksum(&mut self) {
         // SAFETY: the mbuf is ours alone.

@@ -260,8 +260,8 @@ impl TxPayload {
         u32::from(self.first) != self.len
     }
 
-    /// Returns whether the payload's mbufs have no other user: no clone, no queue of a port, no frame. If so, every
-    /// access by former users has happened before.
+    /// Returns whether the payload's mbufs have no other user: no clone, no queue of a port, no frame. If so, all
+    /// accesses by former users have ended.
     #[inline]
     pub fn is_unshared(&self) -> bool {
         is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m)))
@@ -436,7 +436,7 @@ impl Drop for TxPayload {
     }
 }
 
-/// Returns whether the mbuf has one reference. If so, every access by former users has happened before.
+/// Returns whether the mbuf has one reference. If so, all accesses by former users have ended.
 #[inline]
 fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
     let alone = refcnt(m).load(Ordering::Relaxed) == 1;

@@ -138,7 +138,8 @@ impl Device {
                 }
                 device.start()?;
             }
-            // While no peer listens, the driver would look for a peer only once a second.
+            // While no peer listens, the driver would look for a peer only once a second. So `join` plugs the device
+            // in later.
             PortSpec::Vhost { path, server: false } if !socket::is_served(path) => {}
             PortSpec::Tap { .. } => {
                 signals::reserved(|| device.plug())?;

@@ -65,7 +65,7 @@ impl Door {
                 let _ = finished.recv_timeout(Duration::from_millis(1));
                 drop(self.into_connection());
                 while finished.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    // The peer is gone. This connection ends the driver's wait, because no other connection may come.
+                    // The peer is gone, and perhaps no other comes. This connection ends the driver's wait.
                     drop(UnixStream::connect(&path));
                 }
             });

@@ -178,8 +178,8 @@ impl Netdev {
             let name = &self.name;
             match self.ethtool([set, value[1] & !bit]) {
                 Ok(_) => tracing::info!(
-                    "{name}: turned {what} off, because merged frames do not fit; `ethtool -K {name} {what} on` turns \
-                     it on again"
+                    "{name}: turned {what} off, because merged frames do not fit the port; \
+                     `ethtool -K {name} {what} on` turns it on again"
                 ),
                 Err(e) => tracing::warn!(
                     "{name}: cannot turn {what} off ({e}): merged frames are lost, and retransmissions cost time; run \

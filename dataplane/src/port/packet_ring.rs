@@ -1,7 +1,7 @@
 //! Adjusts the packet sockets of DPDK's `af_packet` driver, one for each queue.
 //!
 //! The driver's send buffer is too small for its ring. When the buffer is full, the kernel leaves frames in the ring
-//! until the next frames are sent, but the driver reports the frames that are left as sent. The driver also receives
+//! until the next frames are sent, but the driver reports these frames as sent. The driver also receives
 //! frames that other programs send on the interface, and does not report how many frames found no room. The driver does
 //! not expose its sockets, so we find them among our descriptors.
 
@@ -54,7 +54,7 @@ impl PacketRing {
         const PACKET_IGNORE_OUTGOING: i32 = 23;
         if !ring.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) {
             tracing::debug!(
-                "the kernel cannot keep frames that other sockets send on the interface away from this port"
+                "this port also receives frames that other sockets send on the interface: the kernel cannot omit them"
             );
         }
         // Twice the frames' bytes, because the kernel also counts its own data about each frame.

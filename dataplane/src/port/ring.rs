@@ -90,7 +90,7 @@ unsafe impl Send for End {}
 unsafe impl Sync for End {}
 
 impl End {
-    /// Takes the free side of the link `name`; it must have as many queues as the other side.
+    /// Takes the free side of the link `name`, with `queues` queues. The other side must have as many.
     pub(super) fn join(name: &str, queues: u16) -> Result<Self, Refusal> {
         with_links(|links| {
             if !links.contains_key(name) {
@@ -123,8 +123,8 @@ impl End {
         let [mut rx, mut tx] =
             self.rings.each_ref().map(|rings| rings.iter().map(|ring| ring.as_ptr()).collect::<Vec<_>>());
         let (receives, sends) = (rx.len() as u32, tx.len() as u32);
-        // SAFETY: EAL runs; `receives` and `sends` rings, all alive until this end is dropped. DPDK copies their
-        // addresses.
+        // SAFETY: EAL runs; the numbers are those of the rings in `rx` and `tx`, which live until this end is dropped.
+        // DPDK copies their addresses.
         unsafe {
             sys::rte_eth_from_rings(name.as_ptr(), rx.as_mut_ptr(), receives, tx.as_mut_ptr(), sends, 0)
         }

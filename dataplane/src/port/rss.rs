@@ -26,7 +26,8 @@ const LONGEST_KEY: usize = 64;
 /// Entries of one part of the table (RTE_ETH_RETA_GROUP_SIZE).
 const PART: usize = 64;
 
-/// The key, as long as any driver takes; it must live while a device is configured.
+/// The key, repeated to [`LONGEST_KEY`] octets; a driver reads as many as it takes. The key must live while a device is
+/// configured, because the configuration points to it.
 #[derive(Debug)]
 pub(super) struct Key {
     octets: [u8; LONGEST_KEY],

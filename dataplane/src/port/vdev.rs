@@ -7,8 +7,8 @@ use urnic_config::{MemifRole, PortSpec};
 use super::PortError;
 
 /// Returns the kernel's network interface that the port is on, if other processes can use it too. `None` for
-/// interfaces that a port creates and NICs that it drives by itself, because these belong to the port. An exception is
-/// the interface of `vdev:net_tap`, which is not told apart.
+/// interfaces that a port creates and NICs that it drives by itself, because these belong to the port. The
+/// interface that `vdev:net_tap` creates is returned nevertheless, because it is not recognised.
 pub(super) fn shared_interface(spec: &PortSpec) -> Option<&str> {
     match spec {
         PortSpec::AfPacket { interface, .. } | PortSpec::AfXdp { interface, .. } => Some(interface),
@@ -114,8 +114,9 @@ pub(super) fn receive_room(spec: &PortSpec, frame: usize) -> usize {
     /// The longest frame that a urnic peer of any configuration sends.
     const LONGEST: usize = urnic_config::MTU_MAX as usize + super::ETHERNET;
     match spec {
-        // If an mbuf holds at least one of the driver's own buffers (`bsize`), the driver copies each of the peer's
-        // buffers into an mbuf without a bounds check, however much the peer says that it holds.
+        // If an mbuf is at least as large as the driver's own buffers (`bsize`), the driver copies each of the peer's
+        // buffers into an mbuf without a bounds check, and trusts the length that the peer states. So an mbuf must hold
+        // the longest frame of any urnic peer.
         PortSpec::Memif { .. } => frame.max(LONGEST),
         // The driver requires room for all that a slot can hold.
         PortSpec::AfPacket { .. } => packet_slot(frame) - PACKET_HEADER,

@@ -122,7 +122,7 @@ fn in_place_then_chained(port: &mut Port, size: usize) {
 /// back.
 fn train(port: &mut Port) {
     let virtio = matches!(port.spec(), PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
-    // Queues other than the first learn of the peer's support from the first.
+    // The other queues learn from the first queue whether the peer supports this.
     let start = Instant::now();
     while virtio && port.queue() > 0 && port.gso_max() == 0 {
         assert!(start.elapsed() < PATIENCE, "the first queue does not tell");

@@ -13,7 +13,7 @@ use urnic::{DisconnectReason, Error, QpFault, TerminateInfo};
 use crate::call::{Errno, last_errno};
 
 /// Logs to standard error what `URNIC_LOG` asks for, with the time of each line, so that the logs of two ends can be
-/// compared. Without the variable, logs warnings, and DPDK's errors, without the time.
+/// compared. Without the variable, logs warnings, except DPDK's, without the time.
 pub fn to_stderr() {
     let asked = EnvFilter::try_from_env("URNIC_LOG");
     let timed = asked.is_ok();

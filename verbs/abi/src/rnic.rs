@@ -125,8 +125,8 @@ fn start(config: &'static Config) -> urnic::Result<Rnic> {
     Ok(Rnic { device, attributes, config, gids: Gids::default() })
 }
 
-/// Closes the connections, as kernels do however a process ends. `liburnic.so` calls this when the program is
-/// about to end without running exit handlers. Safe in signal handlers.
+/// Closes the connections gracefully, as a kernel does in whatever way a process ends. `liburnic.so` calls this when
+/// the program is about to end without running exit handlers. Safe in signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn urnic_before_exit() {
     urnic::before_exit();

@@ -89,9 +89,9 @@ fn nothing_that_is_public_elsewhere_is_left_out() {
     }
 }
 
-/// A call by name goes to the first library in the process that has the name. If the program is linked to a drop-in
-/// library, that is the drop-in library's function; if the name has several versions, it would be the oldest version,
-/// which always fails.
+/// A call by name goes to the first library in the process that has the name. In a program that is linked to a drop-in
+/// library, that is the drop-in library. If the name has several versions there, the call reaches the oldest one, which
+/// always fails.
 #[test]
 fn no_library_reaches_its_own_functions_by_name() {
     for (package, library) in [

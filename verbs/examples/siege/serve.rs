@@ -165,7 +165,7 @@ impl House {
     fn furnish(&self, dialled: bool) -> Result<Guest> {
         let place = self.books().places.pop().ok_or("all places for connections are taken")?;
         let made = || -> Result<Guest> {
-            // The engines take turns as home engines of the queues.
+            // Spreads the queues over the engines.
             let cq = self.device.create_cq_with(&CqInit {
                 depth: 4 * RECEIVES as u32,
                 channel: Some(&self.channel),

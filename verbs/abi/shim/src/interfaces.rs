@@ -79,7 +79,7 @@ pub fn of_libc(name: &CStr) -> *mut c_void {
     }
 }
 
-/// Returns the result of `find`, which runs only until it finds the function.
+/// Returns the cached function. Calls `find` and caches its result while none is cached.
 pub fn cached(cache: &Cache, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let known = cache.load(Ordering::Acquire);
     if !known.is_null() {

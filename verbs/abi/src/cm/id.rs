@@ -191,8 +191,8 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// Rejects the connection requests among events that the program has not fetched. A dropped request is rejected
-/// only if it was adopted before.
+/// Rejects the connection requests among events that the program has not fetched. Dropping a request rejects it, but
+/// only after `adopt`.
 fn discard(pending: Vec<Pending>) {
     for pending in pending {
         if let (What::Request(mut request), Ok(connector)) = (pending.what, connector()) {

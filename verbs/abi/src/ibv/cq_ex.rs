@@ -30,7 +30,7 @@ pub unsafe extern "C" fn create_cq_ex(
         let context = unsafe { context_of(context) }?;
         // SAFETY: null or the program's structure.
         let attr = unsafe { deref(attr) }?;
-        // Completions have no VLAN tag, flow tag or tag-matching data, and are never discarded silently.
+        // Completions have no VLAN tag, flow tag or tag-matching data, and no queue ignores its overrun.
         if attr.wc_flags & !(IBV_WC_STANDARD_FLAGS | STAMPS) != 0 || attr.comp_mask & !3 != 0 {
             return Err(libc::EOPNOTSUPP);
         }

@@ -136,7 +136,8 @@ pub unsafe extern "C" fn query_port(
             512.. => 2,
             _ => 1,
         };
-        // A link between two processes comes up when both run, and programs query the port before that.
+        // A link between two processes comes up when both run, and programs query the port before that. So the port of
+        // such a link always counts as active.
         let memory = context.rnic.config.port.spec.as_ref().is_some_and(PortSpec::is_memory_link);
         let up = now.link_up || memory;
         // SAFETY: zeros are valid for all members.

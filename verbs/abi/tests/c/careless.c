@@ -292,8 +292,8 @@ static void next_order(int *order)
 	}
 }
 
-/* Runs as many orders as it takes to try to destroy each object with each possible set of others left, or `wanted`
- * orders. */
+/* Runs `wanted` orders. If `wanted` is 0, runs orders until the test has tried to destroy each object with each
+ * possible set of others left. */
 static void orders(const char *seed, int wanted)
 {
 	int order[KINDS] = { PD, MR, MW, CHANNEL, CQ, SRQ, QP, ID, EVENTS };

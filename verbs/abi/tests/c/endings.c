@@ -2,8 +2,8 @@
  *
  *   endings serve          echoes the messages of up to 64 clients at once; prints which clients connect and leave,
  *                          and how they leave
- *   endings witness ADDR   is echoed all the time, until SIGTERM
- *   endings WAY ADDR       connects, is echoed, says "ready", and ends in a way of the table below
+ *   endings witness ADDR   sends messages and checks their echoes, until SIGTERM
+ *   endings WAY ADDR       connects, has some messages echoed, says "ready", and ends in a way of the table below
  *
  * A way that does not end the process is followed by a few more echoes and exit(GOES_ON). */
 #include <dirent.h>

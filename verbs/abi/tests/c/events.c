@@ -148,7 +148,7 @@ static void gone(void)
 /* The end of every connection causes an event, whatever happens to the queue pairs. */
 static void queue_pair_first(void)
 {
-	/* Disconnects this end, as cmtime does, the other end, or neither. Then destroys this end's queue pair at
+	/* Disconnects this end (as cmtime does), the other end, or neither. Then destroys this end's queue pair at
 	 * once, by rdma_destroy_qp or ibv_destroy_qp. */
 	for (int way = 0; way < 6; way++) {
 		struct link l;

@@ -1,9 +1,8 @@
-/* Functions that rdma-core has added since release 44, each by its symbol version: see `newer.h`.
+/* Calls the functions that rdma-core has added since release 44: see `newer.h`.
  *
- *   newer preload: by their names alone: a library without versions satisfies references to any version, but not
- *                  `dlvsym`
- *   newer drop-in: by their versions. Also calls newer functions of rsockets, which only the drop-in library is sure
- *                  to have */
+ *   newer preload: looks them up by name alone, because `dlvsym` finds nothing in a library without versions
+ *   newer drop-in: looks them up by name and version. Also calls newer functions of rsockets, which only the drop-in
+ *                  library is sure to have */
 #include "newer.h"
 #include <dlfcn.h>
 #include <sys/epoll.h>

@@ -44,8 +44,8 @@ static void without_a_receive(int end, int retry)
 	say(&l, 1 - end, message);
 	if (retry) {
 		say(&l, 1 - end, write);
-		/* The Write after the Send is placed, and the Send waits. A poll without room for completions
-		 * drives the engine. */
+		/* The later Write is placed while the Send waits. A poll without room for completions drives the
+		 * engine. */
 		while (((volatile char *)l.memory[end])[6] != 'n')
 			ibv_poll_cq(l.cq[end], 0, NULL);
 		struct ibv_qp_attr attr;

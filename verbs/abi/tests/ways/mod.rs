@@ -139,7 +139,7 @@ pub fn run_with(
         }
     }
     // Whole stacks, because these distinguish leaks. No signal stacks, because the sanitizer would free them when a
-    // thread ends, and a cancelled thread runs this code on the rest of its stack.
+    // thread ends, and a cancelled thread would run the sanitizer's code for that on what is left of its stack.
     let leaks = u8::from(watched != Watched::AsanNoLeaks);
     let options =
         format!("fast_unwind_on_malloc=0:verify_asan_link_order=0:use_sigaltstack=0:detect_leaks={leaks}");
