@@ -101,8 +101,8 @@ pub struct Memory {
     pub receives: VecDeque<Vec<u8>>,
     /// The receive request being filled, and which of its octets have been placed.
     current: Option<(Vec<u8>, Vec<bool>)>,
-    /// Octets that Writes have placed since the last message of queue 0. With `messages_wait`, the octets of all Writes,
-    /// because a Write that follows a waiting message is placed before that message is delivered.
+    /// Octets that Writes have placed since the last message of queue 0. With `messages_wait`, the octets of all
+    /// Writes, because a Write that follows a waiting message is placed before that message is delivered.
     written: Vec<(usize, Range<usize>)>,
     pub messages_wait: bool,
     pub scatter_broken: bool,
