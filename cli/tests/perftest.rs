@@ -40,10 +40,10 @@ fn needs_ib_write_lat_bandwidths() {
     perftest(&["ib_atomic_bw -R -n 200", "ib_send_bw -R -n 100 --use-srq"]);
 }
 
-/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest (4.5,
-/// `run_iter_bw`): a sender that lacks a credit sleeps until a completion, and sleeps for ever if no completion is to
-/// come. With these numbers, the last Send asks for a completion, and no sender lacks a credit, because the other end
-/// has a receive for each Send (512 receives).
+/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest
+/// 4.5 (`run_iter_bw`): a sender that needs a credit sleeps until a completion, and sleeps for ever if its last
+/// completion has come before. With these numbers, the last Send asks for a completion, and the other end has a receive
+/// for each Send, because it has 512 receives.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {
