@@ -168,8 +168,8 @@ pub struct RpingArgs {
     /// Be the client: send pings
     #[arg(short, long, requires = "address", conflicts_with = "persistent")]
     pub client: bool,
-    /// Client: address or name of the server. Server: the one of its own addresses at which it listens, or the
-    /// unspecified address; on a port, --ip sets them
+    /// Client: address or name of the server. Server: one of its own addresses, to listen only there, or the
+    /// unspecified address; on a port, --ip sets the addresses
     #[arg(short, long, value_name = "HOST")]
     pub address: Option<String>,
     /// TCP port [default: 7174]

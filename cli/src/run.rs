@@ -81,9 +81,9 @@ impl Libraries {
         Ok(Self { shim: folder.join(Self::FILES[0]), drop_in: folder.join("drop-in") })
     }
 
-    /// Checks that the build of the libraries with DPDK, which the preloaded library uses for ports, can be
-    /// loaded. Succeeds if that build has no folder of its own, because the other libraries may then support
-    /// ports themselves. If they do not, they report an error.
+    /// Checks that the build of the libraries with DPDK can be loaded; the preloaded library uses that build for ports.
+    /// Succeeds if there is no such build in a folder of its own, because the other libraries may then support ports
+    /// themselves. If they do not, they report an error.
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);

@@ -308,9 +308,9 @@ fn every_unsafe_block_says_why_it_is_sound() {
     }
 }
 
-/// Returns the line numbers (from 1) of unsafe functions whose documentation does not state what they require of
-/// callers. Functions called from C are excepted, because C's documentation states it, and so are trait
-/// implementations, because the trait does.
+/// Returns the line numbers (from 1) of unsafe functions whose documentation does not state what callers must ensure.
+/// Skips functions that C calls, because the documentation of the C interface states it, and functions of trait
+/// implementations, because the trait's documentation states it.
 fn unconditional(source: &str) -> Vec<usize> {
     let lines: Vec<&str> = source.lines().collect();
     let declares = |line: &str| {

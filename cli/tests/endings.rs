@@ -375,7 +375,8 @@ fn needs_root_programs_with_address_sanitizer_end() {
     matrix(Transport::AfPacket, Way::Asan, |name| LOADED.contains(&name));
 }
 
-/// Runs the cases that are not in [`LOADED`], in the other ways of loading. The tests above run those that are.
+/// Runs the cases that the tests above leave out: those that are not in [`LOADED`], in the ways of loading other than
+/// `Preload`.
 #[test]
 #[ignore = "long, and needs root and the headers of rdma-core"]
 fn long_programs_end_in_every_way_of_loading() {

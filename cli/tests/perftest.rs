@@ -1,8 +1,8 @@
 //! perftest, as the distribution ships it, over virtio/vhost: all its programs, in the modes that they have on iWARP.
 //!
 //! A pair takes one to two seconds: two starts, and for each size a quarter of a second at either end, in which
-//! perftest determines the frequency of the processor. With `-C`, latencies stay in cycles, which saves half of these
-//! quarters of a second.
+//! perftest measures the frequency of the processor. With `-C`, perftest reports latencies in cycles, and measures the
+//! frequency half as often.
 
 mod stock;
 
@@ -40,10 +40,10 @@ fn needs_ib_write_lat_bandwidths() {
     perftest(&["ib_atomic_bw -R -n 200", "ib_send_bw -R -n 100 --use-srq"]);
 }
 
-/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest: the
-/// last Send asks for a completion, and there are at most 512 Sends, the number of receives of the other end. With
-/// other numbers, a sender that needs a credit may wait for a completion, and if its last completion came before, the
-/// sender waits for ever (perftest 4.5, `run_iter_bw`).
+/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest
+/// 4.5 (`run_iter_bw`): a sender that needs a credit sleeps until a completion, and sleeps for ever if its last
+/// completion has come before. With these numbers, the last Send asks for a completion, and the other end has a receive
+/// for each Send, because it has 512 receives.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {

@@ -51,8 +51,8 @@ fn needs_rping_pings_are_verified() {
     }
 }
 
-/// Revision 1 of MPA transmits no limits of Reads. rping accepts with those that its connection request shows, and then
-/// reads.
+/// Revision 1 of MPA transmits no limits of Reads. rping's server accepts with the limits that its event of the
+/// connection request shows, and then it must be able to read.
 #[test]
 #[ignore = "needs the package rdmacm-utils"]
 fn needs_rping_over_revision_1() {

@@ -178,7 +178,7 @@ fn needs_root_sockets_become_rsockets_over_af_packet() {
 }
 
 /// fio's job ends by `_exit`, without exit handlers, right after its last completion. Because of the injected delay,
-/// its last message, which the receiving side waits for, is not yet on the cable then.
+/// the job's last message is not yet on the cable at this moment. The receiving side waits for that message.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package fio"]
 fn needs_root_fio_leaves_at_once_over_af_packet() {

@@ -74,8 +74,8 @@ impl Outgoing {
     /// not include payload. Their lengths are constants, so that building a header takes few stores.
     ///
     /// The header is written in place, field by field. A header built elsewhere would have to be copied here directly
-    /// after it was built. The copy would read wider pieces than were stored. Such reads cannot be served from the
-    /// processor's store buffer, so the copy would wait until those stores have left it.
+    /// after it was built. The copy would read wider pieces than were stored. The processor cannot serve such reads
+    /// from its store buffer, so the copy would wait until the stores have left that buffer.
     #[inline]
     pub(crate) fn fill<const N: usize, const M: usize>(
         &mut self,

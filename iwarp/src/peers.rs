@@ -26,8 +26,8 @@ pub(crate) const ETYPE_OF_MPA_ERRORS: u8 = 3;
 /// bits. An x86 guest sent 21 06 00 for a bad DDP version, where the standard has 12 06.
 ///
 /// The form is recognised only if two conditions hold. First, read in siw's form, the word is an error that `known`
-/// accepts. Second, read in the standard's form, either the word is not such an error, or its HdrCt has some bits set
-/// that siw uses and the standard reserves, and no others.
+/// accepts. Second, read in the standard's form, the word is no such error, or all bits that are set in its HdrCt (at
+/// least one) are bits that the standard reserves and siw uses.
 pub(crate) fn terminate_is_siws(types: u8, hdrct: u8, known: impl Fn(u8, u8) -> bool) -> bool {
     let (high, low) = (types >> 4, types & 0x0F);
     known(low, high) && (!known(high, low) || (1..=7).contains(&hdrct))

@@ -171,7 +171,7 @@ pub struct Negotiated {
 /// Why start-up failed. Close the TCP connection (MPA-81).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupError {
-    /// The first octets are not the key of the expected frame, and not that of a Request either.
+    /// The first octets are the key neither of the expected frame nor of a Request.
     #[error("the peer does not speak MPA")]
     NotMpa,
     /// Both ends are Initiators (MPA-74).

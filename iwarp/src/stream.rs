@@ -195,8 +195,8 @@ impl<C: Chunk> Stream<C> {
     ///
     /// Returns `None` if no octets of the chunk are left; otherwise the stream has stopped before an FPDU that it
     /// cannot handle now. [`Rest::wants`] tells what is missing: room in the [`Budget`] for an incomplete FPDU, room
-    /// for one more message that waits for a receive, or the end of an invalidation. Once it is there, offer the rest
-    /// of the chunk again, before any other chunk.
+    /// for one more message that waits for a receive, or the end of an invalidation. When it is no longer missing,
+    /// offer the rest of the chunk again, before any other chunk.
     ///
     /// Returns a [`Fault`] at most once. Octets that arrive after a fault or after a Terminate are ignored (DDP-54).
     pub fn receive<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Box<Fault>> {

@@ -178,8 +178,8 @@ impl Terminate {
         Some(t)
     }
 
-    /// Returns the Terminate as it must be read once start-up is over: never as an error of the enhanced start-up (see
-    /// `peers.rs`).
+    /// Returns the meaning of a Terminate that arrived after the start-up. An error code of the enhanced start-up then
+    /// is siw's code for another error (see `peers.rs`).
     pub fn after_startup(self) -> Terminate {
         peers::terminate_after_startup(self)
     }

@@ -37,8 +37,8 @@ fn err_1_crc() {
     assert_eq!(octets_of(&Terminate::CRC), [0x20, 0x02, 0x00]);
 }
 
-/// ERR-1 in the length field: each flipped bit is detected once as many octets have arrived as the wrong length
-/// names.
+/// ERR-1 in the length field: each flipped bit is detected when all octets that the wrong length announces have
+/// arrived.
 #[test]
 fn err_1_crc_of_the_length() {
     for bit in 0..16 {

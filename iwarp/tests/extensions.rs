@@ -271,7 +271,7 @@ fn immediate_data_follows_what_came_before() {
 }
 
 /// The reported length of a Write counts only octets placed without a gap (DDP-65 requires this of Sends), because the
-/// program relies on so many octets being present. RDMAPX-22.
+/// program relies on all of these octets. RDMAPX-22.
 #[test]
 fn immediate_data_tells_of_no_more_than_was_written() {
     const OTHER: u32 = STAG + 1;

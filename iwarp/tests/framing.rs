@@ -154,7 +154,7 @@ fn any_chunk_size_gives_the_same_result() {
     }
 }
 
-/// MPA-8, 9, 12..14: ULPDUs of every small length from 18 octets, which an empty Send has. ULPDU_Length counts
+/// MPA-8, 9, 12..14: ULPDUs of every small length. The shortest, of 18 octets, is an empty Send. ULPDU_Length counts
 /// only the ULPDU; the pad is zero.
 #[test]
 fn ulpdus_of_every_small_length() {

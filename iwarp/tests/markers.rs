@@ -266,7 +266,7 @@ fn every_bit_is_covered() {
         let end = start + sender.sizes[1];
         for bit in 8 * start..8 * end {
             let mut stream = sender.out.clone();
-            // A length that became larger is detected only after that many octets.
+            // If the flipped bit makes the length larger, the fault shows only when that many octets have arrived.
             let length = [0, 1, 4, 5].contains(&(bit / 8 - start));
             stream.truncate(if length { stream.len() } else { end + 100 });
             stream[bit / 8] ^= 1 << (bit % 8);

@@ -1,8 +1,8 @@
 //! A broken rule is noticed: for each rule there is a short scenario that passes only while the rule holds.
 //!
-//! The stream itself always keeps the rule; the rule is broken around it, in one of two ways. The [`Sink`] may behave
-//! as if the stream had broken the rule. Or the scenario's violation of the rule is removed, so that the stream accepts
-//! it. That also proves that nothing else was wrong with the scenario.
+//! The stream itself always keeps the rule; a test breaks the rule around the stream, in one of two ways. The [`Sink`]
+//! may behave as if the stream had broken the rule. Or the scenario is run without its violation of the rule, and the
+//! stream accepts it: so nothing else was wrong with the scenario.
 
 mod support;
 

@@ -288,8 +288,8 @@ fn ird_and_ord() {
     }
 }
 
-/// MPAE-19..22: 0x3FFF in IRD switches off the negotiation of the other end's ORD, and 0x3FFF in ORD that of the other
-/// end's IRD.
+/// MPAE-19..22: an end that sends IRD 0x3FFF leaves the other end's ORD as it is, and an end that sends ORD 0x3FFF
+/// leaves the other end's IRD as it is.
 #[test]
 fn no_automatic_negotiation() {
     let answer = |word| {
@@ -441,7 +441,7 @@ fn peer_to_peer_both_ends() {
     assert_eq!(b.memory.events, [Delivery::FirstFpdu]);
 }
 
-/// MPAE-32: a message that differs from the RTR Send in any field is not taken for one: it is refused, or handled as an
+/// MPAE-32: a message that differs from an RTR Send in any field is no RTR: the stream refuses it, or handles it as an
 /// ordinary message.
 #[test]
 fn what_is_nearly_a_send_that_says_ready_is_none() {

@@ -50,8 +50,8 @@ fn missing_header_of_siw() {
     assert!(t.ddp.is_some());
 }
 
-/// Errors of the enhanced start-up that arrive after it are remote operation errors of siw. All other errors keep
-/// their meaning.
+/// A code of the enhanced start-up that arrives after the start-up is a remote operation error of siw. All other codes
+/// keep their meaning.
 #[test]
 fn unexpected_opcode_of_siw() {
     let octets = [0x20, 0x06, 0, 0];
@@ -72,8 +72,8 @@ fn words_for_any_code() {
     assert_eq!(decode(&[0x23, 0x02, 0, 0]).to_string(), "MPA CRC error (23 02)");
 }
 
-/// Every code of the registries (RFC 6580) has its own words within its layer and type. No other code has
-/// words, except those of MPA's type 3 that some peers send, and all codes of RDMAP's type 0.
+/// Every code of the registries (RFC 6580) has its own words within its layer and type. So do the codes of MPA's type 3
+/// that some peers send, and all codes of RDMAP's type 0 share words. Other codes have no words.
 #[test]
 fn words_for_every_registered_code() {
     type Codes = &'static [(u8, &'static str)];

@@ -35,9 +35,10 @@ impl Holdings {
         }
     }
 
-    /// Returns the upper bounds of a process's resources at rest after it has had a peer; `self` are its
-    /// resources before. The bounds add DPDK's threads for the link, the descriptors of an rping, and those of
-    /// the link. A vhost port has some for each of at least eight queues, a virtio_user port for each engine.
+    /// Returns upper bounds of the resources that a process holds at rest after its first peer has gone. `self` are its
+    /// resources before that peer. The bounds add DPDK's threads for the link, the descriptors of an rping, and those
+    /// of the link: a vhost port has some for each queue, and at least eight queues; a virtio_user port has some for
+    /// each engine.
     pub fn with_a_peer(self, engines: usize) -> Self {
         Self { threads: self.threads + 2, descriptors: self.descriptors + 16 + 5 * (engines - 1), ..self }
     }

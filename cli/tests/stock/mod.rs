@@ -437,8 +437,8 @@ pub fn came_too_early(client: &str, server: &str) -> bool {
 /// Runs each verb of fio. The receiver verifies the data if it learns of the data's arrival. `pair` runs a server and a
 /// client; the client connects to `address`.
 pub fn fio_jobs(address: &str, size: &str, mut pair: impl FnMut(&str, &str) -> (String, String)) {
-    // Nothing holds the sender up, so the receiving side needs a receive for each of the 64 messages. Only with Sends
-    // does the receiver learn that data has arrived, and can verify it.
+    // fio's sender does not wait for the receiver, so with Sends the receiving side posts a receive for each of the 64
+    // messages. The receiver learns only of Sends that their data has arrived, so it can verify only these.
     let verified =
         ("--verify=crc32c --do_verify=0 --verify_state_save=0", "--verify=crc32c --verify_state_save=0");
     for (verb, receives, (written, read)) in

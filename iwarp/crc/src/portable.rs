@@ -96,7 +96,8 @@ unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
         byte(i, &mut state, &mut acc);
         i += 1;
     }
-    // A word that begins at an odd offset counts with its bytes swapped. One rotation does this (modulo 2^16 - 1).
+    // In a word that begins at an odd offset, the bytes count in swapped order. A rotation by one byte does this
+    // (modulo 2^16 - 1).
     let turn = 8 * (head as u32 & 1);
     while len - i >= 8 {
         // SAFETY: eight bytes are left, and src + i is aligned since `head`.

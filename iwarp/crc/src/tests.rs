@@ -135,8 +135,8 @@ fn random_long_data() {
     }
 }
 
-/// Bytes 0xff, so many that every sum that can overflow does. The data is longer than the parts into which kernels cut
-/// it. One byte near the end differs from the others.
+/// So many bytes 0xff that any sum overflows, unless the kernel prevents that. The data is longer than the parts into
+/// which kernels cut it. One byte near the end differs from the others.
 #[test]
 fn huge_data() {
     let mut source = vec![0xff; (1 << 26) + 1000];
@@ -194,8 +194,8 @@ fn forced_kernels_are_used() {
     assert!(Kernel::Portable.available());
 }
 
-/// Tells the other thread to end when this is dropped. It is dropped even if an assertion of the test fails, so that
-/// the test does not hang.
+/// Tells the other thread to end, by its drop. A failed assertion of the test drops it too, so that the test does not
+/// hang.
 struct AtEnd<'a>(&'a AtomicUsize);
 
 impl Drop for AtEnd<'_> {

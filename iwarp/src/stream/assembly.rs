@@ -73,8 +73,8 @@ pub(super) struct Assembly<C> {
     len: usize,
     /// Octets that the held chunks pin.
     pinned: usize,
-    /// Octets that the FPDU has reserved in the budget: its size with markers, or [`STAGE_MIN`] if that is more and
-    /// was reserved before the size was known.
+    /// Octets that the FPDU has reserved in the budget: its size with markers, and at least [`STAGE_MIN`] if it began
+    /// to be kept before its size was known.
     reserved: u32,
     /// Number of the present incomplete FPDU, or of the next one.
     number: u32,

@@ -83,9 +83,8 @@ struct Message {
 }
 
 /// The Write that is arriving, or the Write that arrived last. Immediate Data that directly follows a Write reports the
-/// length of that Write, and the receiver's program relies on so many octets being present. So the length counts only
-/// octets placed without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not
-/// counted.
+/// length of that Write, and the receiver's program relies on all of these octets. So the length counts only octets
+/// placed without a gap from the Write's first segment on. Segments elsewhere are placed (DDP-33) but not counted.
 #[derive(Debug, Default)]
 struct Write {
     /// Start of the Write; valid if `len` is not 0.
@@ -334,9 +333,8 @@ impl Inbound {
             }
         };
         let capacity = message.capacity;
-        // A segment may overlap octets that were placed before. A gap is a fault, although the missing octets might
-        // come later. If they never came, the message would report them as received, although the buffer might hold
-        // data of another peer (DDP-65).
+        // A segment may overlap octets that were placed before. A gap is a fault, because the missing octets might
+        // never come: the message would then report another peer's old data in the buffer as received (DDP-65).
         if h.mo > message.placed || h.mo > capacity {
             let cause = if h.mo > capacity {
                 Cause::MessageOffset { mo: h.mo, capacity }

@@ -190,8 +190,8 @@ fn initiate(offer: &Offer<'_>, data: &[u8]) {
         Ok::<_, StartupError>(None)
     };
     let whole = run(data.len());
-    // Octet by octet, the peer counts as an Initiator as soon as its octets can begin only an Initiator's key. In one
-    // piece, a key with a later wrong octet is no MPA key.
+    // A key may begin like an Initiator's and have a wrong octet later. Octet by octet, the error is then
+    // `BothInitiators`, before the wrong octet arrives. In one piece, it is `NotMpa`.
     let either = [Err(StartupError::BothInitiators), Err(StartupError::NotMpa)];
     let split = run(1);
     assert!(whole == split || [&whole, &split].iter().all(|r| either.contains(r)), "{whole:?} {split:?}");

@@ -101,8 +101,8 @@ pub struct Memory {
     pub receives: VecDeque<Vec<u8>>,
     /// The receive request being filled, and which of its octets have been placed.
     current: Option<(Vec<u8>, Vec<bool>)>,
-    /// Octets that Writes have placed since the last message of queue 0. If messages wait for receives, all octets
-    /// that Writes have placed, because Writes after a message are placed before it is delivered.
+    /// Octets that Writes have placed since the last message of queue 0. With `messages_wait`, the octets of all
+    /// Writes, because a Write that follows a waiting message is placed before that message is delivered.
     written: Vec<(usize, Range<usize>)>,
     pub messages_wait: bool,
     pub scatter_broken: bool,
@@ -233,8 +233,8 @@ impl Sink for Memory {
             }
         };
         let from = base + at as usize;
-        // With a broken rule, a placement may reach beyond even the guard, so it is cut. The guard shows the
-        // break.
+        // If a test breaks a rule, a placement may reach even beyond the guard. It is cut there, because the changed
+        // guard shows the break.
         let n = src.len().min(octets.len().saturating_sub(from));
         octets[from..from + n].copy_from_slice(&src[..n]);
     }

@@ -66,8 +66,8 @@ fn multiplier(d: usize) -> __m512i {
     _mm512_broadcast_i32x4(_mm_set_epi64x(last as i64, first as i64))
 }
 
-/// Reads 64 bytes; exactly once if `ONCE`. Otherwise, by an ordinary load: if the bytes are written meanwhile, the
-/// result has no meaning.
+/// Reads 64 bytes. If `ONCE`, reads each byte exactly once. Otherwise uses an ordinary load: if the bytes change
+/// meanwhile, the result has no meaning.
 ///
 /// # Safety
 /// `src` must be readable for 64 bytes.
