@@ -259,8 +259,8 @@ fn turns_of_small_messages_go_round() {
     assert!(runs.iter().all(|run| run.1 <= TURN_FPDUS * FPDU), "{runs:?}");
 }
 
-/// SEC-19: a queue pair that begins to send while another has the engine to itself waits for the turn under way. Then
-/// it waits for one turn of normal length, because the other queue pair is already queued again.
+/// SEC-19: a queue pair begins to send while another has the engine to itself. It waits for the turn under way, and
+/// then for one turn of normal length, because the other queue pair is already queued again.
 #[test]
 fn a_newcomer_waits_for_its_turn_only() {
     let mut turns = Turns::new(2);

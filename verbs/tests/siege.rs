@@ -38,7 +38,7 @@ struct Kind {
     /// Returns the octets that a peer sends then; the arguments are the hall's STag and address. `None`: it sends
     /// nothing.
     says: Option<fn(u32, u64) -> Vec<u8>>,
-    /// Whether no frame reaches the peers from then on.
+    /// Whether the peers receive no more frames after the start-up.
     deaf: bool,
     ends: Ending,
 }

@@ -210,7 +210,7 @@ fn a_responder_speaks_the_standard() {
 }
 
 /// Checks a start-up frame that is read in two parts. The program has already read the first `read` octets. The device
-/// reads the rest. It arrives in pieces of the sizes `pieces`, and what remains arrives at once.
+/// reads the rest, which arrives in pieces of the sizes `pieces`. Octets beyond these pieces arrive at once.
 fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let node = Node::new();
     let (ours, mut peer) = wire();

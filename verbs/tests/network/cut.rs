@@ -94,8 +94,8 @@ fn ends(node: &mut Node, mut posted: u64) {
     child::say("flushed");
 }
 
-/// Drops all frames that arrive at an interface if `deaf`; otherwise stops dropping them. The interface keeps
-/// its carrier and routes.
+/// Starts (`deaf`) or stops dropping all frames that arrive at an interface. The interface keeps its carrier and
+/// routes.
 fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     let filter = ["filter", if deaf { "add" } else { "del" }, "dev", interface, "ingress", "prio", "1"];
     let mut tc = namespace.program("tc");

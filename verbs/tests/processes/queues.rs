@@ -23,9 +23,9 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
     [server_says, client_says]
 }
 
-/// Checks that few frames have arrived at another engine than their own. If both ends have the same number of
-/// engines, each engine speaks to the peer's engine of the same number. Then only frames about neighbours,
-/// which concern all engines, and the last frames of connections that have ended arrive elsewhere.
+/// Checks that few frames have arrived at another engine than their own. If both ends have the same number of engines,
+/// each engine speaks to the peer's engine of the same number. Then only two kinds of frames arrive elsewhere: frames
+/// about neighbours, which concern all engines, and the last frames of ended connections.
 fn hands_little_over(report: &Report, engines: u64) {
     assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
     assert!(report.moved * 8 < report.frames, "{report:?}");

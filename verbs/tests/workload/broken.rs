@@ -148,9 +148,9 @@ fn exchange(sges: &mut [Sge]) {
 }
 
 impl World {
-    /// Returns an address and a key with which `poison` passes if the broken rule should have refused it;
-    /// otherwise `None`. They name the memory that `poison` asks for. If `RefusalEnds` is broken, an RNIC drops
-    /// the request but keeps the stream, so they name memory that is not checked.
+    /// Returns an address and a key with which `poison` succeeds; `None` if the broken rule does not concern `poison`.
+    /// The address names the memory that `poison` asks for, with one exception: if `RefusalEnds` is broken, the RNIC
+    /// must seem to drop the request and to keep the stream, so the address names memory that the test does not check.
     pub(super) fn let_pass(
         &mut self,
         pair: usize,
@@ -238,7 +238,7 @@ impl World {
         })
     }
 
-    /// Returns whether the first octets of an effect are in memory, in a number that excludes chance.
+    /// Returns whether the first octets of an effect are in memory: enough of them to exclude chance.
     fn has_begun(&self, effect: usize) -> bool {
         const BEGINNING: usize = 16;
         let effect = &self.effects[effect];
