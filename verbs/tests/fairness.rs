@@ -304,7 +304,7 @@ impl Turns {
     }
 }
 
-/// SEC-19: a short message does not wait for a turn of each queue pair that always has more to send.
+/// SEC-19: a short message passes queue pairs that always have more to send, and does not wait for a turn of each.
 #[test]
 fn a_short_message_passes_those_that_are_never_done() {
     const COUNT: usize = 12;

@@ -141,8 +141,8 @@ fn a_fence_waits() {
 
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a peer's Read or Atomic sees all data that the peer sent before it. The RNIC
 /// answers in order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
-/// (RDMAP-14, 15). The RNIC's program gets no completion for it, and loses no receive (RDMAP-23, 29, RDMAPX-11).
-/// RDMAP-65.
+/// (RDMAP-14, 15). The RNIC's program gets no completion for the peer's request, and loses no receive (RDMAP-23, 29,
+/// RDMAPX-11). RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
     let mut s = scene();

@@ -10,7 +10,7 @@ use urnic::*;
 
 const MAX_SGE: u8 = 32;
 const SOURCE: usize = 3 << 20;
-/// Octets of the sinks. Two are small, because random Reads then often reach the end of a sink.
+/// Octets of the sinks. Two are small, so that random Reads often reach the end of a sink.
 const SINKS: [usize; 3] = [977, 70_001, 2 << 20];
 
 struct Scene {

@@ -389,8 +389,8 @@ fn an_idle_stream_is_reclaimed() {
     assert_eq!(flushed, [(4, WcStatus::Flushed)]);
 }
 
-/// SEC-29: counters show events that are expensive for this node, while the stream goes on, so that the program can act
-/// on them.
+/// SEC-29: the device counts events that are expensive for it, so that the program can act on them while the stream
+/// goes on.
 #[test]
 fn slow_paths_are_counted() {
     let network = "delay=5us,loss=0.05,reorder=0.2,seed=3".parse().unwrap();

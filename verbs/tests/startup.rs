@@ -1,5 +1,5 @@
 //! The MPA start-up of whole RNICs: what the ends agree on, which end sends first, and what happens if they do not
-//! agree.
+//! agree. An RTR (ready to receive) is the FPDU by which the Initiator lets the Responder send first.
 
 #[path = "common/allocated.rs"]
 mod allocated;

@@ -164,7 +164,7 @@ fn queries_tell_of_the_connection() {
 }
 
 /// A program can make objects as large as the device's limits say, and as many shared queues and queue pairs. The
-/// device refuses one more of these queues.
+/// device refuses one more shared queue and one more queue pair.
 #[test]
 fn limits_are_true() {
     let simulation = Simulation::new(&options()).unwrap();

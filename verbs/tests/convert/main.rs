@@ -174,7 +174,7 @@ fn an_initiator_speaks_the_standard() {
     let sges = [Sge::of(&words, 0, 10_000)];
     node.qp.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
     // If the peer's Send was late, zero-length Writes come first: the initiator repeats them until data of the peer
-    // arrives, because a Linux siw as responder may need them.
+    // arrives, because the Linux kernel's iWARP (siw) may need them as a responder.
     let mut length = heard(&mut peer, 2);
     while length == WRITE[..2] {
         assert!(heard(&mut peer, WRITE.len() - 2).starts_with(&WRITE[2..4]));

@@ -43,9 +43,9 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
     }
 }
 
-/// Either end may have more engines than the other. Then frames for a queue that the peer does not have leave
-/// by the first queue, or an engine polls several of the peer's queues. A frame is lost if an engine's inbox is
-/// full, because that engine waits for a processor; TCP sends such frames again.
+/// Either end may have more engines than the other. Then frames for a queue that the peer does not have leave by the
+/// first queue, or an engine polls several of the peer's queues. While an engine waits for a processor, its inbox may
+/// fill, and further frames for it are lost. TCP sends them again.
 #[test]
 fn ends_of_a_link_may_have_other_numbers_of_engines() {
     let _alone = alone();

@@ -116,7 +116,7 @@ impl Rule {
         self == Rule::CopiedBeforeCompletion && p.options.lends_from == usize::MAX
     }
 
-    /// Returns whether the broken rule lets `poison` pass, an operation that must be refused.
+    /// Returns whether `poison`, which must be refused, passes because the rule is broken.
     fn lets_pass(self, poison: Poison) -> bool {
         use Poison::*;
         match self {

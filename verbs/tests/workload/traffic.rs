@@ -368,13 +368,13 @@ impl World {
                     }
                     check!(!end.broken[0] && !posted.signalled, "request {} was not reported", posted.wr_id);
                 }
-                Err("completes nothing that was posted".to_owned())
+                Err("it was not posted".to_owned())
             });
         }
         check!(!end.broken[0], "a success after a failure");
         loop {
             let end = &mut self.ends[pair][side];
-            let Some(posted) = end.posted.pop_front() else { return Err("completes nothing that was posted".to_owned()) };
+            let Some(posted) = end.posted.pop_front() else { return Err("nothing is posted".to_owned()) };
             let this = posted.wr_id == wc.wr_id;
             check!(posted.signalled == this, "request {} comes first", posted.wr_id);
             if let Some(effect) = posted.read {
