@@ -19,8 +19,8 @@ fn codes(fault: &QpFault) -> (bool, u8, u8, u8) {
     (t.sent, t.layer, t.etype, t.code)
 }
 
-/// The use of a connection raises no event, at either side. An event would do harm: targets of SPDK take
-/// `IBV_EVENT_COMM_EST` for the end of the queue pair.
+/// The use of a connection raises no event, at either side. An event would do harm: SPDK's targets treat
+/// `IBV_EVENT_COMM_EST` as the end of the queue pair.
 #[test]
 fn a_message_is_no_event() {
     let (mut simulation, server, client) = connected(&options());
@@ -43,8 +43,8 @@ fn an_access_that_is_not_allowed_is_told_at_the_target() {
         assert_eq!(codes(fault), if write { (true, 1, 1, 0) } else { (true, 0, 1, 0) });
         assert!(fault.detail.contains("0x12345678"), "{fault}");
         assert_eq!(fault.terminate, server.qp.terminate());
-        // The other side learns of the Terminate by the completion of its Read. Its Write, in contrast, is already
-        // complete, so that the Terminate concerns no outstanding request.
+        // The client learns of the Terminate from the failed completion of its Read. A Write is already complete, so
+        // that only an event can tell the client.
         let told = events(&mut simulation, 1);
         if write {
             let [AsyncEvent::QpFatal(fault)] = &told[..] else { panic!("{told:?}") };

@@ -44,7 +44,7 @@ enum Peer {
     Open,
 }
 
-/// Ends a connection in RDMA mode. Returns memory that is in use.
+/// Ends a connection in RDMA mode. Returns the memory that the connection still uses, if any.
 type Ends = fn(&mut Scene) -> Option<Mr>;
 
 /// More octets than TCP takes at once.
@@ -122,9 +122,9 @@ fn an_end_takes_five_seconds_at_most() {
     }
 }
 
-/// A peer that keeps its window shut and answers probes has not taken data of completed requests, and a reset would
-/// destroy that data. So the device waits for up to five minutes, and the connection ends without an error if the peer
-/// takes all data (DDP-43).
+/// A peer keeps its window shut, but answers probes. A reset would destroy data of requests that have already
+/// completed, so the device waits for up to five minutes. If the peer takes all data by then, the connection ends
+/// without an error (DDP-43).
 #[test]
 fn an_end_waits_for_a_peer_whose_window_is_shut() {
     for stall in [Duration::from_secs(7), Duration::from_secs(60), Duration::from_secs(250)] {
@@ -199,7 +199,7 @@ fn an_end_does_not_wait_for_ever() {
 #[test]
 fn an_end_at_the_start_takes_five_seconds_at_most() {
     for peer in [Peer::Deaf, Peer::Open] {
-        // This fault is reported by no Terminate (MPA-92).
+        // No Terminate reports this fault (MPA-92).
         let mut s = silent_scene();
         s.raw.borrow_mut().deaf = peer == Peer::Deaf;
         s.end.post(1, SendOp::LocalInv(s.foreign.rkey()), &[]);
@@ -264,8 +264,8 @@ fn no_terminate_is_told_of_that_was_not_sent() {
     }
 }
 
-/// The acknowledgement in the peer's last segment returns lent memory. The requests that use this memory succeed, so
-/// that the FIN (ERR-46) or the Terminate in the segment finds no outstanding request.
+/// TCP sends straight from the requests' memory until the peer acknowledges the data. If the peer's last segment
+/// acknowledges it, the requests succeed before the FIN (ERR-46) or the Terminate of that segment takes effect.
 #[test]
 fn what_the_last_segment_acknowledges_is_complete() {
     const LEN: usize = 6000;
@@ -284,7 +284,7 @@ fn what_the_last_segment_acknowledges_is_complete() {
         assert_eq!(s.statuses(), []);
         let heard = s.heard();
         let reason = if terminates {
-            // The FIN is in the same segment.
+            // The FIN is in the segment of the Terminate.
             let terminate = fpdu(&untagged(0x41, 0x47, 2, 1, 0, &[0x02, 0x07, 0, 0]));
             s.raw.borrow_mut().send_last(s.conn, &terminate);
             DisconnectReason::TerminateReceived
@@ -319,7 +319,7 @@ fn the_memory_of_an_incomplete_message_comes_back_at_the_end() {
     assert_eq!((connections(&s.simulation), held(&s)), (1, 0));
 }
 
-/// Nothing of a destroyed queue pair's connection reaches another queue pair.
+/// The connection of a destroyed queue pair has no effect on other queue pairs.
 #[test]
 fn a_connection_outlives_its_queue_pair_without_effect() {
     let (mut simulation, server, client) = connected(&options());

@@ -214,8 +214,8 @@ impl Pair {
 /// Returns what tshark prints about a file.
 fn tshark(file: &Path, args: &[&str]) -> String {
     let mut command = Command::new("tshark");
-    // The home folder hides tshark's settings of the user who runs the test. The options let tshark verify checksums,
-    // which it does not do by default, and keep it from taking the test's data for protocols that often run over RDMA.
+    // The other home folder hides the user's own settings of tshark. The options make tshark verify checksums, which is
+    // off by default, and keep it from decoding the test's data as protocols that often run over RDMA.
     command.env("HOME", file.parent().expect("a folder")).arg("-r").arg(file).arg("-n");
     command.args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"]);
     command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct"]);

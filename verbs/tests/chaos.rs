@@ -2,9 +2,9 @@
 //! away while it is used, invalidate, bind, register anew, resize, post nonsense, and close. With an odd seed,
 //! the network loses and reorders frames.
 //!
-//! Two things must hold nevertheless. No octet changes outside of the memory that is granted at that moment;
-//! for this, all other memory is compared with a shadow copy after every turn. And every posted request
-//! completes once and in order, unless its queue pair is destroyed.
+//! Two things must hold nevertheless. No octet changes outside of the memory that is granted at that moment; the test
+//! compares all other memory with a shadow copy after every turn. And every posted request completes once and in order,
+//! unless its queue pair is destroyed.
 
 mod common;
 

@@ -459,8 +459,9 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     assert!(after - before < 32 << 10, "{before} octets live after 1000 connections, {after} after 2000");
 }
 
-/// siw on a busy machine may leave the first FPDU of an initiator unread until more octets arrive. So the initiator
-/// sends zero-length Writes, at growing intervals, until the peer has answered or a second has passed.
+/// On a busy machine, the Linux kernel's iWARP (siw) may leave the first FPDU of an initiator unread until more octets
+/// arrive. So the initiator sends zero-length Writes, at growing intervals, until the peer has answered or a second has
+/// passed.
 #[test]
 fn a_silent_responder_is_nudged() {
     for speaks in [false, true] {

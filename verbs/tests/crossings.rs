@@ -436,8 +436,8 @@ impl World {
         }
         let done = |half: &Half| half.up && half.arrived == slot.messages && half.sends.is_empty();
         if slot.begun && !slot.ending && done(server) && done(client) && slot.posted == slot.messages {
-            // In calm runs the client ends the connection, so that TIME-WAIT is at the client, which then does not
-            // reuse the port. If TIME-WAIT were at the server, the client would reuse the port.
+            // In calm runs the client disconnects, so that TIME-WAIT is at the client and keeps it from reusing the
+            // port. With TIME-WAIT at the server, the client could reuse the port.
             let by = &slot.halves[if self.calm { 1 } else { self.rng.usize(..2) }];
             by.connection.as_ref().ok_or("no connection")?.disconnect().map_err(|e| e.to_string())?;
             self.slots[s].ending = true;
@@ -542,9 +542,9 @@ impl World {
             self.seen.handed_over += counter("frames_handed_over");
             self.seen.cookies += counter("TcpExtSyncookiesRecv");
             check!(counter("frames_between_engines_dropped") == 0, "frames between engines were dropped");
-            // In other runs, a frame that is handed over may be overtaken, so that an old frame reaches a closed
-            // connection. Also, an address may be reused before its last connection can be distinguished from the next
-            // (RFC 6191).
+            // Other runs may have resets and retransmissions: a frame that is handed over may be overtaken, and so
+            // reach a closed connection; and an address may be reused before its last connection can be distinguished
+            // from the next (RFC 6191).
             if self.calm {
                 check!(counter("TcpOutRsts") == 0, "{} resets", counter("TcpOutRsts"));
                 check!(

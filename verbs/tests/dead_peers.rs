@@ -69,8 +69,8 @@ fn unacknowledged_data_finds_out() {
     drop(client);
 }
 
-/// Two Reads: the peer does not acknowledge the request of the first. It acknowledges the request of the second, so
-/// that TCP has nothing outstanding, although the peer owes the response.
+/// In the first case, the peer does not acknowledge the request of a Read. In the second case, it does, so that TCP has
+/// nothing outstanding, although the peer owes the response.
 #[test]
 fn a_read_that_is_not_answered_finds_out() {
     for acknowledged in [false, true] {
@@ -141,7 +141,7 @@ fn fast() -> Patience {
     }
 }
 
-/// Each connection may have its own times, from the start or later. `None` restores the configured times.
+/// Each connection may have its own time limits, from the start or later. `None` restores the configured limits.
 #[test]
 fn connections_have_their_own_patience() {
     for later in [false, true] {
@@ -232,8 +232,8 @@ fn links_come_and_go() {
     assert_eq!(links(&mut simulation, 1), []);
 }
 
-/// A carrier that is away for a moment ends no connection. A device whose thread did not run meanwhile ends no
-/// connection either, because only the number of checks without a carrier counts.
+/// A link that is down for a moment ends no connection. This also holds if the device's thread did not run meanwhile,
+/// because only the number of checks that found no carrier counts.
 #[test]
 fn a_link_that_blinks_keeps_its_connections() {
     let (mut simulation, server, client) = connected(&options());

@@ -1,5 +1,5 @@
-//! A thousand peers, each of which sends an FPDU of 64 KiB, at first octet by octet, neither hold up other
-//! peers nor fill the memory.
+//! A thousand peers each send an FPDU of 64 KiB, whose first octets arrive one by one. These peers neither hold up
+//! other peers nor fill the memory.
 
 #[path = "common/allocated.rs"]
 mod allocated;

@@ -24,13 +24,13 @@ struct Case {
     len: u32,
     /// Layer, error type and code of the Terminate.
     codes: (u8, u8, u8),
-    /// The status of the receive that the operation took, if it took one.
+    /// Status of the first receive. `Flushed`: the operation took no receive.
     receive: WcStatus,
     /// Possible statuses of the operation at the side that posted it.
     outcomes: &'static [WcStatus],
 }
 
-/// A Write completes successfully when TCP has taken it, unless the Terminate arrives before.
+/// A Write completes successfully when TCP has taken it, unless the Terminate arrives first.
 const HANDED_OVER: &[WcStatus] = &[WcStatus::Success, WcStatus::RemoteAccess];
 
 fn write(addr: u64, rkey: u32) -> SendOp {
@@ -254,7 +254,8 @@ fn a_receive_into_memory_that_is_not_there_fails_at_the_receiver() {
     scene.all_else_goes_on("receive");
 }
 
-/// A request with unusable local memory fails at the side that posted it. A Terminate tells the peer 0 0 00.
+/// A request with unusable local memory fails at the side that posted it. The peer gets a Terminate with layer 0, type
+/// 0 and code 0.
 #[test]
 fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     for (name, op) in [("Send", SendOp::Send), ("Write", SendOp::Write { addr: 0, rkey: 0 })] {
@@ -281,8 +282,7 @@ fn a_request_with_a_wrong_local_key_fails_at_the_sender() {
     }
 }
 
-/// The reader notices before the response arrives, or when it arrives, that the sink of a Read is unusable. Nothing is
-/// placed.
+/// The reader detects the unusable sink of its Read, at the latest when the response arrives. Nothing is placed.
 #[test]
 fn a_read_into_memory_that_is_not_there_fails_at_the_reader() {
     let mut scene = Scene::new();

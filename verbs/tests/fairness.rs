@@ -259,8 +259,8 @@ fn turns_of_small_messages_go_round() {
     assert!(runs.iter().all(|run| run.1 <= TURN_FPDUS * FPDU), "{runs:?}");
 }
 
-/// SEC-19: a queue pair that begins to send while another has the engine to itself waits for the turn under way. Then
-/// it waits for one turn of normal length, because the other queue pair is already queued again.
+/// SEC-19: a queue pair begins to send while another has the engine to itself. It waits for the turn under way, and
+/// then for one turn of normal length, because the other queue pair is already queued again.
 #[test]
 fn a_newcomer_waits_for_its_turn_only() {
     let mut turns = Turns::new(2);
@@ -304,7 +304,7 @@ impl Turns {
     }
 }
 
-/// SEC-19: a short message does not wait for a turn of each queue pair that always has more to send.
+/// SEC-19: a short message passes queue pairs that always have more to send, and does not wait for a turn of each.
 #[test]
 fn a_short_message_passes_those_that_are_never_done() {
     const COUNT: usize = 12;

@@ -1,5 +1,4 @@
-//! The limit on memory for incomplete FPDUs. No source can keep all of this memory, and no peer stops because it gets
-//! none.
+//! The limit on memory for incomplete FPDUs. No source can keep all of this memory, and no peer stalls for lack of it.
 
 mod common;
 
@@ -46,8 +45,8 @@ fn received(simulation: &mut Simulation, crowd: &Crowd, count: usize, within: Du
     }
 }
 
-/// A host that leaves many FPDUs unfinished uses all the memory. Another host that needs memory gets it, and the first
-/// host loses its oldest connections for it. Small messages never wait.
+/// A host leaves many FPDUs unfinished, and so uses all the memory. When another host needs memory, the device ends the
+/// oldest connections of the greedy host. Small messages never wait.
 #[test]
 fn the_source_that_has_most_gives_way() {
     let options = Options { devices: 2, exceptions: vec![(0, sixteen)], ..options() };

@@ -1,4 +1,4 @@
-//! Devices on the kernel's sockets, which programs get without any settings. The tests run in real time, over
+//! Devices on the kernel's sockets: a program without any settings gets such a device. The tests run in real time, over
 //! the loopback, as an ordinary user unless a test needs root.
 
 use std::io::{Read, Write};
@@ -231,7 +231,7 @@ fn each_way_of_driving_works() {
     }
 }
 
-/// Tells a thread to stop when it is dropped, even if the test panics.
+/// A guard: dropping it tells a thread to stop, even if the test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -37,7 +37,7 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     client.post(7, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
     simulation.wait(Duration::from_micros(1900));
     assert_eq!(server.completions().len(), 1, "all of it has arrived");
-    assert_eq!(client.completions().len(), 0, "the peer's word has not");
+    assert_eq!(client.completions().len(), 0, "the peer's acknowledgement has not");
     simulation.wait(Duration::from_micros(200));
     assert_eq!(client.completions().len(), 1);
     // A request whose payload is too small to be lent needs no acknowledgement, but does not complete before earlier

@@ -77,8 +77,8 @@ impl Scene {
     }
 }
 
-/// A window of type 2 whose key the user chooses lives from its binding until the peer invalidates it, and can be bound
-/// again.
+/// The program chooses the key of a window of type 2. The window lives from its binding until the peer invalidates it,
+/// and can then be bound again.
 #[test]
 fn a_window_of_type_2_lives_until_it_is_invalidated() {
     let mut scene = Scene::new(Access::LOCAL_WRITE);
@@ -305,9 +305,8 @@ fn bindings_and_registrations_are_checked() {
     assert!(scene.remote.restrict_to(&scene.client.qp).is_err());
 }
 
-/// Requests that concern memory take effect in order: requests that were posted before still move their data, and
-/// requests that are posted later find the new state. With a fence, an invalidation waits for Reads. Without a fence,
-/// the Read fails.
+/// Requests that concern memory take effect in order: earlier requests still move their data, and later requests find
+/// the new state. With a fence, an invalidation waits for Reads. Without a fence, the Read fails.
 #[test]
 fn invalidations_take_their_turn() {
     let mut scene = Scene::new(ALL);
@@ -401,8 +400,8 @@ fn regions_are_registered_anew() {
     assert!(content(&scene.remote) == pattern(LEN, 1));
 }
 
-/// Offsets of a region may begin at 0 or at any other value: for the peer, and for inline data of local
-/// requests.
+/// Offsets of a region may begin at 0 or at any other value. The peer uses these offsets, and so do local requests with
+/// inline data.
 #[test]
 fn regions_have_offsets_of_their_own() {
     let memory = pattern(LEN, 5);
@@ -476,7 +475,7 @@ fn a_region_may_be_larger_than_4_gib() {
         assert_eq!(scene.write(mr.addr() + offset, rkey, 1000), WcStatus::Success);
         let mut got = vec![0; 1000];
         mr.read_at(12_345, &mut got).unwrap();
-        assert_eq!(got, pattern(1000, from), "not where all pieces are the same");
+        assert_eq!(got, pattern(1000, from), "the octets are not at this offset of the pieces");
     }
     assert_eq!(scene.read(mr.addr() + offset, mr.rkey(), 1000), WcStatus::Success);
     assert_eq!(scene.read(mr.addr() + SIZE as u64 - 1, mr.rkey(), 2), WcStatus::RemoteAccess);

@@ -1,5 +1,5 @@
-//! Strangers that use up all that a device grants them do not keep newcomers out: every honest connect succeeds, and is
-//! as fast as without the strangers.
+//! Honest clients connect while strangers use up every place that a device grants to strangers. Each honest connect
+//! succeeds, and is as fast as without the strangers.
 
 mod common;
 
@@ -97,8 +97,8 @@ fn many_neighbours(n: u32) -> (Ipv4Addr, u16) {
 const SLOW: u32 = 6000;
 const START_UPS: usize = 4096;
 
-/// Checks that thousands of peers that connect and send nothing, for as long as the device lets them, delay no
-/// client.
+/// Checks that no client is delayed while thousands of peers connect, and then send nothing until the device removes
+/// them.
 fn slow_start_ups(options: Options, who: fn(u32) -> (Ipv4Addr, u16), neighbours: bool) {
     let (mut simulation, honest, strangers) = crowd(options, who);
     honest.connects_soon(&mut simulation, 3);
@@ -137,7 +137,8 @@ fn thousands_of_slow_start_ups_from_as_many_neighbours() {
     slow_start_ups(Options { prefix: 8, ..options() }, many_neighbours, true);
 }
 
-/// Neither 32 idle connections at a backlog of 3 nor 300 at a backlog of 128 keep any of 69 clients out (SEC-31).
+/// Idle connections take no place in the backlog: 69 clients connect beside 32 idle connections at a backlog of 3, and
+/// beside 300 at a backlog of 128 (SEC-31).
 #[test]
 fn idle_connects_take_no_place_in_the_backlog() {
     for (backlog, idle) in [(3, 32), (128, 300)] {

@@ -23,8 +23,8 @@ fn pass(s: &mut Scene) {
     assert!(!s.simulation.run(limit, || false));
 }
 
-/// Makes Atomic Response number `msn`. It answers number 2 * `msn` of the Reads and Atomics, of which every
-/// second one is an Atomic.
+/// Makes Atomic Response number `msn`. It answers request 2 * `msn`, because Reads and Atomics alternate and are
+/// numbered together.
 fn word(msn: u32) -> Vec<u8> {
     untagged(0x41, 0x4B, 3, msn, 0, &[&(2 * msn).to_be_bytes()[..], &[0; 8]].concat())
 }
@@ -78,7 +78,7 @@ fn requests_go_out_and_complete_in_order() {
     assert_eq!(ids(&s), [4, 5, 6]);
 }
 
-/// RDMAP-68, 69, RDMAP-70: there are at most as many unanswered Reads and Atomics as was agreed. Further Reads and
+/// RDMAP-68, 69, RDMAP-70: at most the agreed number of Reads and Atomics is unanswered at a time. Further Reads and
 /// Atomics wait, and requests behind them too; each answer releases one Read or Atomic (RDMAP-65, RDMAPX-9).
 #[test]
 fn reads_and_atomics_wait_for_ord() {
@@ -139,9 +139,10 @@ fn a_fence_waits() {
     assert_eq!(written[14..], 77u64.to_ne_bytes());
 }
 
-/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a Read or Atomic sees all data that the peer sent before it. It is answered in
-/// order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
-/// (RDMAP-14, 15). The user gets no completion, and no receive is used (RDMAP-23, 29, RDMAPX-11). RDMAP-65.
+/// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a peer's Read or Atomic sees all data that the peer sent before it. The RNIC
+/// answers in order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
+/// (RDMAP-14, 15). The RNIC's program gets no completion for the peer's request, and loses no receive (RDMAP-23, 29,
+/// RDMAPX-11). RDMAP-65.
 #[test]
 fn what_the_peer_asks_is_answered_in_order() {
     let mut s = scene();

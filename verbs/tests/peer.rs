@@ -129,7 +129,7 @@ fn mistakes() -> Vec<Mistake> {
     ]
 }
 
-/// Makes an Atomic Request whose operands are all 0x0101... It adds them if `code` is that of FetchAdd.
+/// Makes an Atomic Request whose operands are all 0x0101... With the code of FetchAdd, the RNIC adds this operand.
 fn atomic_request(msn: u32, code: u8, stag: u32, to: u64) -> Vec<u8> {
     let mut header = vec![0, 0, 0, code, 0, 0, 0, 5];
     header.extend(stag.to_be_bytes());
@@ -347,9 +347,9 @@ fn a_write_is_told_as_long_as_it_came() {
     }
 }
 
-/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: the RNIC never answers a Terminate by a Terminate, even a malformed
-/// one. The user can read the content of the Terminate, and the oldest request gets the blame. RDMAP-16, 73, 85;
-/// RDMAPX-28.
+/// ERR-47, RDMAP-47..49, RDMAP-52, RDMAP-86, DDP-9: the RNIC answers a Terminate, even a malformed one, by a FIN and
+/// never by a Terminate. The program can read the content of a correct Terminate, and the oldest request reports it.
+/// RDMAP-16, 73, 85; RDMAPX-28.
 #[test]
 fn a_terminate_is_answered_by_fin_only() {
     use DisconnectReason::{Aborted, TerminateReceived};
@@ -531,7 +531,7 @@ fn a_fin_within_an_fpdu_is_no_early_one() {
 }
 
 /// ERR-45: if the memory for the result of an Atomic is deregistered before the answer comes, this Atomic completes
-/// with the error.
+/// with a protection error.
 #[test]
 fn an_atomic_whose_sink_is_gone_is_to_blame() {
     let mut s = scene();

@@ -37,7 +37,7 @@ fn greet(simulation: &mut Simulation, server: &End, client: &End) {
     }
 }
 
-/// Lets queue pairs of completion queues at all engines connect, exchange messages and disconnect, twice.
+/// Connects queue pairs at random engines, exchanges messages, and disconnects, twice.
 fn meet(seed: u64, steering: Steering, network: &str) -> Simulation {
     println!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
@@ -77,7 +77,7 @@ fn frames_may_reach_any_engine() {
     }
 }
 
-/// Neighbours are resolved once, and their messages go to all engines. Nothing else crosses between engines.
+/// Neighbours are resolved once, and messages about them (ARP) go to all engines. Nothing else crosses between engines.
 #[test]
 fn with_right_steering_nothing_crosses_later() {
     for seed in 0..40 {

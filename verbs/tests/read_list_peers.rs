@@ -1,4 +1,4 @@
-//! Reads into several pieces of memory (lists), as a peer sees them. By the STag in the Read Request, the peer can
+//! Reads into several pieces of memory (lists), as a peer sees them. With the STag of the Read Request, the peer can
 //! place only the octets that the Read asks for, in order, and once.
 
 mod common;
@@ -106,8 +106,8 @@ fn a_list_is_one_read_on_the_wire() {
     assert_eq!(content(&l.sinks[3])[10..21], [9; 11]);
 }
 
-/// ERR-11, 32, 37, 38, 42, RDMAP-39: the peer reaches nothing by the STag of lists except through the Read. Octets of
-/// the answer that arrived before are in memory, and no others.
+/// ERR-11, 32, 37, 38, 42, RDMAP-39: the peer can use the STag of lists only to answer the Read. After a refusal,
+/// memory holds the octets of the answer that arrived before it, and no others.
 #[test]
 fn the_stag_of_a_list_is_good_for_its_read_alone() {
     type Says = fn(&Listed) -> Vec<Vec<u8>>;
@@ -193,8 +193,9 @@ fn a_list_is_of_one_stream() {
     l.holds(TOTAL);
 }
 
-/// SEC-7: the RNIC no longer writes to an element that is taken back while the answer is under way. A segment
-/// with octets for this element writes to no other element either. The Read completes with the error.
+/// SEC-7: if the program takes back an element while the answer is under way, the RNIC no longer writes to this
+/// element. A segment with octets for this element is not placed in other elements either. The Read completes with a
+/// protection error.
 #[test]
 fn an_element_that_is_taken_back_is_not_written() {
     type TakeBack = fn(&mut Listed);
@@ -233,7 +234,7 @@ fn an_element_that_is_taken_back_is_not_written() {
     }
 }
 
-/// Each octet of the answer gets to its place, into whatever segments the peer and TCP cut the answer.
+/// However the peer and TCP cut the answer into segments, each octet gets to its place.
 #[test]
 fn an_answer_may_be_cut_anywhere() {
     for seed in 0..30 {

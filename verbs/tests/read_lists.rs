@@ -1,5 +1,5 @@
 //! Reads into several pieces of memory (lists), which are one Read on the wire. The tests check where the data is
-//! placed, and elements that cannot be written.
+//! placed, and that a Read with an unwritable element fails.
 
 mod common;
 
@@ -10,7 +10,7 @@ use urnic::*;
 
 const MAX_SGE: u8 = 32;
 const SOURCE: usize = 3 << 20;
-/// Octets of the sinks: two small ones, whose ends Reads reach often, and a large one.
+/// Octets of the sinks. Two are small, so that random Reads often reach the end of a sink.
 const SINKS: [usize; 3] = [977, 70_001, 2 << 20];
 
 struct Scene {
@@ -93,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// Checks that request 1 fails at this end, and that the Terminate blames no segment (ERR-44).
+    /// Checks that request 1 fails at the client, and that the Terminate blames no segment (ERR-44).
     #[track_caller]
     fn fails_here(&mut self, what: &str) {
         let wc = self.client.next(&mut self.simulation);
@@ -155,7 +155,7 @@ fn any_list_takes_it_over_a_bad_network() {
     }
 }
 
-/// A list may have as many elements as the device allows, but not one more than its queue allows.
+/// A list may have as many elements as the device allows. Posting refuses a list that exceeds its queue's limit by one.
 #[test]
 fn a_list_has_as_many_elements_as_max_sge_rd_says() {
     let mut scene = scene(&options());

@@ -105,7 +105,7 @@ fn a_peer_cannot_invalidate_what_others_use() {
     shared.write_at(0, &pattern(LEN, 4)).unwrap();
     assert_eq!(scene.attack(&own, SendOp::SendInv(shared.rkey()), 0), Some((0, 1, 9)));
     scene.usable(&shared, &pattern(LEN, 4));
-    // A region with a bound window, a window for all queue pairs, and a window of another stream.
+    // Also protected: a region with a bound window, a window for all queue pairs, and a window of another stream.
     let bound = own.alloc_mr(LEN, ALL | Access::REMOTE_INVALIDATE).unwrap();
     let windows = [MwKind::One, MwKind::Two].map(|kind| own.alloc_mw(kind).unwrap());
     for window in &windows {
@@ -263,7 +263,7 @@ fn raw_peer(
     let limit = simulation.now() + LIMIT;
     assert!(simulation.run(limit, || raw.borrow().heard(conn).len() >= 24));
     match victim.event(simulation) {
-        // SEC-21: the peer's numbers allocate nothing. Only the local program's numbers do.
+        // SEC-21: the peer's IRD and ORD allocate nothing here. Only the local program's numbers do.
         CmEvent::Established { ird, .. } => assert!(ird <= own, "{ird}"),
         other => panic!("{other:?}"),
     }
@@ -369,7 +369,7 @@ fn a_completion_queue_that_is_deep_enough_does_not_overflow() {
     assert_eq!(server.completions().len(), all as usize);
 }
 
-/// SEC-30: this node can end an idle stream without its peer, and the stream's resources are free again.
+/// SEC-30: this node can end an idle stream without help of the peer. The stream's resources are free again.
 #[test]
 fn an_idle_stream_is_reclaimed() {
     let (raw, host) = raw::node(2);
@@ -389,8 +389,8 @@ fn an_idle_stream_is_reclaimed() {
     assert_eq!(flushed, [(4, WcStatus::Flushed)]);
 }
 
-/// SEC-29: counters show events that are expensive for this node, while the stream goes on, so that the program can act
-/// on them.
+/// SEC-29: the device counts events that are expensive for it, so that the program can act on them while the stream
+/// goes on.
 #[test]
 fn slow_paths_are_counted() {
     let network = "delay=5us,loss=0.05,reorder=0.2,seed=3".parse().unwrap();

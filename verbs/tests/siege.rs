@@ -35,10 +35,10 @@ struct Kind {
     hosts: usize,
     /// Whether a peer first sends an MPA Request, and waits for the Reply.
     starts_up: bool,
-    /// Returns the octets that a peer sends then; the arguments are the hall's STag and address. `None`: it sends
-    /// nothing.
+    /// Returns the octets that a peer sends after that; the arguments are the hall's STag and address. `None`: the peer
+    /// sends nothing.
     says: Option<fn(u32, u64) -> Vec<u8>>,
-    /// Whether no frame reaches the peers from then on.
+    /// Whether the peers stop receiving frames after the start-up.
     deaf: bool,
     ends: Ending,
 }

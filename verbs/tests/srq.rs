@@ -130,7 +130,8 @@ fn receives_are_taken_when_messages_begin() {
     assert_eq!((wc.wr_id, wc.byte_len), (1, long as u32));
 }
 
-/// RFC 5041 §7.2: a message for which there is no receive ends its stream, with 12 02. Other queue pairs go on.
+/// RFC 5041 §7.2: a message for which there is no receive ends its stream with the error 12 02. Other queue pairs go
+/// on.
 #[test]
 fn an_empty_queue_ends_the_stream_that_needs_it() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 2);

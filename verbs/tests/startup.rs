@@ -1,5 +1,5 @@
 //! The MPA start-up of whole RNICs: what the ends agree on, which end sends first, and what happens if they do not
-//! agree.
+//! agree. An RTR (ready to receive) is the FPDU by which the Initiator lets the Responder send first.
 
 #[path = "common/allocated.rs"]
 mod allocated;
@@ -261,9 +261,9 @@ fn the_octets_of_each_rtr() {
     assert!(refused.is_some_and(|words| words.contains("revision 2")));
 }
 
-/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. The Reply lists the peer's kinds of RTR, and
-/// the device accepts any of them. Messages that were posted at the device before are sent only after the RTR.
-/// A Send RTR takes no receive. MPAE-32.
+/// MPAE-24..26, 33, 36: a peer requests the peer-to-peer model. The Reply lists the peer's kinds of RTR, and the device
+/// accepts any of them. The device holds back posted messages until the RTR arrives. A Send RTR takes no receive.
+/// MPAE-32.
 #[test]
 fn any_rtr_of_a_peer_is_taken() {
     for (sent, rtr) in [(WRITE, Rtr::Write), (READ, Rtr::Read), (SEND, Rtr::Send)] {
@@ -348,8 +348,8 @@ fn an_rtr_that_does_not_come_ends_the_connection() {
     until(&mut simulation, "reset", || closed(&raw, conn) == Some(CloseReason::Reset));
 }
 
-/// ERR-5, MPAE-17, 29, 39: the device answers an accepting Reply whose terms it cannot meet by one Terminate and a FIN.
-/// It sends no posted message, and tells the application that it could not meet the terms. MPAE-35.
+/// ERR-5, MPAE-17, 29, 39: if the device cannot meet the terms of an accepting Reply, it sends one Terminate and a FIN.
+/// It sends no posted message, and tells the application that the terms were the reason. MPAE-35.
 #[test]
 fn terms_that_cannot_be_met() {
     const A: u32 = 0x8000_0000;
@@ -379,7 +379,8 @@ fn terms_that_cannot_be_met() {
     }
 }
 
-/// A program that moves its queue pair to the error state before the TCP connection is there has given up itself.
+/// If the program moves its queue pair to the error state before the TCP connection exists, the device reports that the
+/// program has given up.
 #[test]
 fn a_queue_pair_that_fails_before_the_start_up() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -504,8 +505,8 @@ fn replies_that_are_none() {
     }
 }
 
-/// MPA-50, 67, 69, 91: the device receives an FPDU that follows the accepting Reply in the first possible segment. It
-/// also receives an FPDU in the same segment as the Reply, although this is a Responder's mistake.
+/// MPA-50, 67, 69, 91: the device receives an FPDU in the first segment after the accepting Reply. It also receives an
+/// FPDU in the segment of the Reply, although a Responder must not send one there.
 #[test]
 fn the_first_fpdu_comes_at_once() {
     let (mut simulation, end, raw) = with_raw(&options());
@@ -652,7 +653,8 @@ fn a_start_up_over_a_bad_network() {
         let rtr = [RtrChoice::Off, RtrChoice::Write, RtrChoice::Read, RtrChoice::Send][seed as usize % 4];
         let markers = seed % 3 == 0;
         let (mut simulation, mut server, mut client) = ends(&Options { rtr, markers, ..options() });
-        // The nodes know each other's address already, because ARP gives up sooner than TCP.
+        // This first connection makes the nodes resolve each other's address, because ARP would give up on the bad
+        // network sooner than TCP.
         let (mut a, mut b) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
         connect(&mut simulation, &mut a, &mut b);
         for (from, to) in [(0, 1), (1, 0)] {

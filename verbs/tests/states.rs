@@ -97,8 +97,7 @@ fn the_terminate_state_can_be_left_at_once() {
     client.end(&mut simulation);
 }
 
-/// When a queue pair drains, all requests that were posted before complete, then an event reports this, then the
-/// connection ends.
+/// A queue pair drains: first all earlier requests complete, then an event reports this, then the connection ends.
 #[test]
 fn draining_tells_when_all_is_done() {
     let (mut simulation, server, client) = connected(&options());
@@ -164,8 +163,8 @@ fn queries_tell_of_the_connection() {
     assert_eq!(client.qp.query().unwrap().connection, None);
 }
 
-/// A program can make objects as large as the limits that the device reports, and as many shared queues and
-/// queue pairs, but not one more.
+/// A program can make objects as large as the device's limits say, and as many shared queues and queue pairs. The
+/// device refuses one more shared queue and one more queue pair.
 #[test]
 fn limits_are_true() {
     let simulation = Simulation::new(&options()).unwrap();

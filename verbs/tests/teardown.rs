@@ -71,8 +71,8 @@ fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     }
 }
 
-/// A queue pair that is destroyed reports nothing more. Its memory can be dropped afterwards, and another queue
-/// pair be created.
+/// A queue pair that is destroyed reports nothing more. Afterwards, the program can drop its memory, and create another
+/// queue pair.
 #[test]
 fn a_dropped_queue_pair_is_silent() {
     let (mut simulation, server, client) = connected(&options());
@@ -240,7 +240,7 @@ fn the_user_timeout_finds_a_peer_that_is_gone() {
     drop(server);
 }
 
-/// A peer that never answers our FIN does not keep a connection forever.
+/// A peer that never answers our FIN does not keep a connection open forever.
 #[test]
 fn a_disconnect_that_is_not_answered_is_broken_off() {
     let (mut simulation, server, client) = connected(&options());

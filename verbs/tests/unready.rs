@@ -1,4 +1,4 @@
-//! Whole RNICs, and Sends that find no receive and wait for one.
+//! Sends that reach an RNIC before a receive is posted, and wait for the receive.
 
 mod common;
 
@@ -103,8 +103,8 @@ fn the_side_that_connects_waits_as_long_as_it_says() {
     }
 }
 
-/// A Send waits at most 100 ms for each retry. The limit starts anew for each Send. After this limit, the peer gets a
-/// Terminate with ERR-22 (DDP-49).
+/// A Send waits for at most 100 ms per retry. The limit starts anew for each Send. After this limit, the peer gets a
+/// Terminate with the codes of ERR-22 (DDP-49).
 #[test]
 fn err_22_when_the_retries_are_used_up() {
     let (mut simulation, server, client) = patient(6);
@@ -305,8 +305,8 @@ fn a_full_room_keeps_no_end_from_the_peer() {
     }
 }
 
-/// Waiting Immediate Data completes its receive with the length of its Write. A waiting Send with Invalidate
-/// invalidates its STag, and the peer's next message is delivered too.
+/// Immediate Data that had to wait completes its receive with the length of its Write. A Send with Invalidate that had
+/// to wait invalidates its STag, and the peer's next message is delivered too.
 #[test]
 fn what_waits_is_delivered_as_what_does_not() {
     let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);

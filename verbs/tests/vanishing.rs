@@ -70,7 +70,7 @@ impl Memory {
             Way::Dropped => drop(region),
             Way::Deregistered => {
                 if let Err((region, error)) = region.deregister() {
-                    // In this case the window must be dropped first.
+                    // The region has a bound window, which must be dropped first.
                     assert!(matches!(error, Error::WindowsBound(1)) && usage == Use::Target, "{error}");
                     self.window = None;
                     region.deregister().unwrap();

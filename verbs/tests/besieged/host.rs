@@ -346,7 +346,7 @@ impl Peer {
         }
         self.go_on();
         if self.finished && kind.again.is_some() && self.state == State::Busy {
-            // The server has sent its FIN. The peer of a kind that connects again answers with a reset.
+            // The server has sent its FIN. A peer that will connect again answers with a reset.
             self.reset();
             self.at = kind.again.map(|pause| now + pause);
         }

@@ -203,8 +203,8 @@ impl Field {
         })
     }
 
-    /// Runs until both ends have another completion, or without `both` until the client has one. Returns how long that
-    /// took.
+    /// Runs until the client has another completion, and with `both` until the server has one too. Returns how long
+    /// that took.
     fn completes(&mut self, both: bool) -> Duration {
         let before = self.simulation.now();
         let mut found = [None, None];

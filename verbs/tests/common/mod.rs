@@ -190,7 +190,7 @@ pub fn options() -> Options {
 }
 
 /// Returns the numbers of engines of the devices, and to which engine frames go. They depend on the test binary:
-/// `tests/over_queues.rs` runs tests with several engines that other binaries run with one engine.
+/// `tests/over_queues.rs` runs the same tests as other binaries, but with several engines.
 fn queues() -> (Vec<usize>, Steering) {
     match env!("CARGO_CRATE_NAME") {
         "over_queues" => (vec![3, 2], Steering::Random),
@@ -199,8 +199,8 @@ fn queues() -> (Vec<usize>, Steering) {
 }
 
 /// Returns what carries the streams in these tests; `None`: the simulated network. It depends on the test binary:
-/// `tests/over_memory.rs`, `tests/over_kernel.rs` and `tests/over_engines.rs` run tests over other carriers that other
-/// binaries run over the simulated network.
+/// `tests/over_memory.rs`, `tests/over_kernel.rs` and `tests/over_engines.rs` run the same tests as other binaries, but
+/// not over the simulated network.
 fn carrier() -> Option<Carrier> {
     match env!("CARGO_CRATE_NAME") {
         "over_memory" => Some(medium::device),

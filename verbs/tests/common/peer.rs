@@ -194,7 +194,7 @@ pub fn ulpdus(octets: &[u8]) -> Vec<Vec<u8>> {
     while let &[a, b, ..] = rest {
         let len = usize::from(u16::from_be_bytes([a, b]));
         let size = (2 + len).next_multiple_of(4) + 4;
-        assert_eq!(rest[..size], fpdu(&rest[2..2 + len]), "not an FPDU of a right CRC");
+        assert_eq!(rest[..size], fpdu(&rest[2..2 + len]), "not an FPDU with a correct CRC");
         all.push(rest[2..2 + len].to_vec());
         rest = &rest[size..];
     }

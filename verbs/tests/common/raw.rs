@@ -122,7 +122,7 @@ pub struct Raw {
     pub wake: Option<Duration>,
     /// Whether the node ignores all frames.
     pub deaf: bool,
-    /// Whether the node does not send segments that only acknowledge.
+    /// Whether the node drops its own segments that only acknowledge.
     pub keeps_acks: bool,
 }
 

@@ -25,8 +25,8 @@ const READ: usize = 2 << 10;
 /// Number of idle passes after which the step of the clock doubles.
 const TICKS: u32 = 64;
 
-/// Ports that tests name. The real ports are these plus `SHIFT`, because other programs may listen on these ports at
-/// all addresses.
+/// Ports that tests name. The real port is `SHIFT` higher, because other programs may listen on the named port at all
+/// addresses.
 const FIXED: std::ops::Range<u16> = 1..10_000;
 const SHIFT: u16 = 20_000;
 

@@ -1,5 +1,5 @@
-//! Strangers: any number of hosts at one node, which does not use the RNIC's TCP. Each host opens a connection,
-//! sends something, and keeps the connection open.
+//! Strangers: any number of hosts at one node, which does not use the RNIC's TCP. Each host opens a connection, sends
+//! what the test chooses, and then keeps the connection open or resets it.
 
 use super::PORT;
 use super::frames::{self, ACK, FIN, Place, RST, SYN, Segment, arp_answer, ethernet};

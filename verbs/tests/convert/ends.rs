@@ -133,7 +133,7 @@ pub fn heard(peer: &mut TcpStream, n: usize) -> Vec<u8> {
 }
 
 /// Returns how the connection ends for a plain peer: `None` by a FIN, else the error. The peer must receive no octets
-/// before.
+/// before the end.
 pub fn end(peer: &mut TcpStream) -> Option<ErrorKind> {
     let mut octets = Vec::new();
     let end = peer.read_to_end(&mut octets);

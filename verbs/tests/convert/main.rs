@@ -174,7 +174,7 @@ fn an_initiator_speaks_the_standard() {
     let sges = [Sge::of(&words, 0, 10_000)];
     node.qp.post_send(&SendWr { wr_id: 3, op, sges: &sges, flags: SendFlags::empty() }).unwrap();
     // If the peer's Send was late, zero-length Writes come first: the initiator repeats them until data of the peer
-    // arrives, because a Linux siw as responder may need them.
+    // arrives, because the Linux kernel's iWARP (siw) may need them as a responder.
     let mut length = heard(&mut peer, 2);
     while length == WRITE[..2] {
         assert!(heard(&mut peer, WRITE.len() - 2).starts_with(&WRITE[2..4]));
@@ -210,7 +210,7 @@ fn a_responder_speaks_the_standard() {
 }
 
 /// Checks a start-up frame that is read in two parts. The program has already read the first `read` octets. The device
-/// reads the rest. It arrives in pieces of the sizes `pieces`, and what remains arrives at once.
+/// reads the rest, which arrives in pieces of the sizes `pieces`. Octets beyond these pieces arrive at once.
 fn split(role: Role, frame: &[u8], read: usize, pieces: &[usize]) {
     let node = Node::new();
     let (ours, mut peer) = wire();

@@ -155,8 +155,7 @@ fn descriptors(inode: &std::path::Path) -> Vec<i32> {
 }
 
 /// The device has one descriptor of the socket, with a number that programs do not use, and `exec` closes this
-/// descriptor. No descriptor is left after the connection. A duplicate that the program has does not keep the
-/// connection open.
+/// descriptor. No descriptor is left after the connection. The program's duplicate does not keep the connection open.
 #[test]
 fn a_socket_is_the_devices() {
     for (role, resets) in [(Role::Responder, true), (Role::Initiator, false)] {

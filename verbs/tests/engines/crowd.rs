@@ -38,7 +38,7 @@ fn engines_are_driven_by_their_own_threads_alone() {
     all_to_all(2, 2, Progress::Dedicated);
 }
 
-/// Each connection uses another queue pair of another engine. At the end, no connection and no queue pair is left.
+/// Each connection uses new queue pairs, and the engines change. At the end, no connection and no queue pair is left.
 #[test]
 fn connections_come_and_go() {
     let (there, here) = (device(3, Progress::Adaptive), device(2, Progress::Adaptive));

@@ -1,4 +1,4 @@
-//! Processes with devices of several engines that end or fork in the middle of work.
+//! Processes that end or fork in the middle of work, and whose devices have several engines.
 
 use std::env;
 use std::process::Command;

@@ -1,6 +1,7 @@
-//! Calls that a program makes while its own thread holds one of the device's engines, as a signal handler does that has
-//! interrupted a pass. At other engines everything works, and at the held engine no call waits. The tests make these
-//! calls in a sink, which the engine calls within a pass. (A sink must not use the device, but a signal handler might.)
+//! Calls that a program makes while its own thread holds one of the device's engines, for example in a signal handler
+//! that has interrupted a pass. At other engines everything works, and at the held engine no call waits. The tests make
+//! these calls in a sink, which the engine calls within a pass. (A sink must not use the device, but a signal handler
+//! might.)
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};

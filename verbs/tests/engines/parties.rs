@@ -10,8 +10,8 @@ use std::thread;
 use super::ends::*;
 use urnic::*;
 
-/// Octets of a slice: the memory at the server that one queue pair of the clients writes and reads. A slice is
-/// longer than a segment, and longer than one read from a socket while other sockets are ready, too.
+/// Octets of a slice: the memory at the server that one queue pair of the clients writes and reads. A slice is longer
+/// than a segment, and longer than what an engine reads from one socket at a time while other sockets are ready.
 const SLICE: usize = 150_000;
 const ROUNDS: usize = 12;
 const THREADS: usize = 4;
@@ -73,7 +73,7 @@ impl Server {
                     let place = self.region.addr() + (accepted * SLICE) as u64;
                     let private_data =
                         [place.to_be_bytes(), u64::from(self.region.rkey()).to_be_bytes()].concat();
-                    // The first note may arrive before this thread continues.
+                    // Locks before accepting, because the first note may arrive before this thread continues.
                     let mut qps = self.qps.lock().unwrap();
                     request.accept(&qp, &ConnParam { private_data, ..ConnParam::default() }).unwrap();
                     qps.insert(qp.qpn(), qp);
@@ -196,7 +196,7 @@ pub(crate) fn visit(here: &Device, to: SocketAddr, limit: &Limit) {
     });
 }
 
-/// Serves all clients of a listener until `visits` has returned, which runs in parallel.
+/// Runs `visits` in its own thread, and serves all clients of a listener until `visits` returns.
 pub(crate) fn serve(there: &Device, events: &EventChannel, limit: &Limit, visits: impl FnOnce() + Send) {
     let server = Server::new(there);
     thread::scope(|scope| {

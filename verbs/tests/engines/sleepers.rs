@@ -12,8 +12,8 @@ const MESSAGES: u64 = 400;
 /// Time limit of the sleeper's wait for a completion that must come.
 const WAKES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Lets receives of queue pairs of all engines complete to one queue with a channel, while the size of the
-/// queue changes. A thread that armed the queue and found no completion must be woken by the next completion.
+/// Runs queue pairs on all engines, whose receives complete to one queue with a channel. The size of this queue changes
+/// meanwhile. A thread that armed the queue and found no completion must be woken by the next completion.
 fn all_wake_ups_come(engines: usize, progress: Progress, seed: u64) {
     println!("{engines} engines, {progress:?}, seed {seed}");
     let limit = Limit::new();

@@ -201,9 +201,9 @@ fn connect(server: &Node, requests: &EventChannel, client: &Node, port: u16) {
     works(client, server);
 }
 
-/// The address of a listener and of a connection disappears. Each end is told that the other does not answer, even if
-/// it had sent nothing. The listener works again when the address is back. RFC 9293 §3.9.2.2: a missing route does not
-/// end a connection.
+/// The address of a listener and of a connection disappears. Each end learns that the other does not answer, even an
+/// end that has sent nothing. The listener works again when the address is back. RFC 9293 §3.9.2.2: a missing route
+/// does not end a connection.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_an_address_may_go() {

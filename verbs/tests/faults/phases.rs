@@ -254,8 +254,8 @@ fn a_peer_may_go_in_the_middle() {
     });
 }
 
-/// The peer, which does not read, resets or ends the connection while Writes wait. Every request completes once
-/// and in order, and its memory is free.
+/// The peer does not read. It resets or ends the connection while Writes wait. Every request completes once and in
+/// order, and its memory is free.
 #[test]
 fn a_peer_may_go_while_writes_wait() {
     alone("phases::a_peer_may_go_while_writes_wait", false, || {

@@ -1,4 +1,4 @@
-//! Peers that are alive, but do not read for longer than any time-out, so that their windows are shut.
+//! Live peers that stop reading for longer than any time-out, which shuts their windows.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -140,8 +140,8 @@ fn long_a_peer_that_stops_reading_for_a_minute_is_waited_for() {
     });
 }
 
-/// The peer also stops reading while it gets small messages, each of which takes far more of the peer's memory than of
-/// its window. A peer that has not enough memory for its offered window drops segments, and may or may not report that.
+/// A peer stops reading small messages. Each message takes far more of the peer's memory than of its window, so the
+/// memory may be used up before the window is. Then the peer drops segments, perhaps without reporting that.
 #[test]
 fn a_peer_that_stops_reading_small_messages_is_waited_for() {
     alone("stalls::a_peer_that_stops_reading_small_messages_is_waited_for", false, || {

@@ -14,9 +14,9 @@ const REQUESTS: u64 = 32;
 /// Time limits shorter than the defaults: an end gives up a peer that is silent for 3 s, or does not acknowledge for 4
 /// s.
 const PATIENCE: &str = "[tcp]\nkeepalive_idle = \"2s\"\nkeepalive_interval = \"250ms\"\nkeepalive_count = 4\nuser_timeout = \"4s\"\n";
-/// An end must not give up its peer sooner.
+/// Shortest time after which an end may give up its peer.
 const AT_LEAST: Duration = Duration::from_secs(2);
-/// An end must not give up its peer later, even on a busy machine.
+/// Longest time after which an end must have given up its peer, even on a busy machine.
 const AT_MOST: Duration = Duration::from_secs(20);
 
 /// Runs the program of one end. The server has memory and waits. The client does the work that its argument names.
@@ -94,8 +94,8 @@ fn ends(node: &mut Node, mut posted: u64) {
     child::say("flushed");
 }
 
-/// Drops all frames that arrive at an interface if `deaf`; otherwise stops dropping them. The interface keeps
-/// its carrier and routes.
+/// Starts (`deaf`) or stops dropping all frames that arrive at an interface. The interface keeps its carrier and
+/// routes.
 fn deafen(namespace: &Namespace, interface: &str, deaf: bool) {
     let filter = ["filter", if deaf { "add" } else { "del" }, "dev", interface, "ingress", "prio", "1"];
     let mut tc = namespace.program("tc");

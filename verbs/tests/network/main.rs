@@ -52,8 +52,8 @@ const OURS6: &str = "fd09::1";
 /// Our link-local address, which belongs to the Ethernet address of [`OURS6`], 02:76:fd:09:00:01.
 const LINK_LOCAL: &str = "fe80::76:fdff:fe09:1";
 
-/// Lets the kernel's TCP and the engine's exchange `bytes` octets on each of two connections, one after the
-/// other. On each, both directions are busy at once. Each side is the client once.
+/// Exchanges `bytes` octets between the kernel's TCP and the engine's, on each of two connections, one after the other.
+/// On each connection, both directions are busy at once. Each side is the client once.
 fn exchange(ns: &Namespace, engine: &mut Child, addresses: (&str, &str), bytes: u64) {
     exchange_with_stops(ns, engine, addresses, bytes, 0);
 }

@@ -17,7 +17,7 @@ pub fn run() {
     let mr = node.pd.alloc_mr(4 * LEN, ALL).expect("memory");
     let qp = node.qp();
     let words = 3 * LEN as u64;
-    // There are as many receives as the peer sends messages, because a further receive would be flushed when the peer
+    // Posts exactly one receive for each message of the peer, because a further receive would be flushed when the peer
     // leaves.
     for n in 0..2 + u64::from(server) {
         receive(&qp, n, Sge::of(&mr, words + 64 * n, 64));

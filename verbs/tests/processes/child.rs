@@ -25,7 +25,7 @@ const CONFIG: &str = "_URNIC_TEST_CONFIG";
 /// Time limit of an end's step, generous because the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until no other test of this process runs ends. The returned guard keeps other tests from running ends.
+/// Waits until no other test of this process has child processes. The returned guard makes other tests wait.
 pub fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

@@ -54,8 +54,8 @@ fn survives_with(kinds: [&'static str; 2], killed: Killed, settings: &str) {
     let (mut told, mut served) = (Duration::ZERO, Duration::ZERO);
     for id in 1..=kills() {
         if random.u8(..3) == 0 {
-            // The victim is killed in any state. The survivor reports its end before it reports anything about the next
-            // victim.
+            // The victim is killed in any state. The survivor reports the end of this victim before it reports anything
+            // about the next one.
             let mut victim = start(EARLY + id);
             std::thread::sleep(YOUTH.mul_f64(random.f64()));
             victim.kill();

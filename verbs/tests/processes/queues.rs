@@ -29,9 +29,9 @@ fn meet(kinds: [&'static str; 2], there: usize, here: usize, progress: &str) -> 
     [server_says, client_says]
 }
 
-/// Checks that few frames have arrived at another engine than their own. If both ends have the same number of
-/// engines, each engine speaks to the peer's engine of the same number. Then only frames about neighbours,
-/// which concern all engines, and the last frames of connections that have ended arrive elsewhere.
+/// Checks that few frames have arrived at another engine than their own. If both ends have the same number of engines,
+/// each engine speaks to the peer's engine of the same number. Then only two kinds of frames arrive elsewhere: frames
+/// about neighbours, which concern all engines, and the last frames of ended connections.
 fn hands_little_over(report: &Report, engines: u64) {
     assert_eq!((report.engines, report.lost), (engines, 0), "{report:?}");
     assert!(report.moved * 8 < report.frames, "{report:?}");
@@ -49,9 +49,9 @@ fn two_engines_at_each_end_of_a_link_hand_next_to_nothing_over() {
     }
 }
 
-/// Either end may have more engines than the other. Then frames for a queue that the peer does not have leave
-/// by the first queue, or an engine polls several of the peer's queues. A frame is lost if an engine's inbox is
-/// full, because that engine waits for a processor; TCP sends such frames again.
+/// Either end may have more engines than the other. Then frames for a queue that the peer does not have leave by the
+/// first queue, or an engine polls several of the peer's queues. While an engine waits for a processor, its inbox may
+/// fill, and further frames for it are lost. TCP sends them again.
 #[test]
 fn ends_of_a_link_may_have_other_numbers_of_engines() {
     let _alone = alone();

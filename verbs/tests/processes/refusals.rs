@@ -57,7 +57,7 @@ pub fn lonely() {
     assert_eq!(node.cq.poll(&mut [Wc::default()]), 0);
 }
 
-/// Returns the reason why opening a device with `settings`, on a new port, fails.
+/// Opens a device with `settings` on a new port. Returns the reason for the refusal.
 fn refusal(settings: &str) -> String {
     let link = Link::new(Link::VIRTIO);
     let mut child = link.server("opener", "", settings);
@@ -84,7 +84,7 @@ fn hugepages_that_are_required_but_not_there() {
     assert!(said.contains("/proc/sys/vm/nr_hugepages"), "it says what to do: {said}");
 }
 
-/// A device that wants more hugepages than there are takes the same amount of memory in ordinary pages.
+/// If there are too few hugepages, the device takes the same amount of memory in ordinary pages.
 #[test]
 #[ignore = "needs less than 16 GiB of hugepages, because it takes as much ordinary memory"]
 fn needs_few_hugepages_too_few_are_worth_one_warning() {

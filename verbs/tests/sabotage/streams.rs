@@ -1,4 +1,4 @@
-//! Streams in memory that break a rule. They change octets as would a TCP or an RNIC that broke this rule.
+//! Streams in memory that break a rule. They change octets as a TCP or an RNIC would if it broke this rule.
 
 use crate::common::medium::{self, Memory};
 use std::cell::Cell;
@@ -47,7 +47,7 @@ thread_local! {
     static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// Makes the devices that this thread opens from now on break `rule`; `None`: no rule.
+/// Sets the rule that devices break if this thread opens them from now on; `None`: no rule.
 pub fn set(rule: Option<Rule>) {
     BROKEN.set(rule);
 }
@@ -61,7 +61,7 @@ pub fn device(options: &Options, index: usize, clock: &SimClock) -> urnic::Resul
 
 /// Number of first pieces that arrive unharmed, so that connections are established.
 const START_UP: u64 = 64;
-/// Number of later pieces of which one is harmed, on average.
+/// On average, one of this many later pieces is harmed.
 const SELDOM: u32 = 50;
 
 /// A rule to break, and when to break it.

@@ -116,7 +116,7 @@ impl Rule {
         self == Rule::CopiedBeforeCompletion && p.options.lends_from == usize::MAX
     }
 
-    /// Returns whether the broken rule lets `poison` pass, an operation that must be refused.
+    /// Returns whether `poison`, which must be refused, passes because the rule is broken.
     fn lets_pass(self, poison: Poison) -> bool {
         use Poison::*;
         match self {
@@ -148,9 +148,9 @@ fn exchange(sges: &mut [Sge]) {
 }
 
 impl World {
-    /// Returns an address and a key with which `poison` passes if the broken rule should have refused it;
-    /// otherwise `None`. They name the memory that `poison` asks for. If `RefusalEnds` is broken, an RNIC drops
-    /// the request but keeps the stream, so they name memory that is not checked.
+    /// Returns an address and a key with which `poison` succeeds; `None` if the broken rule does not concern `poison`.
+    /// The address names the memory that `poison` asks for, with one exception: if `RefusalEnds` is broken, the RNIC
+    /// must seem to drop the request and to keep the stream, so the address names memory that the test does not check.
     pub(super) fn let_pass(
         &mut self,
         pair: usize,
@@ -238,7 +238,7 @@ impl World {
         })
     }
 
-    /// Returns whether the first octets of an effect are in memory, in a number that excludes chance.
+    /// Returns whether the first octets of an effect are in memory: enough of them to exclude chance.
     fn has_begun(&self, effect: usize) -> bool {
         const BEGINNING: usize = 16;
         let effect = &self.effects[effect];

@@ -122,7 +122,7 @@ pub struct End {
     pub gave_up: bool,
     /// Number of errors other than flushes that were reported for send requests and for receives.
     pub errors: [u32; 2],
-    /// Whether a completion was not a success, for send requests and for receives.
+    /// Whether any completion was an error or a flush, for send requests and for receives.
     pub broken: [bool; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Atomics and Writes with immediate data of the workload (RFC 7306).
+//! The Atomics of the workload, and its Writes with immediate data (RFC 7306).
 
 use super::Checked;
 use super::end::{Due, Mark};

@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// Compares, at the end of a run, the reasons with the expected reasons, and memory with its expected content.
+    /// Checks, at the end of a run, the reasons for the ends of the connections, and the content of memory.
     fn settle(&mut self) -> Checked {
         for pair in 0..self.ends.len() {
             self.settle_pair(pair).map_err(|e| format!("pair {pair}: {e}"))?;

@@ -87,7 +87,7 @@ pub struct Parameters {
     pub shared_cq: bool,
     pub signal_all: bool,
     pub queue: u32,
-    /// The ends of the connections, one for each connection.
+    /// How each connection ends.
     pub endings: Vec<Ending>,
     /// The rule that the RNICs appear to break; `None`: no rule.
     pub broken: Option<Rule>,

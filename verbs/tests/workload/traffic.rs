@@ -71,7 +71,7 @@ impl World {
     pub(super) fn work(&mut self, pair: usize, side: usize) -> Checked {
         self.post_receives(pair, side)?;
         if self.p.swap > 0.0 && !self.all_established() {
-            return Ok(()); // words are swapped only from then on, so all work must wait
+            return Ok(()); // the network swaps words only from then on, so all work must wait
         }
         while self.ends[pair][side].ops_left > 0 && self.rng.u8(..3) > 0 {
             let end = &self.ends[pair][side];
@@ -368,13 +368,13 @@ impl World {
                     }
                     check!(!end.broken[0] && !posted.signalled, "request {} was not reported", posted.wr_id);
                 }
-                Err("of nothing that was posted".to_owned())
+                Err("it was not posted".to_owned())
             });
         }
         check!(!end.broken[0], "a success after a failure");
         loop {
             let end = &mut self.ends[pair][side];
-            let Some(posted) = end.posted.pop_front() else { return Err("of nothing posted".to_owned()) };
+            let Some(posted) = end.posted.pop_front() else { return Err("nothing is posted".to_owned()) };
             let this = posted.wr_id == wc.wr_id;
             check!(posted.signalled == this, "request {} comes first", posted.wr_id);
             if let Some(effect) = posted.read {
@@ -491,7 +491,8 @@ impl World {
         Ok(())
     }
 
-    /// Posts an operation that must be refused, and further operations that must not take effect because of it.
+    /// Posts an operation that must be refused, and then further operations. They must have no effect, because the
+    /// refusal ends the connection.
     pub(super) fn poison(&mut self, pair: usize, side: usize, poison: Poison) -> Checked {
         let peer = &self.ends[pair][1 - side];
         let arena = &self.arenas[1 - side];
