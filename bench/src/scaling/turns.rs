@@ -34,7 +34,7 @@ const TRACED_WARM_UP: u32 = 4;
 const THREADS: usize = 8;
 /// Bytes of a thread's stack.
 pub(crate) const STACK: usize = 4 << 20;
-/// A store to the first word tells the tracer that the storing thread begins a turn, or has ended its last turn.
+/// A store to this word tells the tracer that the storing thread begins a turn, or has ended its last turn.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of traced turns of each thread before `turns` measured ones.
