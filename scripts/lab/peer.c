@@ -308,7 +308,7 @@ static int stream(struct conn *c)
 	}
 }
 
-/* Checks that a region's STag works until a Send with Invalidate names it, and that its use ends the connection then. */
+/* Checks that an STag works until a Send with Invalidate names it, and that a Write by it then ends the connection. */
 static int stale(struct conn *c)
 {
 	uint64_t addr = be64toh(c->peer.addr);
