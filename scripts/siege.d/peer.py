@@ -60,7 +60,7 @@ class Peer:
         self.tally.opened += 1
 
     async def start_up(self, private=b"", flags=wire.CRC, before=None):
-        """Connects and starts up; learns the location of the server's memory: the peer's room, which this peer may write
+        """Connects and starts up; learns the location of the server's memory: the room, which only this peer may write
         and read, and the hall, which every peer may read.
         """
         await self.open(before)

@@ -297,8 +297,8 @@ fn advertisement() -> Vec<u8> {
     frame
 }
 
-/// Honest connections during a flood of SYNs at all stacks. Each opens at the first try, because the stack that gets the
-/// returned cookie accepts it.
+/// Honest connections during a flood of SYNs at all stacks. Each opens at the first try, because the stack that gets
+/// the returned cookie accepts it.
 pub fn flooded(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut lan = Lan::pair([4, 3], seed, |_| {});
