@@ -220,7 +220,7 @@ impl Runner<'_> {
         }
     }
 
-    /// `holds SEQ+LENGTH [fill OCTET]`: checks what was delivered at a place.
+    /// `holds SEQ+LENGTH [fill OCTET]`: checks a range of the delivered octets.
     fn holds(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: holds SEQ+LENGTH [fill OCTET]";
         let (range, fill) = match words {
