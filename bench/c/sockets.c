@@ -4,7 +4,7 @@
  *
  *   sockets server ADDRESS PORT             serves one client, then ends
  *   sockets ping ADDRESS PORT SIZE N        N round trips of SIZE octets
- *   sockets wake ADDRESS PORT SIZE N        the same, but the server sleeps in recv(), in a silence before each round
+ *   sockets wake ADDRESS PORT SIZE N        the same, but before each round the server sleeps in recv() for a while
  *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
  * Each end prints one JSON object, with the processor time of its rounds or messages in seconds. For `ping`, this time

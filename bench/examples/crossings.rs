@@ -25,11 +25,11 @@ mod counting {
 
     /// Count the cache lines that move between two cores for each message, with a device of two engines.
     ///
-    /// Lets the two threads of a program take turns, and traces them instruction by instruction. A core "fetches" a
-    /// line when it uses one that the other core wrote last, and "takes" a line when it writes its copy while the other
-    /// core has one too. Shape "own": each core has its queue pairs at its own engine, and no line needs to move. Shape
-    /// "all": each core has queue pairs at both engines, and the server's completion queue, shared receive queue and
-    /// region are shared.
+    /// Lets the two threads of a program take turns, and traces them instruction by instruction. A line is "fetched"
+    /// when a core uses it for the first time after the other core wrote it, and "taken" when a core writes its copy
+    /// while the other core has one too. Shape "own": each core has its queue pairs at its own engine, and no line
+    /// needs to move. Shape "all": each core has queue pairs at both engines, and the server's completion queue, shared
+    /// receive queue and region are shared.
     #[derive(Parser)]
     #[command(name = "scripts/crossings")]
     struct Options {

@@ -74,7 +74,7 @@ fn silent() -> PerfError {
 /// [`PerfError::Os`] if the program cannot be started or traced; [`PerfError::Pin`] if this thread cannot run on
 /// the task's first core; [`PerfError::Failed`] if the program fails.
 pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfError> {
-    // On one core, the tracer and the traced process switch without waking another core. A step takes much less time.
+    // On one core, a step takes much less time, because the tracer and the traced process need not wake another core.
     if let Some(core) = task.cores.first() {
         urnic_dataplane::pin_current_thread(*core)?;
     }

@@ -329,7 +329,7 @@ impl End {
         Ok(self.lane(lane)?.qp.post_send(&wr)?)
     }
 
-    /// Posts the receive of message `number`. The message of a Send arrives in its slot, or in [`IN`] in a ping-pong. A
+    /// Posts a receive for message `number`. A Send arrives in the message's slot, or in [`IN`] in a ping-pong. A
     /// doorbell needs no memory, because it is empty.
     fn post_receive(&self, qp: &Qp, lane: u32, number: u64) -> Result<(), PerfError> {
         let slot = if self.session.pingpong() { IN } else { number };

@@ -26,8 +26,8 @@ impl Rule {
     pub const ALL: [Rule; 5] =
         [Rule::Checksum, Rule::OverlapOnce, Rule::RetransmitRange, Rule::InOrder, Rule::AckReceived];
 
-    /// Returns whether the stack has seen what the rule is about, such as a repeated octet. Until then, a host does not
-    /// break the rule.
+    /// Returns whether a host may break the rule yet. Some rules wait until the stack has seen a suitable event, such
+    /// as a duplicate.
     pub fn has_cause(self, seen: &Counters) -> bool {
         match self {
             Rule::OverlapOnce => seen.duplicate + seen.unacceptable > 0,

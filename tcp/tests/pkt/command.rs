@@ -1,4 +1,4 @@
-//! Calls of the stack's user, and checks of its state.
+//! Calls of the stack's user, and checks of the stack's state.
 
 use crate::run::{Runner, kebab};
 use crate::script::{duration, number};
