@@ -42,8 +42,8 @@ static struct rte_mempool *open_port(void)
 		die("pool", 0);
 	if ((status = rte_eth_dev_info_get(PORT, &info)) != 0)
 		die("device", status);
-	/* The offloads that urnic requests. With them, the ends of a memory link may leave checksums out, and exchange
-	 * frames of several TCP segments. */
+	/* The offloads that urnic requests. With them, two ends that share memory (virtio_user and vhost) may leave
+	 * checksums out, and exchange frames of several TCP segments. */
 	conf.rxmode.offloads = info.rx_offload_capa & (RTE_ETH_RX_OFFLOAD_TCP_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_LRO);
 	conf.txmode.offloads = info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_TCP_CKSUM | RTE_ETH_TX_OFFLOAD_TCP_TSO |
 						       RTE_ETH_TX_OFFLOAD_MULTI_SEGS);

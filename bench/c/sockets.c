@@ -4,10 +4,10 @@
  *
  *   sockets server ADDRESS PORT             serves one client, then ends
  *   sockets ping ADDRESS PORT SIZE N        N round trips of SIZE octets
- *   sockets wake ADDRESS PORT SIZE N        the same to a server that sleeps in recv(); random silences precede the rounds
+ *   sockets wake ADDRESS PORT SIZE N        the same, but before each round the server sleeps in recv() for a while
  *   sockets stream ADDRESS PORT SIZE N      N messages of SIZE octets one way, then one octet back
  *
- * Each end prints one JSON object, with the processor time of its rounds or messages in seconds; that of `ping`
+ * Each end prints one JSON object, with the processor time of its rounds or messages in seconds. For `ping`, this time
  * includes 1,000 rounds of warm-up. The client's object also contains the round-trip times in microseconds, or the rate
  * in Gbit/s. An 8-byte RDMA Write is 28 octets on the stream: length 2, header 14, data 8, CRC 4 (RFC 5044, RFC 5041).
  */

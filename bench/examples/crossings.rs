@@ -25,11 +25,11 @@ mod counting {
 
     /// Count the cache lines that move between two cores for each message, with a device of two engines.
     ///
-    /// Lets the two threads of a program take turns, and traces them instruction by instruction. A line is "fetched" when
-    /// a core without it uses it after the other core wrote it, and "taken" when a core writes its copy while the other
-    /// core has one. Shape "own": each core has its queue pairs at its own engine, and no line needs to move. Shape
-    /// "all": each core has queue pairs at both engines, and the server's completion queue, shared receive queue and
-    /// region are shared.
+    /// Lets the two threads of a program take turns, and traces them instruction by instruction. A line is "fetched"
+    /// when a core uses it for the first time after the other core wrote it, and "taken" when a core writes its copy
+    /// while the other core has one too. Shape "own": each core has its queue pairs at its own engine, and no line
+    /// needs to move. Shape "all": each core has queue pairs at both engines, and the server's completion queue, shared
+    /// receive queue and region are shared.
     #[derive(Parser)]
     #[command(name = "scripts/crossings")]
     struct Options {
@@ -39,7 +39,7 @@ mod counting {
         /// Only this shape: own or all
         #[arg(long, value_parser = shape)]
         shape: Option<Shape>,
-        /// Turns of each core; for 64 KiB Writes an eighth of them
+        /// Turns of each core; write64k takes an eighth as many
         #[arg(long, default_value_t = 8)]
         turns: u32,
         /// Also print the source lines that move cache lines (needs nm and addr2line)
@@ -89,7 +89,7 @@ mod counting {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Prints the source lines at which lines move, most movements first.
+    /// Prints the source lines at which cache lines move, most movements first.
     fn lines(program: &Path, traced: &Traced) -> Result<(), PerfError> {
         let shift = traced.anchor.wrapping_sub(address_of_turns(program)?);
         let mut rows: BTreeMap<(String, &str), u64> = BTreeMap::new();

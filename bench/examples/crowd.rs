@@ -1,6 +1,6 @@
 //! Does one of three things. `many` measures QPS queue pairs on devices with ENGINES engines each. `storm`
 //! measures Writes during a storm of registrations. Both print a JSON object. `turns` makes Writes on many
-//! queue pairs in turn, which `scripts/stages` measures from outside, and prints `null`.
+//! queue pairs in turn while `scripts/stages` measures the process from outside, and prints `null`.
 //!
 //! ```text
 //! crowd many QPS ENGINES

@@ -1,7 +1,7 @@
 //! Runs RDMA operations between two devices over a perfect simulated link, and does nothing else, so that
-//! `scripts/instructions` can count their instructions. Usage: `instructions OP SIZE COUNT` with OP write,
-//! read, send, or pingpong. COUNT is the number of operations, or of round trips in a pingpong, where the other
-//! end answers each Write by a Write.
+//! `scripts/instructions` can count the instructions of an operation. Usage: `instructions OP SIZE COUNT` with OP
+//! write, read, send, or pingpong. In a pingpong, the other end answers each Write by a Write. COUNT is the number of
+//! operations, or of round trips in a pingpong.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use urnic_bench::{
 const USAGE: &str =
     "usage: scaling [--rounds N] [--seconds S] [--cores 0,1] [--load write8,send8,read4k,write64k] [--json]";
 
-/// A smaller share of a core for any thread shows that the machine is not idle.
+/// If a thread got less than this share of its core, the machine was not idle.
 const LEAST_SHARE: f64 = 0.95;
 
 fn main() -> ExitCode {

@@ -394,8 +394,8 @@ pub fn storm(cores: [usize; 2], rounds: usize) -> Result<Storm, PerfError> {
                     let before = registered.load(Ordering::Relaxed);
                     let calm = || blow && registered.load(Ordering::Relaxed) < before + REGISTRATIONS;
                     let mut writes = 0;
-                    // Goes on until the storm has made its registrations, because the storm's thread may not have got
-                    // its core yet.
+                    // Writes at least until the storm has made its registrations, because the storm's thread may get
+                    // its core late.
                     while writes < 20 * TURN || calm() && start.elapsed() < PATIENCE / 10 {
                         times.push(crowd.write(0)?);
                         writes += 1;

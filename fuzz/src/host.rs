@@ -123,7 +123,7 @@ impl<A: Handler<Bytes>> Host<A> {
         some
     }
 
-    /// Returns how many of the frames given to the stack it still holds.
+    /// Returns how many received frames the stack still holds.
     pub fn held(&self) -> usize {
         Rc::strong_count(&self.alive) - 1
     }

@@ -1,5 +1,5 @@
-//! Octets into a stream in Full Operation, raw or as ULPDUs inside valid FPDUs. The test body and its checks are
-//! shared with the tests of `iwarp`.
+//! Feeds the input to a stream in Full Operation, raw or as ULPDUs inside valid FPDUs. The tests of `iwarp` use the
+//! same test body and checks.
 
 pub use crate::iwarp_support::fuzz::iwarp_stream as run;
 use crate::iwarp_support::hex;

@@ -1,4 +1,4 @@
-//! Octets into either end of an MPA start-up. The test body and its checks are shared with the tests of `iwarp`.
+//! Feeds the input to either end of an MPA start-up. The tests of `iwarp` use the same test body and checks.
 
 pub use crate::iwarp_support::fuzz::mpa_startup as run;
 use crate::iwarp_support::{hex, vectors};

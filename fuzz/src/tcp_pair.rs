@@ -124,7 +124,7 @@ impl Run {
                 for _ in 0..[1, 2, 5, 64][arg] {
                     self.deliver(who);
                 }
-                // With 6, the burst is not over, so the end does not run its timers and output yet.
+                // Operation 6 delivers a part of a burst, so the end does not run its timers and output yet.
                 if what < 6 {
                     self.pass(who);
                 }

@@ -1,4 +1,4 @@
-//! Octets as the content of a Terminate. The test body and its checks are shared with the tests of `iwarp`.
+//! Decodes the input as the content of a Terminate. The tests of `iwarp` use the same test body and checks.
 
 pub use crate::iwarp_support::fuzz::terminate as run;
 use crate::iwarp_support::{hex, vectors};

@@ -1,6 +1,5 @@
 # Code shared by the labs in QEMU guests; sourced by bash scripts with `set -euo pipefail` that define `say` and
-# `skip`. Guests are made of Debian's packages: its kernel, unpacked but never installed, and programs of this
-# machine.
+# `skip`. A guest consists of Debian's kernel, unpacked but never installed, and of programs copied from this machine.
 
 # Finds the kernel of Debian's linux-image-amd64: sets kernel_release (as uname -r) and kernel_version (of the
 # package). Calls `skip` with a reason if there is none.

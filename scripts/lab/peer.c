@@ -3,9 +3,9 @@
  * which describes the protocol of both.
  *
  *   peer serve  [-a ADDR] [-p PORT] [-q CONNECTIONS] [-m BYTES]       answer, until CONNECTIONS connections have ended
- *   peer drive   -a ADDR  [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   drive QPS connections at once, ROUNDS times anew
+ *   peer drive   -a ADDR  [-p PORT] [-q QPS] [-n ROUNDS] [-m BYTES]   drive QPS connections at once, in ROUNDS rounds
  *   peer stream  -a ADDR  [-p PORT] [-m BYTES]                        post Writes until the connection ends
- *   peer stale   -a ADDR  [-p PORT]                                   write by an invalidated STag, which must be refused
+ *   peer stale   -a ADDR  [-p PORT]                                   check that an invalidated STag is refused
  *
  * -m: largest message. -P N: N processes share the connections; the first uses PORT, the next PORT + 1, and so on. This
  * is necessary because libsiw cannot make completion queues for more than about 48 connections in one process.
@@ -308,7 +308,7 @@ static int stream(struct conn *c)
 	}
 }
 
-/* Checks that a region's STag works until a Send with Invalidate names it, and that its use ends the connection then. */
+/* Checks that an STag works until a Send with Invalidate names it, and that a Write by it then ends the connection. */
 static int stale(struct conn *c)
 {
 	uint64_t addr = be64toh(c->peer.addr);

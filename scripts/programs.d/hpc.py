@@ -19,8 +19,8 @@ def pingpong(field, _long):
             raise Failed(f"{provider}: no result in {said[1]}")
 
 
-# libfabric's provider has no immediate data on iWARP, and so no remote completion data. fi_cq_data -e rdm would send 0
-# octets of completion data and then miss them, so it is excluded.
+# libfabric's provider has no immediate data on iWARP, and so no remote completion data. fi_cq_data -e rdm is excluded,
+# because it would send completion data of no octets, and then fail because the data is missing.
 FABTESTS = (("verbs", "verbs", ""), ("verbs;ofi_rxm", "ofi_rxm", "cq_data"))
 
 # fabtests' runner reaches both ends by ssh. This stand-in for ssh runs the command locally, because both ends are
@@ -35,7 +35,7 @@ exec bash -c "$*"
 """
 
 
-@case("fabtests (--fabtests DIR): unit, functional and short tests, but those that its lists exclude")
+@case("fabtests (--fabtests DIR): unit, functional and short tests, except those that its lists exclude")
 def fabtests(field, _long):
     folder = field.given["fabtests"]
     if not folder:

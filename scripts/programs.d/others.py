@@ -1,4 +1,4 @@
-"""QEMU's migration, uDAPL, librpma."""
+"""QEMU's migration, uDAPL."""
 
 import os
 import random

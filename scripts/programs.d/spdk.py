@@ -51,7 +51,7 @@ class Spdk:
         return done.returncode == 0
 
     def serve(self, cores="0x1", memory="-s"):
-        """Starts a target with a disk in memory, by its own defaults."""
+        """Starts a target that serves a disk in memory, with the target's own defaults."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
         target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}", memory)

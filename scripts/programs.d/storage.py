@@ -12,7 +12,7 @@ TARGET, INITIATOR = "iqn.2026-01.test:disk", "iqn.2026-01.test:me"
 # The initiator names of iscsi-test-cu's second initiator, and of QEMU.
 SECOND = "iqn.2026-01.test:other"
 QEMU = "iqn.2008-11.org.linux-kvm"
-# iSER uses another port than 3260, which tgtd's TCP uses, because RDMA ports are TCP ports over the kernel's sockets.
+# tgtd's TCP uses port 3260. iSER needs another port, because over the kernel's sockets RDMA ports are TCP ports.
 ISER = 3261
 PORTALS = {"iser": f"iser://{ADDRESS}:{ISER}/{TARGET}/1", "iscsi": f"iscsi://{ADDRESS}:3260/{TARGET}/1"}
 # Without this setting, libiscsi corrupts its heap over iSER.
@@ -92,7 +92,8 @@ UNFIT = {
         # libiscsi refuses commands above 512 KiB after it has numbered them, and the target waits for the missing
         # number.
         "ExtendedCopy.Simple "
-        # libiscsi treats a second without an answer, which these tests intend, as an error ("revents is not POLLIN").
+        # These tests wait one second in which no answer may come. libiscsi treats this as an error ("revents is not
+        # POLLIN").
         "iSCSIcmdsn.iSCSICmdSnTooHigh iSCSIcmdsn.iSCSICmdSnTooLow "
         # libiscsi follows a null pointer: in commands without a buffer of the announced length, in task management,
         # and at the end of a session.

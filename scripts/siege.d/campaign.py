@@ -15,9 +15,9 @@ LEAVE = 90
 ARRIVE = 60
 # Number of connections without an attack: two of the honest client, and one that is closing.
 PEACE = 3
-# Number of attempts at a measurement whose results are late, because other load on the machine may be the cause. Beside
-# two busy loops, on a virtual machine that stops a processor for 100 ms now and then, a quarter of the measurements
-# was late.
+# Number of attempts at a measurement in which the honest client is too slow (`verdict.of_time`), because other load on
+# the machine may be the cause. Beside two busy loops, on a virtual machine that stops a processor for 100 ms now and
+# then, this happened in a quarter of the measurements.
 ATTEMPTS = 6
 
 
@@ -76,8 +76,8 @@ class Campaign:
 
     def calm(self, felt, lingers=False):
         """Waits until the honest client goes on and, unless the attack `lingers`, the server has given up the hostile
-        connections. Returns the server's footprint after that, or None if it does not happen. Adds the client's results to
-        `felt`.
+        connections. Returns the server's footprint then, or None if the time limit passes first. Adds the client's
+        results to `felt`.
         """
         until = time.monotonic() + CALM
         rounds = connects = 0
@@ -130,8 +130,8 @@ class Campaign:
             after = self.calm(felt, lingers)
             hard = verdict.of_data(felt, tally) + verdict.of_server(self.start, peak, after, lingers)
             late = verdict.of_time(felt, base)
-            # One late result is no failure, because of other load on the machine. Late results in every attempt are a
-            # failure.
+            # A slow client in one attempt is no failure, because other load on the machine may be the cause. A slow
+            # client in every attempt is a failure.
             if hard or not late:
                 break
         result = {

@@ -37,7 +37,7 @@ async def dribble(peer):
         await asyncio.sleep(1)
 
 
-@kind("crumbs", "a long FPDU, a segment of one octet after the other")
+@kind("crumbs", "a long FPDU in segments of one octet, a hundred a second")
 async def crumbs(peer):
     await peer.start_up()
     peer.settle()

@@ -154,7 +154,8 @@ class Field:
         if self.port != "kernel":
             environment.update(URNIC_PORT=f"{self.port}:eth0", URNIC_IP=address)
         if side == "server":
-            # Memory for the buffers of two thousand connections, for the hall, and for the pools of further engines.
+            # Memory for the buffers of two thousand connections, for the hall (the memory that every peer may read),
+            # and for the pools of further engines.
             environment["URNIC_MEMORY_MB"] = str(256 + 64 * (int(self.engines[side]) - 1))
         # Both programs get a high priority, because the siege tests the stack, and not other load on the machine.
         place = ["taskset", "-c", ELSEWHERE] if side == "honest" else []

@@ -60,7 +60,9 @@ class Peer:
         self.tally.opened += 1
 
     async def start_up(self, private=b"", flags=wire.CRC, before=None):
-        """Connects and starts up; learns the location of the server's memory."""
+        """Connects and starts up; learns the location of the server's memory: the room, which only this peer may write
+        and read, and the hall, which every peer may read.
+        """
         await self.open(before)
         await self.send(wire.request(private, flags))
         reply = await self.receive(20)

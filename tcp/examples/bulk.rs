@@ -6,7 +6,7 @@
 //!
 //! **Receiving**: the segments arrive in bursts of 32, and the stack answers each burst with one ACK. urnic hands on
 //! each frame with the range of new octets. smoltcp copies the octets into its socket buffer and hands on slices of
-//! that. Neither program reads the octets.
+//! the buffer. Neither program reads the octets.
 //!
 //! **Sending**: the peer's frames are ACKs, each for two segments, in bursts of 16. urnic queues references to the
 //! program's octets, and passes headers with these references to the link, as for a port that gathers the pieces of a

@@ -210,7 +210,7 @@ pub fn page(results: &Results) -> String {
         of(results, Quantity::Bandwidth).filter_map(row_of),
     ));
     put("<h2>Message rate</h2>");
-    put("<p>Messages per second in the runs above; in the table, Writes of urnic perf --mode rate.</p>");
+    put("<p>Plot: messages per second in the runs above. Table: Writes of urnic perf --mode rate.</p>");
     let rate = over_size(results, |m| (m.who != who::FLOOR).then_some(m.median? * 1e3 / 8.0 / m.size as f64));
     put(&size_plot(&rate, "million messages per second"));
     put(&table(

@@ -3,7 +3,7 @@
 //! `scripts/bench` uses this module.
 //!
 //! There are several runs. Each run makes every measurement once, so that other load on the machine affects all
-//! measurements. At most two ends poll at a time, each pinned to its own core if there are two cores.
+//! measurements alike. At most two ends poll at a time, each pinned to its own core if there are two cores.
 
 pub mod count;
 pub mod html;

@@ -190,7 +190,7 @@ pub struct Results {
 
 /// Names of the measured programs, as tables and plots show them.
 pub mod who {
-    /// The raw frames below urnic over virtio.
+    /// Raw frames over virtio/vhost, without urnic's protocols.
     pub const FLOOR: &str = "raw link, virtio/vhost";
     /// RDMA Write.
     pub const VIRTIO_WRITE: &str = "urnic Write, virtio/vhost";

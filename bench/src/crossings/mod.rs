@@ -1,9 +1,9 @@
 //! Counts which cache lines would move between cores.
 //!
-//! A traced process has one thread for each core ([`crate::scaling::turns`]). The tracer lets the threads take turns, makes
-//! the running thread execute one instruction at a time, decodes each instruction, and assigns its memory accesses to
-//! the thread's core. So the counts are exact. They contain no contention, because no two threads run at the same time,
-//! and nothing that a kernel or a NIC does.
+//! A traced process has one thread for each core ([`crate::scaling::turns`]). The tracer lets the threads take turns,
+//! makes the running thread execute one instruction at a time, decodes each instruction, and assigns its memory
+//! accesses to the thread's core. So the counts are exact. They leave out what a kernel or a NIC does. They also leave
+//! out contention, because no two threads run at the same time.
 
 mod caches;
 mod step;
@@ -37,7 +37,7 @@ use crate::{
     },
 };
 
-/// Bytes behind the thread pointer that belong to the thread.
+/// Bytes from the thread pointer upwards that belong to the thread.
 const CONTROL_BLOCK: u64 = 4096;
 
 /// Result of [`trace`].
@@ -74,7 +74,7 @@ fn silent() -> PerfError {
 /// [`PerfError::Os`] if the program cannot be started or traced; [`PerfError::Pin`] if this thread cannot run on
 /// the task's first core; [`PerfError::Failed`] if the program fails.
 pub fn trace(program: &Path, task: &Task, turns: u32) -> Result<Traced, PerfError> {
-    // On one core the two processes take turns without waking another core, which makes a step much shorter.
+    // On one core, a step takes much less time, because the tracer and the traced process need not wake another core.
     if let Some(core) = task.cores.first() {
         urnic_dataplane::pin_current_thread(*core)?;
     }

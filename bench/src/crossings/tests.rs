@@ -1,7 +1,7 @@
 use super::*;
 use crate::scaling::{Load, Shape};
 
-/// The error names the traced process. No other end of a connection is to blame.
+/// The error blames the traced process, not the other end of a connection.
 #[test]
 fn a_traced_program_without_a_result_is_named() {
     let task = Task { shape: Shape::Own, load: Load::Write64k, cores: vec![], ways: 1, seconds: 0.0 };

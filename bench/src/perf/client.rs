@@ -28,10 +28,11 @@ const SERVER_APPEARS: Duration = Duration::from_secs(15);
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
 
-/// Limit, in octets, for the messages in flight on all lanes in the modes `bw` and `rate`, if the window is the
-/// default. A lane's default window has at least four messages, even if they exceed the limit. With `--verify`,
-/// the constant also limits the slots of all lanes at one end. A lane then has at least two slots, and its
-/// window at most as many messages as slots.
+/// Limits the default window in the modes `bw` and `rate`: the messages in flight on all lanes have at most this many
+/// octets, unless a lane's minimum of four messages exceeds them.
+///
+/// With `--verify`, also limits the slots of all lanes at one end, in octets. A lane then has at least two slots, and
+/// its window is at most the number of its slots.
 const SLOTS_TOTAL: u64 = 16 << 20;
 
 /// Connects to the server and measures. If `bar` is set and stderr is a terminal, shows the progress.

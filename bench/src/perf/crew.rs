@@ -68,7 +68,7 @@ impl Crew {
         why.map_or(Ok(made), Err)
     }
 
-    /// Notes for the other threads whether this thread has failed.
+    /// Returns `result`. If it is an error, tells the other threads that this one has failed.
     fn note<R>(&self, result: Result<R, PerfError>) -> Result<R, PerfError> {
         if result.is_err() {
             self.failed.store(true, Ordering::Release);

@@ -1,4 +1,6 @@
 //! One end of a session: its lanes, the memory behind them, and the completion queue that all of them share.
+//!
+//! A slot is the memory of one message. A [`Note`] is a count of messages, which one end sends to the other on a lane.
 
 use std::{
     ops::Range,
@@ -101,8 +103,8 @@ impl Completions {
         Ok(found)
     }
 
-    /// Restarts the time limit, for a caller that knows from something other than a completion that the other end is
-    /// alive.
+    /// Restarts the time limit. A caller that sees a message arrive without a completion calls this, because then the
+    /// other end is alive.
     #[inline]
     pub(super) fn alive(&mut self) {
         self.quiet_since = None;
@@ -194,7 +196,7 @@ impl End {
         self.post_control_receives()
     }
 
-    /// Makes a queue pair for the next lane, with its receives posted.
+    /// Makes the queue pair of a lane, with its receives posted.
     pub(super) fn create_lane_qp(&self, lane: u32) -> Result<Qp, PerfError> {
         let s = &self.session;
         if lane >= s.lanes {
@@ -327,7 +329,8 @@ impl End {
         Ok(self.lane(lane)?.qp.post_send(&wr)?)
     }
 
-    /// Posts a receive for message `number` into its slot ([`IN`] in a ping-pong), or for a doorbell, without memory.
+    /// Posts a receive for message `number`. A Send arrives in the message's slot, or in [`IN`] in a ping-pong. A
+    /// doorbell needs no memory, because it is empty.
     fn post_receive(&self, qp: &Qp, lane: u32, number: u64) -> Result<(), PerfError> {
         let slot = if self.session.pingpong() { IN } else { number };
         let sge = if self.session.op == Op::Send { self.slot(lane, slot) } else { None };
@@ -558,8 +561,8 @@ impl End {
             .doing("writing a message")
     }
 
-    /// Returns whether the last byte of the other end's message `number` is in the incoming slot. This byte is
-    /// the same in both directions, so this end's role serves as well as the other's.
+    /// Returns whether the last byte of the other end's message `number` is in the incoming slot. This byte depends on
+    /// `number` alone, so the comparison may use this end's own message.
     #[inline]
     pub(super) fn stamped(&self, lane: u32, number: u64) -> Result<bool, PerfError> {
         let last = self.session.offset(lane, IN) + self.session.size - 1;

@@ -108,7 +108,7 @@ pub enum PerfError {
         /// The exit status of this process.
         status: ExitStatus,
     },
-    /// The measurement failed in a way that no other variant describes. The text says which.
+    /// The measurement failed in a way that no other variant describes. The text describes it.
     #[error("{0}")]
     Failed(String),
     /// The operating system refused.

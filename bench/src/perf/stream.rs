@@ -320,7 +320,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
     end.send_control(&Control::Confirmed)
 }
 
-/// Fills the server's slots for verified Reads: before the start, and again when the client has checked them.
+/// Fills the server's slots for verified Reads: before the start, and again when the client has checked their contents.
 fn make(end: &End, lane: u32, mut numbers: std::ops::Range<u64>) -> Result<(), PerfError> {
     numbers.try_for_each(|number| end.fill(lane, number, number))
 }

@@ -1,5 +1,5 @@
 //! The process that compares three kinds of measurement: independent processes, and a device in each [`Shape`].
-//! It starts the processes of one kind after those of another, in turn.
+//! It makes the three measurements one after the other, in every round, and starts other processes for each.
 
 use std::{
     env,

@@ -1,7 +1,7 @@
-//! Measures how a device with several engines scales. Two devices of one process are joined by a ring; thread
-//! `i` on core `i` drives engine `i` of both. This process is compared with as many independent processes as it
-//! has engines. Before or after it, they do the same work on the same cores, side by side, with one engine
-//! each.
+//! Measures how a device with several engines scales. Two devices of one process are joined by a ring; thread `i` on
+//! core `i` drives engine `i` of both devices. The rate of this process is compared with that of independent processes
+//! of one engine each. There are as many of them as the devices have engines, and they do the same work on the same
+//! cores, side by side, before or after the process with several engines.
 //!
 //! Every measurement runs in its own processes ([`worker`]). They report when they are ready, and begin when the
 //! process that compares them ([`compare`]) tells them.

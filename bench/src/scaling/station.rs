@@ -44,7 +44,7 @@ impl Ends {
         let mut config = Config::default();
         config.engine.progress = Progress::Inline;
         config.engine.engines = Some(task.cores.len());
-        // While a process is traced, a round trip may take longer than the default.
+        // While a process is traced, a round trip may take longer than the default timeout.
         config.tcp.user_timeout = None;
         config.memory.mb = Some(MEMORY_MB * task.cores.len() as u32);
         config.port.spec = Some(format!("ring:scaling-{}", process::id()).parse().map_err(PerfError::Usage)?);

@@ -1,5 +1,5 @@
-//! The turns of several threads, one thread for each core. [`crate::crossings`] lets one thread at a time run, traces its
-//! memory accesses, and so counts which cache lines would move between the cores.
+//! The turns of several threads, one thread for each core. [`crate::crossings`] lets one thread at a time run, traces
+//! its memory accesses, and so counts which cache lines would move between the cores.
 
 use std::{
     io::{Write, stdout},
@@ -27,14 +27,14 @@ use crate::perf::PerfError;
 
 /// Turns of each thread before the measured turns, without the tracer.
 const WARM_UP: u32 = 200;
-/// Least number of turns of each thread that are traced before the measured turns, so that each slot of a queue has been
-/// used.
+/// Least number of turns of each thread that are traced before the measured turns, so that each slot of a queue has
+/// been used.
 const TRACED_WARM_UP: u32 = 4;
 /// Maximum number of threads.
 const THREADS: usize = 8;
 /// Bytes of a thread's stack.
 pub(crate) const STACK: usize = 4 << 20;
-/// A store to the first word tells the tracer that the storing thread begins a turn, or has ended its last turn.
+/// A store to this word tells the tracer that the storing thread begins a turn, or has ended its last turn.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of traced turns of each thread before `turns` measured ones.

@@ -106,8 +106,8 @@ fn those_of_a_burst_count_as_one() {
         vec![ack(1000, 20_000), ack(3000, 8000), ack(3500, 7000), ack(6000, 9000)]
     });
     assert_eq!(several, one);
-    // Data between the ACKs keeps its place in the order. An ACK that acknowledges less than one before it is
-    // handled alone.
+    // Data between the ACKs keeps its place in the order. If an ACK of the burst acknowledges less than an earlier ACK,
+    // the stack handles it alone.
     let mixed = after(|c| {
         let ack = |n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.seg() };
         let data = |at: u32, n: u32| Seg { ack: Some(c.una + n), window: 9000, ..c.data(at, 100) };

@@ -26,8 +26,8 @@ impl Rule {
     pub const ALL: [Rule; 5] =
         [Rule::Checksum, Rule::OverlapOnce, Rule::RetransmitRange, Rule::InOrder, Rule::AckReceived];
 
-    /// Returns whether the stack has had an occasion to break the rule, for example a loss. Before that, the rule is
-    /// kept.
+    /// Returns whether a host may break the rule yet. Some rules wait until the stack has seen a suitable event, such
+    /// as a duplicate.
     pub fn has_cause(self, seen: &Counters) -> bool {
         match self {
             Rule::OverlapOnce => seen.duplicate + seen.unacceptable > 0,
@@ -45,7 +45,7 @@ impl Rule {
     }
 }
 
-/// An application, or a way out for frames, that breaks `rule` towards its stack.
+/// Wraps an application, or a way out for frames, and breaks `rule` in the stack's place.
 pub struct Unruly<'a, T> {
     pub inner: &'a mut T,
     pub rule: Option<Rule>,

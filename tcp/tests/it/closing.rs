@@ -28,7 +28,7 @@ fn lose_each_frame_in_turn(client: Script, server: Script) {
             }
             lost += 1;
         }
-        // A question or an answer about the neighbour, a SYN, a FIN, and the ACK of the peer's FIN.
+        // At least four: a question or an answer about the neighbour, a SYN, a FIN, and the ACK of the peer's FIN.
         assert!((4..24).contains(&lost), "host {from} sends {lost} frames");
     }
 }

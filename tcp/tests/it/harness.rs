@@ -89,7 +89,7 @@ pub struct Session {
     pub queued: u64,
     pub acked: u64,
     pub received: u64,
-    /// The application has left data to the stack.
+    /// Whether the application has left data with the stack.
     pub unread: bool,
     pub record: usize,
     pub established: bool,
@@ -105,13 +105,13 @@ pub struct App {
     by_conn: HashMap<ConnId, usize>,
     /// Script for accepted connections; `None`: a silent one.
     pub on_accept: Option<Script>,
-    /// Received octets are not checked against [`octet`].
+    /// Whether received octets are taken without a comparison with [`octet`].
     pub unchecked: bool,
     pub accepted: usize,
     /// Random source of an application that takes arrived data at any time and in any amount; `None`: it takes
     /// everything at once.
     pub moody: Option<Rng>,
-    /// Time when the application looks at the data that it has left to the stack; `None`: no time is set.
+    /// Time when the application looks at the data that it has left with the stack; `None`: no time is set.
     reads_at: Option<Time>,
     /// Frames that concern other stacks of the device.
     pub handed_over: Vec<(Elsewhere, Vec<u8>)>,
@@ -249,7 +249,7 @@ impl Host {
         Host { stack, app: App::default(), out, inbox, taken_over, broken: None }
     }
 
-    /// Returns its main address.
+    /// Returns the host's main address.
     pub fn address(&self) -> IpAddr {
         self.stack.config().addresses[0].ip
     }
@@ -376,8 +376,8 @@ pub struct World {
     pub path: Path,
     /// Every frame put on the network; `None`: not recorded.
     pub trace: Option<Vec<(Time, usize, Vec<u8>)>>,
-    /// The host whose frame is lost, and the number of frames that it sends before that one; `None`: no frame is to be
-    /// lost, or the frame has been lost.
+    /// The one frame that the network will lose: the host that sends it, and the number of frames that the host sends
+    /// before it. `None`: no such frame, or it has been lost.
     pub to_lose: Option<(usize, u64)>,
 }
 
@@ -548,7 +548,7 @@ impl World {
     }
 }
 
-/// Seeds of the test that runs the most.
+/// Default number of seeds of the test that runs the most.
 pub const MOST_SEEDS: u64 = 500;
 
 /// Returns the seeds of a randomized test. Their number is `default` · `URNIC_SEEDS` / [`MOST_SEEDS`].

@@ -1,4 +1,4 @@
-//! Paths that carry smaller packets than the links at their ends, and routers that report it.
+//! Paths that carry smaller packets than the links at their ends, and routers that report this limit.
 
 use urnic_tcp::sum;
 
@@ -7,7 +7,7 @@ use urnic_tcp::sum;
 pub struct Path {
     /// Largest packet that gets through, in octets.
     pub mtu: usize,
-    /// The router reports a packet that is too large to its sender. If false, it drops such a packet silently.
+    /// Whether the router tells the sender of a packet that it is too large. If not, it drops the packet silently.
     pub tells: bool,
 }
 

@@ -264,7 +264,7 @@ pub struct Conversation {
     pub base: Seg,
     /// The peer's next sequence number.
     pub nxt: u32,
-    /// Sequence number of the stack that the peer expects next.
+    /// The next sequence number that the peer expects from the stack.
     pub una: u32,
 }
 

@@ -305,9 +305,9 @@ fn bursts_of_losses_are_repaired() {
     });
 }
 
-/// From the start, or after some time, the path carries only packets that are smaller than the links allow. Later
-/// this size changes again. Routers report it, or packets are dropped silently. No size is below the minimum that
-/// every host may rely on.
+/// From the start, or after some time, the path carries only packets that are smaller than the links allow. Later this
+/// limit changes again. Routers report packets above the limit, or drop them silently. No limit is below the minimum
+/// that every host may rely on.
 #[test]
 fn path_mtus_change() {
     for_seeds(60, |seed| {

@@ -56,7 +56,7 @@ fn a_broken_rule_about_time_is_caught() {
     }
 }
 
-/// Rules on which the stacks of a device agree, each with the test that reveals that it is broken.
+/// Rules on which the stacks of a device agree, each with a test that fails if the rule is broken.
 #[cfg(feature = "sabotage")]
 #[test]
 fn a_rule_among_stacks_that_is_broken_is_caught() {

@@ -31,8 +31,8 @@ fn a_clean_link_is_filled() {
     }
 }
 
-/// Congestion control learns the delivery rate of the path once per round trip, and whether the program had enough to
-/// send to measure it.
+/// Once per round trip, congestion control learns the delivery rate of the path. It also learns whether the program had
+/// too little to send for a measurement (`app_limited`).
 #[test]
 fn the_rate_of_delivery_is_that_of_the_link() {
     for (octets, limited) in [(u64::MAX / 2, false), (1448 * 40, true)] {

@@ -1,4 +1,4 @@
-//! Calls of the stack's user, and checks of its state.
+//! Calls of the stack's user, and checks of the stack's state.
 
 use crate::run::{Runner, kebab};
 use crate::script::{duration, number};
@@ -220,7 +220,7 @@ impl Runner<'_> {
         }
     }
 
-    /// `holds SEQ+LENGTH [fill OCTET]`: checks what was delivered at a place.
+    /// `holds SEQ+LENGTH [fill OCTET]`: checks a range of the delivered octets.
     fn holds(&mut self, words: &[&str]) -> Result<(), String> {
         let usage = "usage: holds SEQ+LENGTH [fill OCTET]";
         let (range, fill) = match words {

@@ -227,7 +227,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Returns the address that `us`, `peer`, `gateway` or `nobody` stands for, or that the word itself is.
+    /// Parses an IPv4 address, or a word that stands for one: `us`, `peer`, `gateway` or `nobody`.
     pub fn address(&self, word: &str) -> Result<Ipv4Addr, String> {
         match word {
             "us" => Ok(US),
@@ -396,7 +396,7 @@ impl Runner<'_> {
 
     fn match_arp(&self, request: bool, words: &[String], a: &Arp) -> Result<(), String> {
         if a.request != request {
-            return Err("a request is no reply".into());
+            return Err("one is a request, the other a reply".into());
         }
         for pair in words.chunks(2) {
             let (what, same) = match pair {

@@ -12,12 +12,12 @@ pub struct Wire {
     pub vlan: Option<u16>,
 }
 
-/// Returns the stack's IPv6 address for an IPv4 address.
+/// Returns the IPv6 address that a script's IPv4 address stands for.
 pub fn v6(ip: Ipv4Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(ip.to_bits()))
 }
 
-/// Returns the IPv4 address for an IPv6 address.
+/// Returns the IPv4 address that stands for an IPv6 address in a script.
 pub fn v4(ip: IpAddr) -> Ipv4Addr {
     match ip {
         IpAddr::V4(ip) => ip,
@@ -25,7 +25,7 @@ pub fn v4(ip: IpAddr) -> Ipv4Addr {
     }
 }
 
-/// Returns a script's address of a peer. IPv6 addresses that stand for no IPv4 address stay as they are.
+/// Returns a peer's address as scripts write it. An IPv6 address that no IPv4 address stands for stays as it is.
 pub fn script_address(peer: SocketAddr) -> SocketAddr {
     match peer.ip() {
         IpAddr::V6(ip) if ip.to_bits() as u32 >> 24 != 0 => {
@@ -78,7 +78,7 @@ fn ethernet(like: &[u8], kind: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 impl Wire {
-    /// Returns the stack's address of a peer.
+    /// Returns a peer's address as the stack uses it.
     pub fn address(self, peer: SocketAddr) -> SocketAddr {
         match peer.ip() {
             IpAddr::V4(ip) if self.v6 => SocketAddr::new(v6(ip).into(), peer.port()),

@@ -97,7 +97,7 @@ pub struct Lan {
     pub lossy: f64,
     /// Sent frames, with the node and its stack.
     pub sent: Vec<(usize, usize, Vec<u8>)>,
-    /// Sent frames are recorded.
+    /// Whether `sent` records frames.
     pub keeps: bool,
 }
 

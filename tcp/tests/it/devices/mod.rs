@@ -103,8 +103,8 @@ fn a_device_talks_to_itself_within_a_stack() {
     });
 }
 
-/// Runs connections over a path whose MTU becomes smaller. The report reaches the owner, whichever stack gets
-/// it.
+/// Runs connections over a path whose MTU becomes smaller. The ICMP error about a frame reaches the owner of the
+/// connection, whichever stack receives the error.
 pub fn narrow(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0x9a7b);
     let v6 = rng.bool();
@@ -297,8 +297,8 @@ fn advertisement() -> Vec<u8> {
     frame
 }
 
-/// A flood of SYNs at all stacks, and honest connections in it. The first try opens each one, because a cookie is
-/// accepted at the stack that it comes back to.
+/// Honest connections during a flood of SYNs at all stacks. Each opens at the first try, because the stack that gets
+/// the returned cookie accepts it.
 pub fn flooded(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut lan = Lan::pair([4, 3], seed, |_| {});
@@ -331,8 +331,8 @@ fn cookies_come_back_to_their_owner() {
 }
 
 /// The same addresses are used repeatedly, and either end closes first. From a reserved port, only one stack can
-/// connect to a given peer; the other stacks return its number. The next connection opens although either end may
-/// have TIME-WAIT entries.
+/// connect to a given peer; the other stacks refuse, and name that stack. The next connection opens although either end
+/// may have TIME-WAIT entries.
 pub fn again(seed: u64) {
     let mut rng = Rng::with_seed(seed ^ 0xa6a1);
     let v6 = rng.bool();
