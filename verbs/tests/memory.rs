@@ -551,3 +551,25 @@ fn nothing_changes_memory_that_was_taken_back() {
     }
     assert!(caught > 60, "in the middle of the flood {caught} times only");
 }
+
+/// A binding that could not be posted leaves the window its STag, under which peers may still use it.
+#[test]
+fn a_binding_that_is_not_posted_leaves_the_window_its_stag() {
+    let simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let end = End::new(&device);
+    let mr = end.pd.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
+    let mw = end.pd.alloc_mw(MwKind::One).unwrap();
+    let before = mw.rkey();
+    end.qp.to_error();
+    let bind = MwBind { mr: &mr, offset: 0, len: 64, access: Access::REMOTE_READ };
+    let mut posted = 0;
+    while let Ok(rkey) = mw.bind(&end.qp, posted, SendFlags::empty(), &bind) {
+        assert_ne!(rkey, before);
+        posted += 1;
+        assert!(posted < 1000, "the send queue is never full");
+    }
+    let kept = mw.rkey();
+    assert!(mw.bind(&end.qp, posted, SendFlags::empty(), &bind).is_err());
+    assert_eq!(mw.rkey(), kept);
+}

@@ -82,15 +82,30 @@ pub(crate) struct FakeEngine {
 /// Makes a device on a fake engine.
 pub(crate) fn device(progress: Progress) -> (Device, Arc<Knobs>) {
     let knobs = Arc::new(Knobs::default());
-    let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
-    let engine = FakeEngine::new(knobs.clone(), doorbells.clone());
-    let ties = engine.ties();
-    let engine = Undriven { engine: Box::new(engine), doorbells, node: None };
-    let shards = Shards::new(engine, [], progress, &[]).unwrap();
-    (Device::new(shards, ties, Arc::new(PageAllocator), &World::Host), knobs)
+    (device_of(vec![FakeEngine::undriven(&knobs)], progress), knobs)
+}
+
+/// Makes a device whose second engine shares no reserved address with the first.
+pub(crate) fn device_without_shared_addresses() -> Device {
+    let knobs = Arc::new(Knobs::default());
+    device_of(vec![FakeEngine::undriven(&knobs), FakeEngine::undriven(&knobs)], Progress::Inline)
+}
+
+fn device_of(engines: Vec<Undriven>, progress: Progress) -> Device {
+    let mut engines = engines.into_iter();
+    let first = engines.next().expect("an engine");
+    let ties = first.engine.ties();
+    let shards = Shards::new(first, engines, progress, &[]).unwrap();
+    Device::new(shards, ties, Arc::new(PageAllocator), &World::Host)
 }
 
 impl FakeEngine {
+    fn undriven(knobs: &Arc<Knobs>) -> Undriven {
+        let doorbells = Arc::new(Doorbells::new(MAX_QPS as usize));
+        let engine = Box::new(FakeEngine::new(knobs.clone(), doorbells.clone()));
+        Undriven { engine, doorbells, node: None }
+    }
+
     pub(crate) fn new(knobs: Arc<Knobs>, doorbells: Arc<Doorbells>) -> Self {
         let commons = Commons::new().unwrap();
         Self {

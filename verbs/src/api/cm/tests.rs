@@ -46,6 +46,17 @@ fn connections_come_and_go(progress: Progress) {
     assert_eq!(reason, ConnectFailure::Refused);
 }
 
+/// The first engine has reserved the address when the second refuses it. The call returns, and the reservation is over.
+#[test]
+fn what_one_engine_refuses_no_engine_keeps() {
+    let device = fake::device_without_shared_addresses();
+    let events = device.create_event_channel().unwrap();
+    for _ in 0..2 {
+        assert!(matches!(device.bind(TO, false).err(), Some(Error::Exhausted(_))));
+        assert!(matches!(events.listen(TO.port(), 8).err(), Some(Error::Exhausted(_))));
+    }
+}
+
 #[test]
 fn connections_come_and_go_inline() {
     connections_come_and_go(Progress::Inline);
