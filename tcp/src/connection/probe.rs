@@ -51,7 +51,7 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Sends a probe because the ACK is overdue: new data if there is any, else the last segment again (RFC 8985
-    /// §7.3). If the last frame was a train, the train's first segment is sent again.
+    /// §7.3).
     pub(super) fn send_loss_probe<T: Transmit<B::Payload>>(&mut self, cx: &mut Cx<'_, T>) {
         self.cold.due = Due::Timeout;
         self.cold.sampled = false;
@@ -59,7 +59,7 @@ impl<B: Buffers> Connection<B> {
         self.cold.rto_at = self.rtx_at;
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let end = self.data_sent();
-        let last = self.snd_una.max(end - self.cold.last_len);
+        let last = self.snd_una.max(end - self.last_segment(end));
         let next = match self.new_segment(cx, 0) {
             Some(new) => new,
             None => self.again(last, u32::from(self.mss)),
@@ -71,6 +71,17 @@ impl<B: Buffers> Connection<B> {
         }
         self.sent(cx, Next { len, ..next }); // schedules no second probe, because `sampled` is false
         self.cold.probe = Some(Probe { end: self.snd_nxt, again: next.again });
+    }
+
+    /// Returns the length of the last segment of data that was sent. The data that was sent ends at `end`.
+    fn last_segment(&self, end: Seq) -> u32 {
+        let len = self.cold.last_len;
+        if len <= u32::from(self.mss) {
+            return len;
+        }
+        // The segments of a train are units of its record. The last one may hold less.
+        let unit = u32::from(self.cold.queue.unit(end - len).min(self.mss));
+        (len - 1) % unit + 1
     }
 
     /// Handles an ACK while a probe is out (RFC 8985 §7.4). `twice`: it reports octets that arrived twice. `idle`: it
