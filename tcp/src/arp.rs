@@ -185,7 +185,9 @@ impl Arp {
             self.queue_about_us(Ipv4Addr::UNSPECIFIED);
         } else if self.announcements > 0 {
             // RFC 5227 §2.3.
-            self.claim = Claim::Held;
+            if core::mem::replace(&mut self.claim, Claim::Held) == Claim::Probing {
+                self.ask_again(now);
+            }
             self.announcements -= 1;
             self.claim_step = now + ANNOUNCE_INTERVAL;
             self.queue_about_us(self.ip);
@@ -412,9 +414,10 @@ impl Arp {
         Some(None)
     }
 
-    /// Asks again for the neighbours that did not answer while the link was down. The limit of one request per second
-    /// (RFC 1122 §2.3.2.1) is kept, because the earlier requests did not leave.
-    pub fn link_came_up(&mut self, now: Time) {
+    /// Asks again for the unknown neighbours when requests can be sent again: the link has come up, or the address has
+    /// turned out to be ours. The limit of one request per second (RFC 1122 §2.3.2.1) is kept, because the earlier
+    /// requests did not leave.
+    pub fn ask_again(&mut self, now: Time) {
         for i in self.places.numbers() {
             if self.places.get(i).is_some_and(|e| e.state == State::Incomplete) {
                 self.ask(Neighbour(i), now);
@@ -435,15 +438,21 @@ impl Arp {
         self.places.next_deadline().into_iter().chain(claim).min()
     }
 
-    /// Returns the next request to send; `None` if there is none.
+    /// Returns the next request to send; `None` if there is none. Drops requests to neighbours unless our address is
+    /// in use: they would name it as their sender, and caches would learn it, although it may be another host's
+    /// (RFC 5227 §2.1).
     pub fn next_request(&mut self) -> Option<[u8; ARP_FRAME]> {
         if let Some(frame) = self.about_us.take() {
             return Some(frame);
         }
+        let held = self.claim == Claim::Held;
         loop {
             let n = self.requests.pop()?;
             let Some(e) = self.entry_mut(n) else { continue };
             e.asked = false;
+            if !held {
+                continue;
+            }
             // RFC 1122 §2.3.2.1 (2): the first request to a known neighbour goes directly to it. Later ones are
             // broadcast, because its address may have changed or may never have been right.
             let directly = e.state == State::Probing && e.tries <= 1;

@@ -66,10 +66,10 @@ fn a_link_that_comes_up_is_asked_at_once() {
     let n = a.hold(host(7)).unwrap();
     assert_eq!(a.resolve(n, Time::ZERO), None);
     assert!(a.next_request().is_some() && !a.has_requests());
-    a.link_came_up(Time::ZERO);
+    a.ask_again(Time::ZERO);
     assert!(a.next_request().is_some() && !a.has_requests());
     a.receive(&from(7, ArpOperation::Reply, US), Time::ZERO);
-    a.link_came_up(Time::ZERO);
+    a.ask_again(Time::ZERO);
     assert!(!a.has_requests(), "who has answered is not asked");
 }
 
@@ -212,6 +212,44 @@ fn an_address_is_probed_for_and_announced() {
     let announcements = [120, 2120].map(|ms| (ms, US, Claim::Held));
     assert_eq!(sent, [&probes[..], &announcements[..]].concat());
     assert_eq!((a.claim(), a.conflicts().0), (Claim::Held, 0));
+}
+
+/// RFC 5227 §2.1: a request names its sender's address, so none leaves while another host may have ours.
+#[test]
+fn neighbours_are_asked_only_from_an_address_that_is_ours() {
+    let mut a = cache(8);
+    let n = a.hold(host(7)).unwrap();
+    a.claim_address(Time::ZERO);
+    let mut asked = Vec::new();
+    let mut resolve_and_send = |a: &mut Arp, now: Time| {
+        a.advance_claim(now);
+        while a.advance(now).is_some() {}
+        assert_eq!(a.resolve(n, now), None);
+        while let Some(frame) = a.next_request() {
+            asked.push((now.as_nanos() / 1_000_000, sender(&frame), frame[41]));
+        }
+        assert!(!a.has_requests());
+    };
+    for ms in (0..=120).step_by(20) {
+        resolve_and_send(&mut a, Time::from_millis(ms));
+    }
+    // Another claim, as when the link has come up again. This time another host has the address.
+    let again = Time::from_millis(1000);
+    a.claim_address(again);
+    resolve_and_send(&mut a, again);
+    let other = Arp::new(mac(9), US, 1, Time::ZERO);
+    let (all, nobody) = (EthernetAddress([0xff; 6]), EthernetAddress([0; 6]));
+    a.receive(&other.packet(ArpOperation::Reply, all, US, host(3), nobody), again);
+    assert_eq!(a.claim(), Claim::Conflict(mac(9)));
+    for second in 2..200 {
+        resolve_and_send(&mut a, Time::from_secs(second));
+        assert!(a.audit().is_ok());
+    }
+    let none = Ipv4Addr::UNSPECIFIED;
+    assert_eq!(
+        asked,
+        [(0, none, 1), (40, none, 1), (80, none, 1), (120, US, 1), (120, US, 7), (1000, none, 1)]
+    );
 }
 
 /// RFC 5227 §2.1.1: a host that uses our address keeps it, even if the host has our own Ethernet address. A host that

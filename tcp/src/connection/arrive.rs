@@ -2,6 +2,7 @@
 
 use super::{Connection, Cx, Fate, Flags, Recovery, State, coarse};
 use crate::buffers::{Buffers, CloseReason, Handler, Transmit};
+use crate::ecn;
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::time::Time;
@@ -82,6 +83,9 @@ impl<B: Buffers> Connection<B> {
             return Fate::Keep;
         }
         if self.state == State::SynReceived && self.completes_simultaneous_open(s) {
+            if !s.syn_options().ecn {
+                self.ect = ecn::NOT_ECT; // the peer's SYN offered ECN, but its SYN-ACK does not accept it
+            }
             self.establish(cx, s.ack);
             self.flags.set(Flags::ACK);
             h.connected(cx.id, self.tag);

@@ -56,6 +56,12 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at = cx.now + self.cold.rtt.rto();
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let crossed = self.state == State::SynReceived;
+        let again = self.cold.retries > 0;
+        // A retransmitted SYN goes without ECN, so that a path that drops SYNs with ECN can still be used (RFC 3168
+        // §6.1.1.1). After a SYN-ACK without ECN, no data may be sent as ECT (§6.1.1).
+        if crossed && again {
+            self.ect = ecn::NOT_ECT;
+        }
         // If the SYNs crossed, our SYN-ACK has only options that the peer's SYN had as well: the negotiated ones.
         let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
         let timestamps = with_timestamps.then(|| Timestamps {
@@ -70,9 +76,6 @@ impl<B: Buffers> Connection<B> {
         }
         let mut options = Options::new();
         put_syn(&mut options, offer, timestamps);
-        let again = self.cold.retries > 0;
-        // A retransmitted SYN goes without ECN, so that a path that drops SYNs with ECN can still be used (RFC 3168
-        // §6.1.1.1).
         offer.ecn &= !again;
         self.cold.last_sent = cx.now;
         let fields = TcpFields {
@@ -129,7 +132,9 @@ impl<B: Buffers> Connection<B> {
             h.connected(cx.id, self.tag);
         } else {
             self.enter(State::SynReceived, cx.net);
-            self.cold.retries = 0;
+            if core::mem::take(&mut self.cold.retries) > 0 {
+                self.ect = ecn::NOT_ECT; // our last SYN had no ECN (RFC 3168 §6.1.1)
+            }
             self.send_syn(cx);
         }
         Fate::Keep

@@ -124,17 +124,21 @@ impl<B: Buffers> Connection<B> {
         self.cold.path_mtu.trial = None;
     }
 
-    /// Tries segments of the full size again.
+    /// Tries larger segments again, up to the size that the path to the peer is known to carry. If this is less than
+    /// the full size, because another connection has met the limit meanwhile, the full size is tried later.
     #[cold]
     pub(super) fn try_larger<T>(&mut self, cx: &Cx<'_, T>) {
         if self.recovery != Recovery::None {
             return;
         }
+        let known = self.mss_of(cx.net.path_mtu(self.key, cx.now));
         let p = &mut self.cold.path_mtu;
-        p.raise_at = Time::MAX;
-        p.trial = Some((self.snd_nxt, self.mss));
-        let known = cx.net.path_mtu(self.key, cx.now);
-        self.mss = self.mss_of(known).min(self.cold.path_mtu.most).max(self.mss);
+        let mss = known.min(p.most).max(self.mss);
+        p.raise_at = if mss < p.most { cx.now + LIFETIME } else { Time::MAX };
+        if mss > self.mss {
+            p.trial = Some((self.snd_nxt, self.mss));
+            self.mss = mss;
+        }
     }
 
     /// Handles an expired retransmission timer: the path may drop large packets without any report.

@@ -25,17 +25,14 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
-    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight and
-    /// `timed` is false.
+    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight or waits
+    /// for the neighbour or the peer's window, and `timed` is false.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
-        if self.timed || self.outstanding() > 0 {
+        if self.timed || self.outstanding() > 0 || self.rtx_at != Time::MAX {
             return self.deadline(net);
         }
-        match net.cfg.tcp.keepalive {
-            Some(k) => self.rtx_at.min(self.keepalive_after(&k)),
-            None => self.rtx_at,
-        }
+        net.cfg.tcp.keepalive.map_or(Time::MAX, |k| self.keepalive_after(&k))
     }
 
     #[inline]

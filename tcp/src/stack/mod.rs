@@ -275,7 +275,7 @@ impl<B: Buffers> Stack<B> {
     /// Notes that the link has come up. Requests that were lost while it was down are repeated without waiting for
     /// their timers.
     pub fn link_came_up(&mut self, now: Time) {
-        self.net.arp.link_came_up(now);
+        self.net.arp.ask_again(now);
         self.net.inet6.link_came_up(now);
     }
 
