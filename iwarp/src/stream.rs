@@ -446,7 +446,7 @@ impl Rdmap {
     ) -> Result<Handled, Fault> {
         let Some((covered, crc)) = fpdu.split_last_chunk::<4>() else { return Ok(Handled::Done) };
         let ulpdu = covered.get(2..2 + usize::from(ulpdu_len)).unwrap_or_default();
-        let segment = Segment { head: ulpdu, len: ulpdu_len };
+        let segment = Segment { head: ulpdu, len: ulpdu_len, opens: !self.may_send() };
         if broken(Rule::PlaceBeforeCrc) {
             self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)?;
         }
@@ -479,7 +479,7 @@ impl Rdmap {
         self.check_markers(fpdu, ulpdu_len)?;
         let mut head = [0; inbound::HEAD_MAX];
         let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
-        let segment = Segment { head: &head[..head_len], len: ulpdu_len };
+        let segment = Segment { head: &head[..head_len], len: ulpdu_len, opens: !self.may_send() };
         if !self.heard && self.first(&segment, sink) {
             return Ok(Handled::Done);
         }

@@ -166,7 +166,8 @@ fn golden_terminates_are_understood() {
         ),
         ("TERM-OPCODE", [0x02, 0x06, 0xC0], "RDMAP remote operation error: unexpected opcode (02 06)"),
     ] {
-        let mut node = Node::initiator(); // no receive request is posted (RDMAP-48)
+        // No receive request is posted (RDMAP-48). Errors of the start-up come in an initiator's first FPDU.
+        let mut node = Node::responder();
         node.receive(&vector(name)).unwrap();
         let &[Delivery::Terminated(t)] = &node.events()[..] else { panic!("{name}: {:?}", node.events()) };
         assert_eq!(octets_of(&t), octets, "{name}");

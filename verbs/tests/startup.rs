@@ -314,6 +314,12 @@ fn first_fpdu(op: urnic_iwarp::Op) -> Vec<u8> {
     let fpdu = outgoing.next(1454).unwrap();
     let mut octets = fpdu.header().to_vec();
     octets.resize(fpdu.size() - 4, 0);
+    with_crc(&[&octets])
+}
+
+/// Joins the parts of an FPDU and appends its CRC.
+fn with_crc(parts: &[&[u8]]) -> Vec<u8> {
+    let mut octets = parts.concat();
     let crc = urnic_crc::finish(urnic_crc::crc32c(urnic_crc::INIT, &octets));
     octets.extend(crc.to_le_bytes());
     octets
@@ -560,6 +566,30 @@ fn a_bad_first_fpdu_is_answered_by_closing_alone() {
         } else {
             assert!(said.is_empty());
         }
+    }
+}
+
+/// Only an Initiator reports errors of the enhanced start-up, and only in its first FPDU (RFC 6581 §8). In a later FPDU,
+/// also one that arrives together with the first, the same code is an error of the peer's operations.
+#[test]
+fn only_the_first_fpdu_reports_errors_of_the_start_up() {
+    let terminate = with_crc(&[
+        &[0, 22, 0x41, 0x47, 0, 0, 0, 0][..],
+        &[0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 6, 0, 0],
+    ]);
+    let write = first_fpdu(Rtr::Write.op());
+    for (octets, meaning) in [(terminate.clone(), (2, 0, 6)), ([write, terminate].concat(), (0, 2, 6))] {
+        let (mut simulation, end, raw) = with_raw(&options());
+        let _listener = end.events.listen(PORT, 2).unwrap();
+        let conn = raw_connection(&mut simulation, &raw);
+        raw.borrow_mut().send(conn, &Initiator::new(&Offer::default()).unwrap().1);
+        let CmEvent::ConnectRequest(request) = end.event(&mut simulation) else { panic!("no request") };
+        request.accept(&end.qp, &ConnParam::default()).unwrap();
+        assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+        raw.borrow_mut().send(conn, &octets);
+        assert_eq!(end.end(&mut simulation), DisconnectReason::TerminateReceived);
+        let told = end.qp.terminate().expect("the reason");
+        assert_eq!((told.sent, (told.layer, told.etype, told.code)), (false, meaning));
     }
 }
 

@@ -120,7 +120,7 @@ impl Aside {
     /// Returns the fault for a stream that must end because a waiting message found no receive (ERR-22).
     pub(super) fn fault(&self) -> Fault {
         let (head, len) = &self.unready;
-        Segment { head, len: *len }.untagged(0x02, Cause::NoReceive)
+        Segment { head, len: *len, opens: false }.untagged(0x02, Cause::NoReceive)
     }
 }
 

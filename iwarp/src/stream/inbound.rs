@@ -29,12 +29,15 @@ pub(super) struct Segment<'a> {
     pub(super) head: &'a [u8],
     /// ULPDU_Length.
     pub(super) len: u16,
+    /// Whether the segment is in an Initiator's first FPDU, which alone may report errors of the enhanced start-up (RFC
+    /// 6581 §8).
+    pub(super) opens: bool,
 }
 
 impl<'a> Segment<'a> {
     /// Wraps a ULPDU that lies in one piece.
     pub(super) fn of(ulpdu: &'a [u8]) -> Self {
-        Segment { head: ulpdu, len: ulpdu.len() as u16 }
+        Segment { head: ulpdu, len: ulpdu.len() as u16, opens: false }
     }
 
     /// Returns a fault whose Terminate blames this segment.
@@ -655,7 +658,7 @@ fn terminate<S: Sink>(
     let content = s.head.get(UNTAGGED_LEN..).filter(|_| whole);
     match content.and_then(Terminate::decode) {
         Some(t) => {
-            sink.deliver(Delivery::Terminated(t));
+            sink.deliver(Delivery::Terminated(if s.opens { t } else { t.after_startup() }));
             Ok(Handled::Terminated)
         }
         // A Terminate, even a malformed one, must not be answered with a Terminate (ERR-47).

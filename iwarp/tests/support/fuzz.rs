@@ -213,7 +213,10 @@ pub fn terminate(data: &[u8]) {
         assert_eq!((fault.terminate, fault.cause), (None, Cause::MalformedTerminate));
         return;
     };
-    assert_eq!(receiver.events(), [Delivery::Terminated(t)]);
+    assert_eq!(receiver.events(), [Delivery::Terminated(t.after_startup())]);
+    let mut responder = Node::responder();
+    responder.receive(&fpdu(&untagged(0x41, 0x47, 2, 1, 0, data))).unwrap();
+    assert_eq!(responder.events(), [Delivery::Terminated(t)], "in the first FPDU of an initiator");
     assert!(!t.to_string().is_empty() && t.layer < 16 && t.etype < 16);
     let mut sender = Node::initiator();
     sender.send(Op::Terminate(t), &[], 1454).unwrap();

@@ -39,8 +39,6 @@ struct QpSink<'a> {
     overflow: bool,
     /// Whether an invalidation must wait for passes of other engines.
     later: bool,
-    /// Whether the peer's first FPDU has arrived in this call of [`Core::hear`].
-    first: bool,
 }
 
 /// Whether a queue pair may take receives of a shared queue although Sends of other queue pairs already wait for them.
@@ -278,10 +276,7 @@ impl Sink for QpSink<'_> {
                 self.ready = true;
             }
             Delivery::ReadRequested | Delivery::AtomicRequested => self.ready = true,
-            Delivery::FirstFpdu => {
-                self.ready = true;
-                self.first = true;
-            }
+            Delivery::FirstFpdu => self.ready = true,
             Delivery::Terminated(terminate) => self.terminated = Some(terminate),
         }
     }
@@ -339,12 +334,10 @@ impl<D: Data> Core<D> {
             terminated: None,
             overflow: false,
             later: false,
-            first: false,
         };
         let outcome = receive(stream, &mut inbound);
-        let QpSink { reads_answered, ready, terminated, overflow, later, first, .. } = inbound;
+        let QpSink { reads_answered, ready, terminated, overflow, later, .. } = inbound;
         let (incomplete, unready) = (stream.mid_fpdu(), stream.sends_wait());
-        let initiator = tx.initiator;
         if reads_answered > 0 {
             let own = std::mem::take(&mut tx.rtr_read); // the RTR is not reported (MPAE-34)
             tx.reads_answered += reads_answered - u32::from(own);
@@ -372,9 +365,7 @@ impl<D: Data> Core<D> {
             }
             Ok(rest) => {
                 if let Some(terminate) = terminated {
-                    // Only an Initiator reports errors of the enhanced start-up, and only in its first FPDU.
-                    let startup = first && !initiator;
-                    self.terminated(qp, if startup { terminate } else { terminate.after_startup() });
+                    self.terminated(qp, terminate);
                 } else if overflow {
                     self.fail(qp, Some(Terminate::STREAM_CATASTROPHIC), Why::CompletionQueueFull);
                 }
