@@ -41,9 +41,9 @@ fn needs_ib_write_lat_bandwidths() {
 }
 
 /// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest
-/// 4.5 (`run_iter_bw`): a sender that needs a credit sleeps until a completion, and sleeps for ever if its last
-/// completion has come before. With these numbers, the last Send asks for a completion, and the other end has a receive
-/// for each Send, because it has 512 receives.
+/// 4.5 (`run_iter_bw`): a sender that needs a credit sleeps until its next completion. If its last completion has
+/// already come, it sleeps for ever. With these numbers, the last Send asks for a completion, and the other end has a
+/// receive for each Send, because it has 512 receives.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {

@@ -73,7 +73,7 @@ fn words_for_any_code() {
 }
 
 /// Every code of the registries (RFC 6580) has its own words within its layer and type. So do the codes of MPA's type 3
-/// that some peers send, and all codes of RDMAP's type 0 share words. Other codes have no words.
+/// that some peers send. All codes of RDMAP's type 0 have the same words. Any other code is an unknown error.
 #[test]
 fn words_for_every_registered_code() {
     type Codes = &'static [(u8, &'static str)];

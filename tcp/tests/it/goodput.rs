@@ -1,5 +1,6 @@
-//! Goodput over loss, round-trip time and congestion control, with and without SACK, in virtual time, compared with a
-//! table in the repository. A change of loss recovery changes the table, and its effect can be reviewed.
+//! Compares goodput in virtual time with a table in the repository. The table has a row for each loss, round-trip time
+//! and congestion control, and columns with and without SACK. A change of loss recovery changes the table, and its
+//! effect can be reviewed.
 //! `URNIC_UPDATE_GOODPUT=1 cargo test -p urnic-tcp --test it goodput` writes the table anew.
 
 use crate::harness::{Script, World};

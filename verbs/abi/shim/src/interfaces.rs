@@ -194,8 +194,8 @@ unsafe fn freeifaddrs_by(real: *mut c_void, list: *mut libc::ifaddrs) {
     }
 }
 
-/// Calls `real`, another definition of `getaddrinfo`. All families count as configured, whatever addresses the
-/// kernel's interfaces have (`AI_ADDRCONFIG`).
+/// Calls `real`, another definition of `getaddrinfo`, without the flag `AI_ADDRCONFIG`. With that flag, the C library
+/// leaves out addresses of a family that no interface of the kernel has; but the device may have that family.
 ///
 /// # Safety
 /// `real` is null or a function of that name; the other pointers are the program's.

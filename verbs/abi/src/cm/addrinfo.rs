@@ -258,7 +258,8 @@ unsafe extern "C" fn rdma_resolve_addrinfo(
     }
 }
 
-/// Hands the entry that `rdma_resolve_addrinfo` has found over to the program. Fails with ENOENT if there is none.
+/// Stores at `info` the entry that `rdma_resolve_addrinfo` has found; from then on, the program owns the entry. Fails
+/// with ENOENT if there is none.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     zero(|| {

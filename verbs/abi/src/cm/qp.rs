@@ -1,4 +1,4 @@
-//! Queue pairs of identifiers.
+//! Creates and destroys the queue pair and the shared receive queue of an identifier (`rdma_cm_id`).
 
 use std::ffi::{c_int, c_void};
 

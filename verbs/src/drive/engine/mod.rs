@@ -156,7 +156,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     later: Later,
     attributes: EngineAttr,
     posting: Posting,
-    /// Number of idle passes since the clock was read; at least [`CLOCK_EVERY`]: the next pass reads it.
+    /// Number of idle passes since the clock was read. At [`CLOCK_EVERY`] or more, the next pass reads the clock.
     idle_passes: u32,
     /// Whether the last pass received anything that the next pass may have to acknowledge.
     owes_acks: bool,
@@ -436,8 +436,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
     }
 
-    /// Runs the turns of waiting endpoints. Returns whether an endpoint wanted a turn, or Sends that wait for
-    /// receives got a chance.
+    /// Runs the turns of waiting endpoints, and looks for receives for the peers' Sends that wait for one. Returns
+    /// whether there was an endpoint that wanted a turn, or a reason to look for receives.
     #[inline(never)]
     fn serve(&mut self, now: Time) -> bool {
         self.take_doorbells();

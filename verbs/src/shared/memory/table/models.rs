@@ -1,5 +1,5 @@
-//! Tests a table that one engine reads and another changes, in the orders of events that the memory model
-//! allows with few involuntary thread switches.
+//! Tests a table that one engine reads while another engine changes it. loom tries the orders of events that the memory
+//! model allows, with at most three involuntary thread switches.
 
 use loom::sync::Arc;
 use loom::thread;

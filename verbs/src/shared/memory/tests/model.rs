@@ -85,7 +85,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the rights among `bits`; half of the time a consistent set.
+/// Returns the rights among `bits`. If the highest bit is clear, adds `LOCAL_WRITE`, because the peer's rights to write
+/// need it.
 fn rights(bits: u8) -> Access {
     let access = Access::from_bits_truncate(bits);
     if bits & 0x80 == 0 { access | Access::LOCAL_WRITE } else { access }
