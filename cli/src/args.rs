@@ -65,8 +65,8 @@ pub struct EngineArgs {
     /// Number of engines of the device, 1 to 64, or auto: one for each core of --cores
     #[arg(long, value_name = "N")]
     pub engines: Option<String>,
-    /// Which threads drive the engine: inline, only the program's; dedicated, one that never sleeps; adaptive, the
-    /// program's while they poll, otherwise one that naps
+    /// Threads that drive an engine. inline: only the program's threads. dedicated: a thread of its own that never
+    /// sleeps. adaptive: the program's threads while they poll, otherwise a thread of its own that naps
     #[arg(long, value_name = "WHO")]
     pub progress: Option<String>,
     /// Faults to inject at the port, such as loss=0.01,seed=7
@@ -168,8 +168,8 @@ pub struct RpingArgs {
     /// Be the client: send pings
     #[arg(short, long, requires = "address", conflicts_with = "persistent")]
     pub client: bool,
-    /// Client: address or name of the server. Server: one of its own addresses, to listen only there, or the
-    /// unspecified address; on a port, --ip sets the addresses
+    /// Client: address or name of the server. Server: the only address to listen on, one of this
+    /// host's, or with a DPDK port one of --ip [default of a server: all of them]
     #[arg(short, long, value_name = "HOST")]
     pub address: Option<String>,
     /// TCP port [default: 7174]

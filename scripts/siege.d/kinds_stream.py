@@ -235,7 +235,7 @@ async def reads_never_taken(peer):
     await peer.stay()
 
 
-@kind("reads-taken-slowly", "30 Reads of 16 MiB, taken 1,000 octets in 0.1 s")
+@kind("reads-taken-slowly", "30 Reads of 16 MiB, whose answers are taken at 1,000 octets per 0.1 s")
 async def reads_taken_slowly(peer):
     await ask_for_all(peer)
     while await peer.some(1000):

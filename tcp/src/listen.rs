@@ -83,8 +83,8 @@ pub enum BindError {
     Forbidden(u16),
     /// The stacks of the device have received reservations in different orders.
     #[error(
-        "an engine of the device cannot share an address that another engine has reserved: the transport has only one \
-         engine, or the engines reserve in different orders"
+        "this engine cannot share the address that another engine of the device has reserved: the transport supports \
+         only one engine, or this engine has seen the device's reservations in another order"
     )]
     OutOfStep,
     /// Any free port was requested and none is free.

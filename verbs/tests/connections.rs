@@ -320,7 +320,8 @@ fn a_port_is_listened_on_once() {
     assert_eq!(
         again.as_deref(),
         Some(
-            "port 7000 is in use; with iWARP, RDMA and TCP share ports: a program that serves both at one address needs two"
+            "port 7000 is in use; iWARP runs on TCP ports: a program that serves RDMA and TCP at one address needs a \
+             port for each"
         )
     );
     drop(listener);

@@ -200,7 +200,7 @@ pub(super) fn operate(made: &Made, target: Target) -> Result<(Latency, Latency),
             return Err(PerfError::Data { lane: 0, number, offset: at as u64, expected, found });
         }
     }
-    let nothing = || PerfError::Stalled { what: "operations", seconds: 0 };
+    let nothing = || PerfError::Failed("no operation was measured".to_owned());
     Ok((Latency::of(&reads).ok_or_else(nothing)?, Latency::of(&writes).ok_or_else(nothing)?))
 }
 

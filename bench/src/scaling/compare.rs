@@ -166,7 +166,7 @@ impl Worker {
     fn await_ready(&mut self) -> Result<(), PerfError> {
         match self.line()?.trim_end() {
             "ready" => Ok(()),
-            _ => Err(PerfError::Protocol("a process that is not ready")),
+            _ => Err(PerfError::Failed("a process of the measurement is not ready".to_owned())),
         }
     }
 
@@ -177,8 +177,8 @@ impl Worker {
 
     fn finish(mut self) -> Result<Done, PerfError> {
         let line = self.line()?;
-        let done =
-            serde_json::from_str(&line).map_err(|_| PerfError::Protocol("a process that has no result"))?;
+        let no_result = |_| PerfError::Failed("a process of the measurement printed no result".to_owned());
+        let done = serde_json::from_str(&line).map_err(no_result)?;
         self.process.wait().map_err(os("waiting for a process"))?;
         Ok(done)
     }

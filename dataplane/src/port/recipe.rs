@@ -287,7 +287,8 @@ impl Recipe {
         let watched = self.is_watched();
         if watched && !close_between_interrupts(id) {
             tracing::warn!(
-                "{}: the peer comes and goes too often for the port to be closed; it stays open until the process ends",
+                "{}: cannot close the port, because its peer keeps coming and going; the port stays open until the \
+                 process ends",
                 self.spec
             );
             return;

@@ -79,7 +79,8 @@ pub enum Error {
     NotOurAddress(std::net::IpAddr),
     /// Another reservation, a listener or a connection uses the port.
     #[error(
-        "port {0} is in use; with iWARP, RDMA and TCP share ports: a program that serves both at one address needs two"
+        "port {0} is in use; iWARP runs on TCP ports: a program that serves RDMA and TCP at one address needs a port \
+         for each"
     )]
     PortInUse(u16),
     /// The kernel reserves the port for privileged processes.
@@ -122,9 +123,10 @@ pub enum Error {
     /// stopped. Or the device's port is closed, because the program has cleaned up DPDK's EAL. Or another thread has
     /// not finished moving the queue pair to another engine within five seconds.
     #[error(
-        "the device cannot finish this call: a signal handler calls it while interrupting the device's own work in \
-         this thread (let the handler set a flag, and call the device outside the handler), or the process is ending, \
-         or another thread has not finished moving the queue pair to another engine within 5 s"
+        "the device cannot finish this call, for one of these reasons: the caller is a signal handler that has \
+         interrupted the device's work (set a flag in the handler, and call the device after it returns); the process \
+         is ending; the program has cleaned up DPDK; another thread takes more than 5 s to move the queue pair to \
+         another engine"
     )]
     Interrupted,
     /// The device could not be opened.

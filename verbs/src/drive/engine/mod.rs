@@ -286,8 +286,8 @@ fn bind_error(error: BindError) -> Error {
         BindError::InUse(port) => Error::PortInUse(port),
         BindError::Forbidden(port) => Error::PortForbidden(port),
         BindError::OutOfStep => Error::Invalid(
-            "an engine of the device cannot share an address that another engine has reserved: the transport has only \
-             one engine, or the engines reserve in different orders",
+            "this engine cannot share the address that another engine of the device has reserved: the transport \
+             supports only one engine, or this engine has seen the device's reservations in another order",
         ),
         BindError::Exhausted => Error::Exhausted("TCP ports"),
         BindError::NoDescriptor => Error::NoDescriptor,
