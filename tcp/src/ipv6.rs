@@ -137,6 +137,23 @@ pub(crate) fn skip_extensions(frame: &[u8], ip: &mut Ip6) -> Result<(), Refused6
     Ok(())
 }
 
+/// Returns the protocol of the upper layer, and the offset of its header in the frame, without checking the extension
+/// headers that are left. `None`: the packet ends before that header, or has too many extension headers.
+pub(crate) fn upper_layer(frame: &[u8], ip: &Ip6) -> Option<(u8, usize)> {
+    let packet = frame.get(..ip.payload.end)?;
+    let (mut protocol, mut at) = (ip.protocol, ip.payload.start);
+    for _ in 0..=MAX_EXTENSIONS {
+        let units = match protocol {
+            next::HOP_BY_HOP | next::DESTINATION | next::ROUTING => usize::from(*packet.get(at + 1)?),
+            next::FRAGMENT => 0,
+            _ => return Some((protocol, at)),
+        };
+        protocol = *packet.get(at)?;
+        at += (units + 1) * 8;
+    }
+    None
+}
+
 fn problem_at(code: u8, at: usize) -> Refused6 {
     Refused6::Problem { code, at, even_group: false }
 }

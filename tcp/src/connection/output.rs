@@ -354,6 +354,7 @@ impl<B: Buffers> Connection<B> {
             self.cold.hold_until = Time::MAX;
             if self.outstanding() == 0 && !self.cold.persist {
                 self.cold.persist = true;
+                self.cold.stalled_since = Time::MAX; // the data may have waited for the neighbour before
                 self.cold.due = Due::Timeout;
                 self.rtx_at = self.rtx_at.min(cx.now + self.cold.rtt.rto());
             }

@@ -109,9 +109,14 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         }
         let frame = frame.bytes();
         let group = ip.dst.is_multicast() || frame.first().is_some_and(|b| b & 1 != 0);
-        // The packet is an ICMP error, or too short to tell.
-        let about_error = ip.protocol == next::ICMP
-            && frame.get(ip.payload.start).is_none_or(|kind| *kind < kind::ECHO_REQUEST);
+        // The packet is an ICMP error or a redirect, or too short to tell.
+        let about_error = match ipv6::upper_layer(frame, ip) {
+            Some((next::ICMP, at)) => {
+                frame.get(at).is_none_or(|kind| *kind < kind::ECHO_REQUEST || *kind == kind::REDIRECT)
+            }
+            Some(_) => false,
+            None => true,
+        };
         if is_no_host(ip.src) || group && !c.even_group || about_error {
             return;
         }

@@ -327,17 +327,29 @@ fn complaints() {
         assert_eq!(messages(&mut p.a).len(), usize::from(next == 60));
         p.now += Duration::from_secs(1);
     }
-    // An error never causes an error.
-    let quoting = [1, 4, 0, 0, 0, 0, 0, 0];
-    let frame = packet(&p, 60, &[&[58, 0, 0x82, 4, 0, 0, 0, 0][..], &quoting].concat(), v6(A));
-    p.a.receive(p.now, frame);
-    p.now += Duration::from_secs(1);
-    // The rate of reports is limited.
+    // An error or a redirect never causes an error, but another ICMP message in the same packet does.
+    let unknown_option = |next| [next, 0, 0x82, 4, 0, 0, 0, 0];
+    let (first_fragment, padding) = ([58, 0, 0, 1, 0, 0, 0, 1], [58, 0, 1, 4, 0, 0, 0, 0]);
+    for (next, headers) in [
+        (60, unknown_option(58).to_vec()),
+        (60, [unknown_option(60), padding].concat()),
+        (60, [padding.map(|b| if b == 58 { 60 } else { b }), unknown_option(58)].concat()),
+        (44, first_fragment.to_vec()),
+    ] {
+        for (kind, reports) in [(kind::UNREACHABLE, 0), (kind::REDIRECT, 0), (kind::ECHO_REQUEST, 1)] {
+            let message = [kind, 4, 0, 0, 0, 0, 0, 0];
+            let frame = packet(&p, next, &[&headers[..], &message].concat(), v6(A));
+            p.a.receive(p.now, frame);
+            assert_eq!(messages(&mut p.a).len(), reports, "type {kind} behind {headers:?}");
+            p.now += Duration::from_secs(1);
+        }
+    }
+    // The rate of reports is limited to a tenth of a second's reports at once.
     for _ in 0..1000 {
         let frame = packet(&p, 17, &[0; 8], v6(A));
         p.a.receive(p.now, frame);
     }
-    assert!(messages(&mut p.a).len() <= 11);
+    assert_eq!(messages(&mut p.a).len(), 10);
 }
 
 /// RFC 4862 §5.4: the stack first probes for its address, which another host has.
