@@ -74,8 +74,6 @@ struct Offloads {
     zero_copy: &'static str,
     /// Whether the present peer accepts several TCP segments as one frame.
     tso: bool,
-    /// Always false.
-    rss: bool,
 }
 
 #[derive(Serialize)]
@@ -214,7 +212,7 @@ impl Info {
             line("checksums", format!("sent: {}, received: {}", o.tx_checksum, o.rx_checksum));
             line("scatter-gather", yes(o.scatter_gather).to_owned());
             line("zero copy", format!("{} memory", o.zero_copy));
-            line("TSO, RSS", format!("{}, {}", yes(o.tso), yes(o.rss)));
+            line("TSO", yes(o.tso).to_owned());
         }
         match &self.device {
             Some(device) => device.text(&mut text),
@@ -279,7 +277,6 @@ impl Offloads {
                 Some(ExternalMemory::Any) => "any",
             },
             tso: device.is_some_and(|d| d.gso_max > 0),
-            rss: false,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The table of keys: name, environment variable, expected value, and the field that it sets.
 
 use crate::value::{Value, Wrong};
-use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MAX_ENGINES, MTU_MAX, MTU_MIN};
+use crate::{Cidr, Config, IRD_ORD_MAX, KernelAddresses, MAX_ENGINES, MAX_PROBES, MTU_MAX, MTU_MIN};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -275,7 +275,7 @@ pub(crate) static KEYS: [Key; 37] = [
         name: "keepalive_count",
         env: "URNIC_TCP_KEEPALIVE_COUNT",
         write: "write the number of unanswered probes, from 1 to 100",
-        set: |c, v| put(&mut c.tcp.keepalive_count, v.number(1..=100u8)),
+        set: |c, v| put(&mut c.tcp.keepalive_count, v.number(1..=MAX_PROBES)),
     },
     Key {
         section: "tcp",

@@ -124,6 +124,9 @@ impl EngineConfig {
 /// The maximum number of engines of a device.
 pub const MAX_ENGINES: usize = 64;
 
+/// The maximum number of keep-alive probes without an answer after which a connection ends.
+pub const MAX_PROBES: u8 = 100;
+
 /// Which threads drive an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Progress {

@@ -151,9 +151,8 @@ impl Eal {
     /// Starts EAL, or returns the EAL that already runs in this process: the settings of the first start hold. An EAL
     /// that the program itself started keeps its log and its memory as they are.
     ///
-    /// A failure of EAL itself is final for the process, because EAL can be started only once. A failure to
-    /// create the private thread is final too. A problem that is found before either, such as missing
-    /// hugepages, is not: the call may be repeated.
+    /// A failure of EAL itself is final for the process, because EAL can be started only once. After a problem that is
+    /// found before that, such as missing hugepages or too many threads, the call may be repeated.
     pub fn start(config: &EalConfig) -> Result<Arc<Self>, EalError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {
@@ -174,7 +173,10 @@ impl Eal {
             enough_descriptors()?;
             Self::launch(memory, cores, move || init(&args))
         };
-        *started = Some(result.clone());
+        // Without its thread, EAL has not been called.
+        if !matches!(result, Err(EalError::Thread(_))) {
+            *started = Some(result.clone());
+        }
         result
     }
 
@@ -209,7 +211,8 @@ impl Eal {
             .name("urnic-eal".into())
             .spawn(body)
             .map_err(|e| EalError::Thread(e.to_string()))?;
-        outcome.recv().map_err(|_| EalError::Thread("it ended at once".into()))??;
+        let ended = |_| EalError::Init { reason: "its thread has ended".into(), log: log::recent_errors() };
+        outcome.recv().map_err(ended)??;
         Ok(Arc::new(Self { jobs, memory, pid: std::process::id(), thread: thread.thread().id() }))
     }
 

@@ -76,9 +76,10 @@ impl Default for PortOptions {
 /// Why a port could not be opened.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PortError {
-    /// The socket is in use already, usually by another process.
+    /// The socket is in use already, by another process or by another device of this one.
     #[error(
-        "{port}: the socket {path} is in use by another process; stop that process, or choose another path"
+        "{port}: the socket {path} is in use already, by another process or another device of this one; close that one, \
+         or choose another path"
     )]
     SocketInUse {
         /// The port.

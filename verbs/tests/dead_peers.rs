@@ -141,7 +141,8 @@ fn fast() -> Patience {
     }
 }
 
-/// Each connection may have its own time limits, from the start or later. `None` restores the configured limits.
+/// Each connection may have its own time limits, from the start or later, within the bounds of the settings. `None`
+/// restores the configured limits.
 #[test]
 fn connections_have_their_own_patience() {
     for later in [false, true] {
@@ -176,6 +177,10 @@ fn connections_have_their_own_patience() {
     }
     let (mut simulation, server, _client) = quiet(&defaults());
     let connection = server.connection.as_ref().unwrap();
+    let probes = |count| Patience { keepalive: fast().keepalive.map(|k| Keepalive { count, ..k }), ..fast() };
+    for (count, allowed) in [(0, false), (1, true), (100, true), (101, false)] {
+        assert_eq!(connection.set_patience(Some(probes(count))).is_ok(), allowed, "{count} probes");
+    }
     connection.set_patience(Some(fast())).unwrap();
     connection.set_patience(None).unwrap();
     silence(&mut simulation);

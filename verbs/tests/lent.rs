@@ -132,3 +132,19 @@ fn memory_that_the_port_cannot_send_from_is_copied() {
         drop(source);
     }
 }
+
+/// If lent payload cannot be copied, the device ends the connection, and reports that it has done so itself.
+#[test]
+fn memory_that_cannot_be_copied_ends_the_connection() {
+    let (mut simulation, server, client) = connected(&Options { copies_lent: false, ..lending("delay=1ms") });
+    let source = client.pd.alloc_mr(LEN, Access::empty()).unwrap();
+    let inbox = server.pd.alloc_mr(LEN, Access::LOCAL_WRITE).unwrap();
+    server.post_recv(1, &[Sge::of(&inbox, 0, 10_000)]);
+    // This message fits into the initial congestion window, so all of it leaves at once.
+    client.post(1, SendOp::Send, &[Sge::of(&source, 0, 10_000)]);
+    simulation.wait(Duration::from_micros(500));
+    assert!(client.completions().is_empty(), "the payload is lent");
+    source.revoke().unwrap();
+    assert_eq!(client.end(&mut simulation), DisconnectReason::Aborted);
+    assert_eq!(client.next(&mut simulation).status, WcStatus::Flushed);
+}

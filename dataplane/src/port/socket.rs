@@ -101,3 +101,6 @@ fn probe(path: &Path) -> Result<(), Errno> {
     let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     connect(fd.as_raw_fd(), &UnixAddr::new(path)?)
 }
+
+#[cfg(test)]
+mod tests;

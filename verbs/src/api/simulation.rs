@@ -69,6 +69,8 @@ pub struct Options {
     pub lends_from: usize,
     /// Whether only memory of the device's own allocator is read in place.
     pub lends_own_only: bool,
+    /// Whether the port can copy lent payload whose memory is taken back; if not, its connection ends.
+    pub copies_lent: bool,
     /// Number of send buffers of each engine; unlimited by default.
     pub send_buffers: usize,
     /// Settings of TCP.
@@ -115,6 +117,7 @@ impl Default for Options {
             gso_max: 0,
             lends_from: usize::MAX,
             lends_own_only: false,
+            copies_lent: true,
             send_buffers: usize::MAX,
             tcp: TcpConfig::default(),
             mpa_rev: 2,
@@ -407,6 +410,9 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
         port.set_lends_from(options.lends_from);
         if options.lends_own_only {
             port.set_lends_own_only();
+        }
+        if !options.copies_lent {
+            port.set_copies_no_lent();
         }
         port.set_send_buffers(options.send_buffers);
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use urnic_config::RtrChoice;
+use urnic_config::{MAX_PROBES, RtrChoice};
 use urnic_iwarp::Rtr;
 use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::Patience;
@@ -84,12 +84,14 @@ impl ConnParam {
 /// Checks the times as the configuration does.
 pub(crate) fn check_patience(patience: &Patience) -> Result<()> {
     let sane = |time: Duration| (Duration::from_millis(10)..=Duration::from_secs(24 * 3600)).contains(&time);
-    let probes = patience.keepalive.is_none_or(|k| sane(k.idle) && sane(k.interval) && k.count > 0);
+    let counts = 1..=MAX_PROBES;
+    let probes =
+        patience.keepalive.is_none_or(|k| sane(k.idle) && sane(k.interval) && counts.contains(&k.count));
     if probes && patience.user_timeout.is_none_or(sane) {
         Ok(())
     } else {
         Err(Error::Invalid(
-            "keepalive times and the user timeout must be from 10 ms to 24 h, and probes at least one",
+            "keepalive times and the user timeout must be from 10 ms to 24 h, and probes from 1 to 100",
         ))
     }
 }

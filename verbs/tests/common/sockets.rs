@@ -308,8 +308,8 @@ impl Transport for Sockets {
         unsafe { self.inner.lend(record, at, len, ours) }
     }
 
-    fn take_back(&mut self, now: Time, conn: ConnId, range: &Range<usize>) {
-        self.inner.take_back(now, conn, range);
+    fn take_back(&mut self, conn: ConnId, range: &Range<usize>) -> bool {
+        self.inner.take_back(conn, range)
     }
 
     fn peers_notice_end(&self) -> bool {

@@ -7,6 +7,7 @@ use super::endpoint::Phase;
 use super::names::{EndpointIndex, QpIndex};
 use super::{Clock, Core, Engine};
 use crate::drive::transport::{Data, Transport};
+use crate::shared::cm::DisconnectReason;
 use crate::shared::queue::WrNumber;
 use crate::shared::sabotage::{Rule, broken};
 use std::collections::VecDeque;
@@ -133,7 +134,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if qp.is_none_or(|qp| std::mem::take(&mut qp.tx.lent.abandoned)) {
             self.core.remove_lender(index);
             // No `forget` is needed: the memory stays registered, so queued frames may still be sent from it.
-            self.transport.take_back(self.core.now, conn, &(0..usize::MAX));
+            self.take_back_from(index, conn, &(0..usize::MAX));
         }
     }
 
@@ -157,10 +158,19 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         // acknowledged meanwhile. `take_back` does not find these, because no connection refers to their data.
         self.transport.forget(range);
         for i in 0..self.core.lenders.len() {
-            let endpoint = self.core.lenders.get(i).and_then(|index| self.core.endpoints.get(*index));
-            if let Some(conn) = endpoint.and_then(|e| e.conn) {
-                self.transport.take_back(self.core.now, conn, range);
+            let Some(&index) = self.core.lenders.get(i) else { break };
+            if let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) {
+                self.take_back_from(index, conn, range);
             }
+        }
+    }
+
+    /// Takes back the memory within `range` that the connection of the endpoint at `index` refers to. If it cannot be
+    /// copied, aborts the connection and reports that this end has done so.
+    fn take_back_from(&mut self, index: EndpointIndex, conn: ConnId, range: &Range<usize>) {
+        if !self.transport.take_back(conn, range) {
+            self.core.announce(index, DisconnectReason::Aborted);
+            self.transport.abort(self.core.now, conn);
         }
     }
 }

@@ -189,8 +189,7 @@ impl<D: Data> Core<D> {
                         CloseReason::TimedOut => DisconnectReason::TimedOut,
                         CloseReason::Unreachable => DisconnectReason::TimedOut,
                         CloseReason::Aborted if closing => DisconnectReason::Aborted,
-                        // The transport has ended the connection, because the link is lost or, rarely, because lent
-                        // memory could not be copied.
+                        // The transport has ended the connection, because the link is lost.
                         CloseReason::Aborted => DisconnectReason::LinkLost,
                         CloseReason::Reset | CloseReason::Refused => DisconnectReason::Reset,
                     };

@@ -244,6 +244,8 @@ pub struct SimPort {
     gso_max: usize,
     lends_from: usize,
     lends_any: bool,
+    /// Whether lent payload can be copied.
+    copies_lent: bool,
     send_buffers: usize,
     /// A token of which each send buffer in use has a clone; `None`: the number of send buffers is unlimited.
     used: Option<Arc<()>>,
@@ -270,6 +272,7 @@ impl SimPort {
             gso_max: 0,
             lends_from: usize::MAX,
             lends_any: true,
+            copies_lent: true,
             send_buffers: usize::MAX,
             used: None,
             aside: Put::default(),
@@ -306,6 +309,11 @@ impl SimPort {
     /// Makes the port accept only lent memory of the device's own allocator.
     pub fn set_lends_own_only(&mut self) {
         self.lends_any = false;
+    }
+
+    /// Makes the port fail to copy lent payload.
+    pub fn set_copies_no_lent(&mut self) {
+        self.copies_lent = false;
     }
 
     /// Lets frames carry up to `octets` of payload as several segments.
@@ -413,6 +421,9 @@ impl Port for SimPort {
             if (at as usize) < range.end && range.start < at as usize + len)
         };
         if payload.pieces.0.iter().any(within) {
+            if !self.copies_lent {
+                return false;
+            }
             payload.pieces =
                 Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())], payload.pieces.1.clone()));
         }

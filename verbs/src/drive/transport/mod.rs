@@ -552,9 +552,11 @@ pub trait Transport: Send {
         false
     }
 
-    /// Copies the lent octets within `range` (addresses) to which a connection still refers. If they cannot be
-    /// copied, ends the connection.
-    fn take_back(&mut self, _now: Time, _conn: ConnId, _range: &Range<usize>) {}
+    /// Copies the lent octets within `range` (addresses) to which a connection still refers. Returns false if some
+    /// cannot be copied: the engine then aborts the connection.
+    fn take_back(&mut self, _conn: ConnId, _range: &Range<usize>) -> bool {
+        true
+    }
 
     /// Drops queued frames that refer to lent memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}

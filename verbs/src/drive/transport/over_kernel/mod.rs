@@ -683,10 +683,11 @@ impl Transport for OverKernel {
         true
     }
 
-    fn take_back(&mut self, _now: Time, conn: ConnId, range: &Range<usize>) {
+    fn take_back(&mut self, conn: ConnId, range: &Range<usize>) -> bool {
         if let Some(stream) = self.stream_mut(conn) {
             stream.queue.take_back(range);
         }
+        true
     }
 
     fn peers_notice_end(&self) -> bool {

@@ -156,17 +156,24 @@ impl<P: Port> OverPort<P> {
     pub(super) fn take_over(&mut self, now: Time, events: &mut impl Events<super::StreamRange<P::Frame>>) {
         let Some(passage) = &mut self.passage else { return };
         let mut burst = ArrayVec::<P::Frame, BURST>::new();
+        let mut heard = false;
         for _ in 0..BURST {
             match passage.take() {
                 None => break,
                 Some(Handed::Stray(stray)) => self.port.send_stray(&stray),
-                Some(Handed::Received { octets, trusted }) => match self.port.adopt(&octets, trusted) {
-                    Some(frame) => burst.push(frame),
-                    None => passage.counters.dropped += 1,
-                },
+                Some(Handed::Received { octets, trusted }) => {
+                    heard = true;
+                    match self.port.adopt(&octets, trusted) {
+                        Some(frame) => burst.push(frame),
+                        None => passage.counters.dropped += 1,
+                    }
+                }
             }
         }
-        self.link.heard();
+        // Strays are frames of this device, so they do not show that the peer is up.
+        if heard {
+            self.link.heard();
+        }
         let told = &mut super::Told { events, passage: None };
         self.stack.take_over(now, burst, told, &mut super::Wire(&mut self.port));
     }

@@ -393,13 +393,11 @@ impl<P: Port> Transport for OverPort<P> {
         unsafe { self.port.lend(record, at, len, ours) }
     }
 
-    fn take_back(&mut self, now: Time, conn: ConnId, range: &Range<usize>) {
+    fn take_back(&mut self, conn: ConnId, range: &Range<usize>) -> bool {
         let mut copied = true;
         let port = &mut self.port;
         self.stack.each_payload(conn, |payload| copied &= port.copy_lent(payload, range));
-        if !copied {
-            self.abort(now, conn);
-        }
+        copied
     }
 
     fn forget(&mut self, range: &Range<usize>) {

@@ -394,3 +394,32 @@ fn an_objection_may_reach_any_engine() {
     // The device asked at most once, or never if the objection came first.
     assert!(std::iter::from_fn(|| device.wire.take()).count() <= 1);
 }
+
+/// Frames that a peer has sent show that the peer is up, also if another engine has received them. Strays, which this
+/// device sends itself, do not.
+#[test]
+fn only_frames_of_the_peer_show_that_it_is_up() {
+    let mut device = Device::with_peer(0, 2, 1, None, Some(1));
+    device.wire.set_link(false);
+    let now = Time::from_secs(1);
+    let (engine, ear) = &mut device.engines[1];
+    engine.connect(now, None, SocketAddr::from((address(1), PORT)), 0).unwrap();
+    engine.advance(now, ear);
+    engine.flush();
+    let (engine, ear) = &mut device.engines[0];
+    while engine.receive(now, ear) {}
+    assert_eq!(device.figure("frames_taken_over"), 1, "the question for the peer's MAC address");
+    assert!(device.engines[0].0.only_peer_has_ended());
+
+    let mut question = vec![0xff; 6];
+    question.extend([2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 2]);
+    question.extend([0, 0, 0, 0, 0, 0]);
+    question.extend(address(0));
+    device.wire.deliver_to(1, question);
+    for number in [1, 0] {
+        let (engine, ear) = &mut device.engines[number];
+        while engine.receive(now, ear) {}
+    }
+    assert_eq!(device.figure("frames_taken_over"), 2);
+    assert!(!device.engines[0].0.only_peer_has_ended());
+}
