@@ -163,8 +163,8 @@ fn needs_root_rsockets_over_af_packet() {
     }
 }
 
-/// librspreload.so turns the sockets of a program into rsockets. The sockets by which DPDK's driver asks the kernel
-/// about the interface stay sockets.
+/// librspreload.so turns the sockets of a program into rsockets. DPDK's driver asks the kernel about the interface by
+/// sockets of its own. urnic keeps these from becoming rsockets.
 #[test]
 #[ignore = "needs root, for network namespaces, and the packages iperf and librdmacm1"]
 fn needs_root_sockets_become_rsockets_over_af_packet() {

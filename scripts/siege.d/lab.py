@@ -136,8 +136,8 @@ class Field:
         # The attackers' interface merges segments as a NIC does. It has its own queue, so that other frames in the
         # switch do not wait while the attackers' kernel processes the attackers' frames.
         command(*self.inside("hostile", "ethtool", "-K", "eth0", "gro", "on"))
-        # Frames for the decoy go to the server's interface, so that attacks on the decoy and on the server differ only
-        # in the address.
+        # The decoy is an Ethernet address that no host has. The switch sends frames for it to the server's interface,
+        # so that attacks on the decoy and on the server differ only in the address.
         command("bridge", "-n", switch, "fdb", "add", "02:00:00:00:de:c0", "dev", "to-server", "master", "static")
         command("ip", "-n", hostile, "link", "set", "lo", "up")
         command("ip", "-n", switch, "link", "set", "br0", "up")

@@ -204,8 +204,8 @@ impl Turns {
         });
     }
 
-    /// Returns the uninterrupted runs of octets of one queue pair, in order: the number of the queue pair, and the
-    /// number of octets.
+    /// Splits the received octets into runs, in order of arrival. Adjacent octets of the same queue pair are one run.
+    /// Returns for each run the number of its queue pair, and the number of its octets.
     fn runs(&self) -> Vec<(usize, usize)> {
         let mut runs: Vec<(usize, usize)> = Vec::new();
         for (conn, len) in &self.raw.borrow().seen.order {
@@ -311,7 +311,7 @@ fn a_short_message_passes_those_that_are_never_done() {
     let turns = &mut Turns::new(COUNT);
     let start = turns.segments_before_a_pass();
     (1..COUNT).for_each(|i| turns.post(i, 600 << 10));
-    // Each queue pair has had a turn that did not send all its data, and the windows are not full.
+    // Runs until each queue pair has had a turn that did not send all its data. The windows are not full by then.
     while turns.segments_before_a_pass() < start + (COUNT + 2) * TURN_SEGMENTS {}
     let before = turns.segments_before_a_pass() - start + PASS_SEGMENTS;
     turns.post(0, 8);

@@ -228,7 +228,7 @@ pub(super) fn in_two_processes() -> Result<PerfReport, PerfError> {
     let mut client = Process::start(End::Client, dir.path())?;
     let report = loop {
         let measured = client.result::<PerfReport>(dir.path());
-        // If both ends fail, the end that failed first knows the reason, because the other end only lost its peer.
+        // The client may have failed only because it lost the server. Gives the server time to report the reason.
         if measured.is_err() && server.result::<PerfReport>(dir.path()).is_ok() {
             thread::sleep(Duration::from_millis(100));
         }

@@ -9,8 +9,8 @@ use crate::net::Net;
 use crate::time::Time;
 use core::time::Duration;
 
-/// Lateness of a timer from which on the stack was not driven, because the process was stopped or the machine slept. A
-/// busy machine does not delay a timer this long. The pause is not the peer's fault, so the peer's time starts anew.
+/// Minimum lateness of a timer that shows a pause of the stack: the process was stopped, or the machine slept. A busy
+/// machine does not delay a timer this long. The pause is not the peer's fault, so the peer's time starts anew.
 const LATE: Duration = Duration::from_secs(1);
 
 fn is_late(deadline: Time, now: Time) -> bool {
@@ -25,8 +25,8 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
-    /// Returns the earliest deadline, or a time before it. Reads only the hot part if nothing is in flight or waits
-    /// for the neighbour or the peer's window, and `timed` is false.
+    /// Returns the earliest deadline, or a time before it. Reads only the hot part of an idle connection: `timed` is
+    /// false, nothing is in flight, and nothing waits for the neighbour or for the peer's window.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
         if self.timed || self.outstanding() > 0 || self.rtx_at != Time::MAX {
@@ -179,7 +179,7 @@ impl<B: Buffers> Connection<B> {
 
     /// Starts recovery after a timeout (RFC 6298 (5.4), RFC 5681 §3.1, RFC 6582 §4, RFC 8985 §6.3).
     fn enter_timeout_recovery<T>(&mut self, cx: &Cx<'_, T>, first: bool) {
-        // A timeout during recovery has a known cause (RFC 5682 §3.1 step 1).
+        // F-RTO is for timeouts of unknown cause. During recovery, the cause is known (RFC 5682 §3.1 step 1).
         let sudden = first && self.recovery == Recovery::None;
         if sudden {
             self.prepare_undo(cx);

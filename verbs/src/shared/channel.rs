@@ -51,8 +51,8 @@ impl ChannelShared {
     /// caller has taken one from the descriptor's count, which counts the announcements.
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
-        // While this was `true`, completions were not announced again. This is a swap, not a store, so that it also
-        // acquires: the program's next poll sees these completions.
+        // While the queue's flag `announced` was `true`, the engine announced no further completions of the queue. The
+        // program's next poll must see these completions, so the flag needs a swap, which also acquires, not a store.
         shared.announced.swap(false, Ordering::AcqRel);
         Some(shared)
     }

@@ -37,8 +37,8 @@ pub(super) struct Pairs {
     pub(super) near: Vec<(Qp, Cq)>,
 }
 
-/// Connects `count` pairs. Receives of the far queue pairs complete to `receives`; `None`: to the queue to which their
-/// requests complete.
+/// Connects `count` pairs. The far queue pairs use `receives` as completion queue of their receives; `None`: each uses
+/// its send completion queue.
 pub(super) fn pairs(
     there: &Device,
     here: &Device,
@@ -52,7 +52,7 @@ pub(super) fn pairs(
     })
 }
 
-/// Connects pairs whose far queue pairs `create` makes.
+/// Connects `count` pairs. Calls `create` to make each far queue pair.
 pub(super) fn pairs_with(
     there: &Device,
     here: &Device,

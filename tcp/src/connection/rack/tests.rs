@@ -48,8 +48,8 @@ fn recoveries_without_duplicates_make_the_window_small_again() {
     assert_eq!(window(&r), 6);
 }
 
-/// RFC 8985 §6.2 step 4: the round trip of the last duplicate is over, even when sequence numbers have wrapped so far
-/// that its end seems to lie ahead.
+/// RFC 8985 §6.2 step 4: once the round trip of a duplicate is over, it stays over. Later, sequence numbers wrap so far
+/// that the end of this round trip seems to lie ahead again.
 #[test]
 fn a_round_trip_of_long_ago_is_over() {
     let mut r = with_duplicates(1);
@@ -60,7 +60,7 @@ fn a_round_trip_of_long_ago_is_over() {
     assert_eq!(window(&r), 3);
 }
 
-/// RFC 8985 §6.2 step 3: reordering stays known, also when it is seen again.
+/// RFC 8985 §6.2 step 3: after the first reordering, `reordering` stays set, in whatever order later segments arrive.
 #[test]
 fn reordering_once_seen_stays_seen() {
     let mut r = Rack::new(Seq(1000));

@@ -69,7 +69,7 @@ fn tail_loss() {
         let k = p.a.stack.counters();
         assert_eq!(k.retransmitted_segments, 1);
         assert_eq!((k.loss_probes, k.rto_recoveries), if sack { (1, 0) } else { (0, 1) });
-        // The repaired loss is counted when an ACK goes beyond the probe (RFC 8985 §7.4).
+        // The sender reduces its window for the repaired loss when an ACK goes beyond the probe (RFC 8985 §7.4).
         p.transfer(c, s, &pattern(1448), 1448, Duration::from_secs(2), |_, _| Act::Pass);
         p.settle();
         assert!(p.a.stack.info(c).unwrap().ssthresh < 1 << 20);

@@ -156,8 +156,8 @@ fn no_post_is_forgotten() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for i in 0..COUNT {
-                // Leaves at most as many completions as the queue holds, because a slot for a request is free before
-                // its completion is taken.
+                // Keeps at most DEPTH completions in the completion queue. The send queue does not limit their number,
+                // because a request's slot becomes free before the program polls its completion.
                 while i - taken.load(Ordering::Acquire) >= DEPTH.into()
                     || a.post_send(&wr(i, SendFlags::SIGNALED)).is_err()
                 {
@@ -229,7 +229,8 @@ fn doorbells_end_with_their_queue_pair() {
     assert_eq!(doorbells.pop(), None);
 }
 
-/// The memory that an idle queue pair of 16 + 16 requests with one element each takes in the API and the rings.
+/// Limits the memory of an idle queue pair in the API and the rings. The queue pair has room for 16 sends and 16
+/// receives, each with one element.
 #[test]
 fn idle_queue_pairs_are_small() {
     // A send queue has one slot more than requests, and each slot has a cache line.
