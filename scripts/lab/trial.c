@@ -56,7 +56,9 @@ static void see(const char *format, ...)
 	size_t used = strlen(line);
 	va_list args;
 
-	used += snprintf(line + used, sizeof(line) - used, *line ? ", " : "");
+	if (used + 2 >= sizeof(line))
+		return;
+	used += sprintf(line + used, *line ? ", " : "");
 	va_start(args, format);
 	vsnprintf(line + used, sizeof(line) - used, format, args);
 	va_end(args);
