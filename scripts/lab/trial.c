@@ -58,7 +58,7 @@ static void see(const char *format, ...)
 
 	if (used + 2 >= sizeof(line))
 		return;
-	used += sprintf(line + used, *line ? ", " : "");
+	used += sprintf(line + used, "%s", *line ? ", " : "");
 	va_start(args, format);
 	vsnprintf(line + used, sizeof(line) - used, format, args);
 	va_end(args);
