@@ -28,8 +28,18 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
         found.push(Address { ip: *ip, prefix_len: 8 });
     }
     found.sort_by_key(|address| rank(address.ip));
-    found.dedup();
-    Ok(found)
+    Ok(each_once(found))
+}
+
+/// Returns the addresses without repetitions: two interfaces may have the same one.
+fn each_once(addresses: Vec<Address>) -> Vec<Address> {
+    let mut unique = Vec::with_capacity(addresses.len());
+    for address in addresses {
+        if !unique.contains(&address) {
+            unique.push(address);
+        }
+    }
+    unique
 }
 
 /// Returns the name of the interface that has an address; `None` if no interface that is up has it.
@@ -140,7 +150,8 @@ pub(crate) fn mac() -> [u8; 6] {
     let real = interfaces().filter_map(|i| link(&i)).find(|mac| *mac != [0; 6]);
     real.unwrap_or_else(|| {
         let id = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
-        let id = id.iter().find_map(|path| std::fs::read(path).ok()).unwrap_or_default();
+        let id =
+            id.iter().filter_map(|path| std::fs::read(path).ok()).find(|id| is_id(id)).unwrap_or_default();
         // The FNV-1a hash.
         let hash = id.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
             (hash ^ u64::from(*octet)).wrapping_mul(0x100_0000_01b3)
@@ -149,3 +160,12 @@ pub(crate) fn mac() -> [u8; 6] {
         [2, a, b, c, d, e]
     })
 }
+
+/// Returns whether the content of a file is an id. In images that are copied to many machines, the file is empty or has
+/// this word (machine-id(5)).
+fn is_id(content: &[u8]) -> bool {
+    !matches!(content.trim_ascii(), b"" | b"uninitialized")
+}
+
+#[cfg(test)]
+mod tests;
