@@ -28,14 +28,14 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
         // SAFETY: an identifier, as the previous call has checked.
         let this = unsafe { id_of(id) }?;
         let device = &rnic()?.device;
+        if this.state().listener.is_some() {
+            return Err(libc::EINVAL);
+        }
         let number = hub().listener(this.as_ptr());
         let sink = device.create_event_sink(Box::new(move |event| dispatch_to(number, event)));
         let sink = sink.inspect_err(log::refused).map_err(|e| errno_of(&e))?;
         let (bound, v6only) = {
             let mut state = this.state();
-            if state.listener.is_some() {
-                return Err(libc::EINVAL);
-            }
             // A listener cannot share its address.
             let bound = Arc::try_unwrap(state.bound.take().ok_or(libc::EINVAL)?).map_err(|shared| {
                 state.bound = Some(shared);
