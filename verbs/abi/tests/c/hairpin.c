@@ -251,6 +251,8 @@ static void synchronous(bool any)
 	OK(rdma_create_ep(&passive.listener, res, NULL, &init));
 	rdma_freeaddrinfo(res);
 	OK(rdma_listen(passive.listener, 0));
+	/* A second call changes nothing: the requests below still arrive. */
+	FAILS(rdma_listen(passive.listener, 0), EINVAL);
 	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(passive.listener)));
 	OK(pthread_create(&server, NULL, serve, &passive));
 
