@@ -153,7 +153,7 @@ fn a_port_that_is_in_use_is_said() {
                     node.device.bind((ip, port), false).and_then(|bound| node.events.listen_at(bound, 1));
                 let error = refused.err();
                 assert!(matches!(error, Some(Error::PortInUse(taken)) if taken == port), "{error:?}");
-                assert!(error.unwrap().to_string().contains("share ports"));
+                assert!(error.unwrap().to_string().contains("is in use"));
             }
         }
         // There cannot be two connections from one port to one listener.
