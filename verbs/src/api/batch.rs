@@ -87,9 +87,12 @@ impl<'a> SendBatch<'a> {
     #[inline]
     pub fn post(self) {
         let Self { qp, mut poster, .. } = self;
-        let some = poster.publish();
+        let posted = poster.publish();
+        if qp.shard().is_far() {
+            poster.fetch_slots(posted);
+        }
         drop(poster);
-        if some {
+        if posted > 0 {
             qp.ring();
         }
     }

@@ -158,7 +158,11 @@ impl Cq {
     fn drive_in_turn(&self, stays: bool) -> Polled {
         let cq = &*self.shared;
         let first = cq.first_to_drive();
-        let pass = drive(self.device.shards.of(first), stays);
+        let shard = self.device.shards.of(first);
+        let pass = drive(shard, stays);
+        if pass != Polled::Skipped {
+            shard.adopt();
+        }
         self.device.shards.look_after(cq.next_turn());
         if cq.has_others() { self.drive_another(first, stays, pass) } else { pass }
     }

@@ -38,6 +38,8 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) passes: AtomicU64,
+    /// Number of posts that came with a look at the engine ([`EngineOps::kick`]).
+    pub(crate) kicks: AtomicU32,
     /// Number of passes that began while another pass ran; must stay 0.
     pub(crate) overlaps: AtomicU32,
     inside: AtomicBool,
@@ -188,6 +190,7 @@ impl EngineOps for FakeEngine {
     }
 
     fn kick(&mut self, _qpn: u32) -> bool {
+        self.knobs.kicks.fetch_add(1, Ordering::SeqCst);
         false
     }
 

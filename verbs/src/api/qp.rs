@@ -189,7 +189,12 @@ impl Qp {
     /// runs the pass may have lost its core in between.
     #[inline]
     fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
-        let answer = self.shared.send.poster().push(wr, payload);
+        let mut poster = self.shared.send.poster();
+        let answer = poster.push(wr, payload);
+        if self.shard().is_far() {
+            poster.fetch_slots(1);
+        }
+        drop(poster);
         if answer == Err(PostError::QueueFull) { self.post_after_pass(wr, payload) } else { answer }
     }
 
@@ -322,12 +327,15 @@ impl Qp {
     }
 
     /// Tells the engine that there is work. If nothing keeps the request waiting and no other thread drives the engine,
-    /// the request is sent before this returns.
+    /// the request is sent before this returns. If another thread drives the engine time and again, the request is left
+    /// to that thread even between two passes, because sending it here would move the engine's data to this core and
+    /// back.
     #[inline]
     pub(super) fn ring(&self) {
         let shard = self.shard();
         // If the queue pair has rung before, it already waits for a pass.
-        if !self.shared.bell.is_ringing() && !broken(Rule::Doorbell) && shard.kick(self.shared.qpn) {
+        let kicks = !self.shared.bell.is_ringing() && !shard.is_far() && !broken(Rule::Doorbell);
+        if kicks && shard.kick(self.shared.qpn) {
             return;
         }
         if self.shared.bell.ring() && !broken(Rule::Doorbell) {

@@ -263,3 +263,40 @@ fn more_pollers_than_cores_get_on() {
         });
     }
 }
+
+/// A post to an engine that another thread drives does not touch the engine: it rings the doorbell, and that thread's
+/// next pass sends the request.
+#[test]
+fn posts_leave_a_far_engine_to_the_thread_that_drives_it() {
+    let (device, knobs) = fake::device(Progress::Inline);
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(64, None).unwrap());
+    let [a, _b] = pair(&device, &pd, &cq);
+    let shard = device.shared.shards.first();
+    let kicks = || knobs.kicks.swap(0, Ordering::SeqCst);
+    let post = |wr_id: u64, list: bool| {
+        let wr = wr(wr_id, SendFlags::SIGNALED);
+        if list { a.post_send_list(&[wr, wr]).unwrap() } else { a.post_send(&wr).unwrap() }
+    };
+    drain(&cq);
+    shard.visit(false);
+    assert!(shard.visit(false).is_some());
+    kicks();
+    post(1, false);
+    assert_eq!(kicks(), 1, "nobody else drives the engine");
+    assert_eq!(drain(&cq).len(), 1);
+    for list in [false, true] {
+        std::thread::scope(|scope| {
+            let driven = scope.spawn(|| {
+                shard.poll_pass();
+                shard.adopt();
+            });
+            driven.join().unwrap();
+        });
+        assert_eq!(shard.visit(false), None);
+        kicks();
+        post(2, list);
+        assert_eq!(kicks(), 0, "the other thread drives the engine");
+        // This poll drives the engine as the other thread's would.
+        assert_eq!(drain(&cq).len(), 1 + usize::from(list));
+    }
+}

@@ -14,7 +14,7 @@ use std::hint;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -64,14 +64,24 @@ struct Hot {
     busy: AtomicU64,
 }
 
+/// What threads that mainly drive other engines know of this engine's driver. All of it is a hint.
+#[derive(Default)]
+struct Visits {
+    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
+    count: AtomicU32,
+    /// Whether the last visit found that other threads had driven the engine.
+    driven: AtomicBool,
+    /// The thread ([`this_thread`]) that last [adopted](Shard::adopt) the engine; 0: none.
+    adopter: AtomicUsize,
+}
+
 /// One engine with its lock and its driver.
 pub(crate) struct Shard {
     hot: Line<Hot>,
     /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
     /// give way to them.
     want: Line<AtomicU32>,
-    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
-    visited: Line<AtomicU32>,
+    visits: Line<Visits>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
     driver: Driver,
@@ -93,7 +103,7 @@ impl Shard {
         let shard = Arc::new(Self {
             hot: Line::default(),
             want: Line::default(),
-            visited: Line::default(),
+            visits: Line::default(),
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
             driver: Driver::new(progress)?,
@@ -121,14 +131,36 @@ impl Shard {
     /// without a pass, if other threads have driven this engine since the last visit, because they presumably
     /// continue. If they do not continue, the next visit runs a pass.
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
-        let driven = self.hot.lock.count() as u32;
-        if self.visited.load(Ordering::Relaxed) != driven {
-            self.visited.store(driven, Ordering::Relaxed);
+        let Visits { count, driven, .. } = &*self.visits;
+        let now = self.hot.lock.count() as u32;
+        let others_drive = count.load(Ordering::Relaxed) != now;
+        // Stored only if it changes, because posting threads read this line.
+        if driven.load(Ordering::Relaxed) != others_drive {
+            driven.store(others_drive, Ordering::Relaxed);
+        }
+        if others_drive {
+            count.store(now, Ordering::Relaxed);
             return None;
         }
         let polled = self.attempt(stays);
-        self.visited.store(self.hot.lock.count() as u32, Ordering::Relaxed);
+        count.store(self.hot.lock.count() as u32, Ordering::Relaxed);
         Some(polled)
+    }
+
+    /// Notes that this thread mainly drives this engine.
+    #[inline]
+    pub(crate) fn adopt(&self) {
+        if self.visits.adopter.load(Ordering::Relaxed) != this_thread() {
+            self.visits.adopter.store(this_thread(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether another thread drives the engine time and again, presumably on another core. Each access to the
+    /// engine's data then takes cache lines from that core. Only a hint, as old as the last [`visit`](Self::visit).
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.visits.driven.load(Ordering::Relaxed)
+            && self.visits.adopter.load(Ordering::Relaxed) != this_thread()
     }
 
     #[inline]

@@ -89,6 +89,31 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
     assert_eq!(passes(&knobs), before + 3);
 }
 
+#[test]
+fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
+    let (device, _) = fake::device(Progress::Inline);
+    let shard = device.shared.shards.first();
+    let other = |does: &(dyn Fn() -> bool + Sync)| thread::scope(|scope| scope.spawn(does).join().unwrap());
+    shard.visit(false);
+    assert!(!shard.is_far(), "nobody else drives it");
+    for _ in 0..2 {
+        let far_for_itself = other(&|| {
+            shard.poll_pass();
+            shard.adopt();
+            shard.is_far()
+        });
+        assert!(!far_for_itself);
+        assert_eq!(shard.visit(false), None);
+        assert!(shard.is_far());
+    }
+    shard.visit(false);
+    assert!(!shard.is_far(), "the other thread has stopped");
+    shard.poll_pass();
+    shard.adopt();
+    assert_eq!(shard.visit(false), None);
+    assert!(!shard.is_far(), "this thread drives it");
+}
+
 /// A post waits, because the thread that runs a pass may lose its core after it has reported a completion, but before
 /// it has freed the completed request's slot.
 #[test]

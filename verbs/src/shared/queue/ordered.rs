@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::ring::{Entry, Slot, capacity_for};
+use crate::shared::prefetch::prefetch_for_writing;
 use crate::shared::sync::Cell;
 use crate::shared::sync::atomic::{AtomicU32, Ordering};
 
@@ -117,6 +118,17 @@ impl<T: Entry> OrderedRing<T> {
         // SAFETY: there is room for the entry, so the slot belongs to the producer.
         self.slots[self.slot_of(index)].entry.with_mut(|place| unsafe { (*place).write(entry) });
         true
+    }
+
+    /// Producer: fetches the cache line of the slot of entry `index`, for writing. `index` may be up to `capacity`
+    /// entries ahead of the next one. Does nothing if the producer does not know that the slot is free, because the
+    /// consumer may still want the line.
+    #[inline]
+    pub(crate) fn fetch_slot(&self, index: u32, room: &Room) {
+        let left = room.end.load(Ordering::Relaxed).wrapping_sub(index);
+        if (1..=self.capacity()).contains(&left) {
+            prefetch_for_writing(&raw const self.slots[self.slot_of(index)]);
+        }
     }
 
     /// Producer: publishes entry `index`, which has been written.

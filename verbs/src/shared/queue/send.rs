@@ -228,6 +228,10 @@ impl SendQueue {
     }
 }
 
+/// Slots are [fetched](SendPoster::fetch_slots) this many posts before they are used. Fewer posts may take less time than
+/// a line takes to come. The engine's core may take back lines that were fetched much earlier.
+const AHEAD: u32 = 8;
+
 /// How a request uses local memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -276,16 +280,26 @@ impl SendPoster<'_> {
         Ok(())
     }
 
-    /// Publishes all written requests to the engine. Returns false if there are none. Requests that are never
-    /// published were never posted.
+    /// Publishes all written requests to the engine, and returns their number. Requests that are never published were
+    /// never posted.
     #[inline]
-    pub(crate) fn publish(&mut self) -> bool {
+    pub(crate) fn publish(&mut self) -> u32 {
         let end = self.next();
         while self.tail.next != end {
             self.queue.ring.publish(self.tail.next);
             self.tail.next = self.tail.next.wrapping_add(1);
         }
-        std::mem::take(&mut self.written) > 0
+        std::mem::take(&mut self.written)
+    }
+
+    /// Fetches, for writing, the cache lines of slots that will be used soon. Call this after a post of `posted` requests
+    /// to an engine on another core, because that core's cache has the lines of all slots that the engine has read.
+    /// Without this, each post would wait for the line of its slot.
+    #[inline]
+    pub(crate) fn fetch_slots(&self, posted: u32) {
+        let ahead = self.next().wrapping_add(AHEAD);
+        let room = &self.tail.room;
+        (0..posted).for_each(|back| self.queue.ring.fetch_slot(ahead.wrapping_sub(back), room));
     }
 
     /// Returns the number of the next request.
