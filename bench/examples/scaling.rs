@@ -112,7 +112,7 @@ fn report(plan: &Plan, json: bool) -> Result<ExitCode, PerfError> {
             plan.rounds
         );
         println!(
-            "{:<14} {:<12} {:>10} {:>10} {:>22} {:>8}  handed over",
+            "{:<14} {:<12} {:>10} {:>10} {:>22} {:>8}  frames handed over",
             "load", "queue pairs", "processes", "device", "ratio (least..most)", ""
         );
         for Verdict { row, own_ratio, all_ratio, passed } in &verdicts {

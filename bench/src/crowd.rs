@@ -352,8 +352,8 @@ pub struct Storm {
     pub registrations_s: f64,
 }
 
-/// Measures Writes through engine 0, which a thread on the first of `cores` drives: alternately alone, and during a
-/// storm, in which a thread on the second core registers and deregisters regions of both devices without a pause.
+/// Measures Writes through engine 0, which a thread on the first of `cores` drives. Calm and storm alternate: in a
+/// storm, a thread on the second core registers and deregisters regions of both devices without a pause.
 ///
 /// # Errors
 /// [`PerfError`].

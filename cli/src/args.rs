@@ -168,8 +168,8 @@ pub struct RpingArgs {
     /// Be the client: send pings
     #[arg(short, long, requires = "address", conflicts_with = "persistent")]
     pub client: bool,
-    /// Client: address or name of the server. Server: the only address to listen on, one of this
-    /// host's, or with a DPDK port one of --ip [default of a server: all of them]
+    /// Client: address or name of the server. Server: listen on this address only; it must be an address of this
+    /// host, or with a DPDK port an address of --ip [default of a server: all addresses]
     #[arg(short, long, value_name = "HOST")]
     pub address: Option<String>,
     /// TCP port [default: 7174]

@@ -55,7 +55,10 @@ pub(crate) fn cannot_be_shared() -> Option<String> {
         Some("its memory has no descriptors to share, as with DPDK's option --legacy-mem".to_owned())
     } else {
         (files.len() > VHOST_REGIONS).then(|| {
-            format!("its memory is {} files, and a vhost-user peer maps at most {VHOST_REGIONS}", files.len())
+            format!(
+                "its memory consists of {} files, but a vhost-user peer maps at most {VHOST_REGIONS}",
+                files.len()
+            )
         })
     }
 }

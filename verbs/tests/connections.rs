@@ -53,7 +53,7 @@ fn an_absent_host_is_unreachable() {
     assert!(simulation.now() < Duration::from_secs(11));
 }
 
-/// On a port, the message blames the settings, which lack a route.
+/// If the device has a port, not the kernel's sockets, the error blames urnic's settings, which lack a route.
 #[test]
 fn an_address_of_another_network_has_no_route() {
     let simulation = Simulation::new(&options()).unwrap();
@@ -173,7 +173,7 @@ fn strangers_do_not_disturb_a_listener() {
 }
 
 /// Until a stranger is accepted, its window is two link MTUs. If it continues to send after its start-up has
-/// failed, the device resets it, because reading on would cost others (RFC 1122 §4.2.2.13; MPA-64 allows it).
+/// failed, the device resets it instead of spending work on its data (RFC 1122 §4.2.2.13; MPA-64 allows it).
 #[test]
 fn strangers_cannot_say_much() {
     let (mut simulation, end, raw) = with_raw(&options());

@@ -1,5 +1,5 @@
-//! Measures urnic by itself and with other projects' programs on it, the raw link below it, and comparable
-//! programs on the kernel's sockets. At the end, counts the instructions of urnic's TCP and of smoltcp's.
+//! Measures urnic, and other projects' programs that run on urnic. For comparison, measures the raw link below urnic,
+//! and similar programs on the kernel's sockets. At the end, counts the instructions of urnic's TCP and of smoltcp's.
 //! `scripts/bench` uses this module.
 //!
 //! There are several runs. Each run makes every measurement once, so that other load on the machine affects all
@@ -57,13 +57,13 @@ enum Tool {
     Floor,
     /// `urnic perf pair` with this operation.
     Pair(&'static str),
-    /// `urnic perf server` and `client` on the cable, with this operation.
+    /// `urnic perf server` and `client` over veth, with this operation.
     Nodes(&'static str),
     /// The ping-pong of the module [`kernel`].
     Kernel(Protocol, Wait),
     /// iperf3, with or without segmentation offload.
     Iperf { offload: bool },
-    /// A program of perftest under `urnic run`, over virtio/vhost or on the cable.
+    /// A program of perftest under `urnic run`, over veth (the cable) or over virtio/vhost.
     Perftest { program: &'static str, cable: bool },
     /// `fi_pingpong` over libfabric's provider for TCP.
     FiPingpong,
@@ -157,7 +157,9 @@ pub fn run(options: &Options) -> Results {
     let mut left_out = Vec::new();
     let mut leave_out = |what: &str, why: String| left_out.push(LeftOut { what: what.to_owned(), why });
     let lab = Lab::new(MTU)
-        .map_err(|why| leave_out("everything over veth: the kernel's peers, urnic over af_packet", why))
+        .map_err(|why| {
+            leave_out("everything over veth: programs on the kernel's sockets, urnic over af_packet", why)
+        })
         .ok();
     let mut steps = plan(options.quick);
     steps.retain(|step| lab.is_some() || !step.tool.needs_lab());
@@ -433,5 +435,5 @@ fn of_urnic(quantity: Quantity, said: &str) -> Words<Sample> {
     Ok(Sample { run: 0, value, rtt_us: report.rtt_us, rtt_cdf: report.rtt_cdf })
 }
 
-/// A named list of facts.
+/// Facts by name.
 type Facts = BTreeMap<&'static str, String>;

@@ -32,8 +32,8 @@ impl Decoder {
         Self { memory, known: HashMap::new() }
     }
 
-    /// Returns the accesses of the instruction that a thread with these registers executes next. An instruction with a
-    /// repetition prefix counts as one access here, because stepping stops at each repetition.
+    /// Returns the accesses of the instruction that a thread with these registers executes next. Of an instruction with
+    /// a repetition prefix, returns the accesses of one repetition, because stepping stops at each repetition.
     pub(super) fn accesses(&mut self, registers: &user_regs_struct) -> Result<Vec<Access>, PerfError> {
         let used = match self.known.get(&registers.rip) {
             Some(used) => used,

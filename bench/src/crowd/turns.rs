@@ -1,5 +1,5 @@
-//! Writes on each of many queue pairs in turn. Three functions post a Write, drive the client and drive the server.
-//! They are never inlined, so that `scripts/stages` can count the instructions and cache lines of each function.
+//! Makes Writes on each of many queue pairs in turn. One function posts a Write, one drives the client, and one drives
+//! the server. They are never inlined, so that `scripts/stages` can count the instructions and cache lines of each.
 
 use std::time::Instant;
 

@@ -166,7 +166,7 @@ impl End {
         )?;
         let notes = pd
             .alloc_mr((session.lanes * NOTES * NOTE_LEN) as usize, Access::LOCAL_WRITE)
-            .doing("allocating memory for notes")?;
+            .doing("allocating memory for counts of messages")?;
         let letters = pd
             .alloc_mr(2 * CONTROLS as usize * CONTROL_LEN, Access::LOCAL_WRITE)
             .doing("allocating memory for control messages")?;
@@ -364,9 +364,11 @@ impl End {
         let slot = tag.number as u32;
         let mut bytes = [0; size_of::<Note>()];
         if wc.byte_len != NOTE_LEN {
-            return Err(PerfError::Protocol("a note of the wrong length"));
+            return Err(PerfError::Protocol("a count of messages with a wrong number of octets"));
         }
-        self.notes.read_at(Self::note_offset(tag.lane, slot), &mut bytes).doing("reading a note")?;
+        self.notes
+            .read_at(Self::note_offset(tag.lane, slot), &mut bytes)
+            .doing("reading a count of messages")?;
         self.post_note_receive(&self.lane(tag.lane)?.qp, tag.lane, slot)?;
         Ok(Note::from_le_bytes(bytes))
     }
@@ -387,7 +389,7 @@ impl End {
     pub(super) fn send_control(&mut self, message: &Control) -> Result<(), PerfError> {
         let mut bytes = wire::encode(message);
         if bytes.len() > CONTROL_LEN {
-            bytes = wire::encode(&Control::Failed("a failure too long to tell".to_owned()));
+            bytes = wire::encode(&Control::Failed("its reason is too long for a message".to_owned()));
         }
         let offset = u64::from(CONTROLS + self.letters_sent % CONTROLS) * CONTROL_LEN as u64;
         self.letters_sent = self.letters_sent.wrapping_add(1);

@@ -386,7 +386,7 @@ fn ask(raw: &mut Raw, control: usize) -> Result<(u64, Duration), PerfError> {
         raw.send(control);
         for _ in 0..100_000 {
             raw.port.tx_burst(&mut raw.queue);
-            if raw.receive("the verdict")? > 0 {
+            if raw.receive("the receiver's count of frames")? > 0 {
                 break;
             }
         }

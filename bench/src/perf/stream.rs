@@ -291,7 +291,7 @@ pub(super) fn serve(end: &mut End) -> Result<(), PerfError> {
                 (Kind::Note, WcOpcode::Recv) => {
                     let marked = end.take_note(tag, &wc)?;
                     if marked < *count || (session.verify && marked - *count > slots) {
-                        return Err(PerfError::Protocol("an unexpected mark"));
+                        return Err(PerfError::Protocol("an unexpected count of messages"));
                     }
                     if session.op == Op::Read {
                         make(end, lane, *count + slots..marked + slots)?;

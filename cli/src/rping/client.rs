@@ -61,7 +61,7 @@ pub fn run(config: &Config, args: &RpingArgs) -> Result<(), Failure> {
         }
         if args.validate && back != sent {
             let at = back.iter().zip(&sent).position(|(a, b)| a != b).unwrap_or_default();
-            return Err(Failure::Failed(format!("wrong data: ping {pings} differs from byte {at} on")));
+            return Err(Failure::Failed(format!("wrong data: ping {pings} is wrong from byte {at} on")));
         }
         if args.verbose {
             print(&format!("ping data: {}", String::from_utf8_lossy(wire::text(&back))))?;

@@ -197,7 +197,7 @@ fn echo(
             if found != expected {
                 let at = found.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or_default();
                 return Err(Failure::Failed(format!(
-                    "wrong data: ping {} differs from byte {at} on",
+                    "wrong data: ping {} is wrong from byte {at} on",
                     report.pings
                 )));
             }
@@ -206,12 +206,12 @@ fn echo(
         if verbose {
             print(&format!("server ping data: {}", String::from_utf8_lossy(text)))?;
         }
-        lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;
+        lane.send(Info::default()).map_err(|why| why.failure("the Send of a go-ahead to complete"))?;
         let sink = lane.receive(None).map_err(|why| why.failure("a request to write"))?;
         // rping writes the text including its final zero byte.
         let echoed = (text.len() + 1).min(size) as u32;
         lane.write(sink, &buffer, echoed).map_err(|why| why.failure("a Write to complete"))?;
-        lane.send(Info::default()).map_err(|why| why.failure("a go-ahead to be sent"))?;
+        lane.send(Info::default()).map_err(|why| why.failure("the Send of a go-ahead to complete"))?;
         report.pings += 1;
         report.size = report.size.max(source.size);
         tracing::debug!("ping {} of {peer} echoed", report.pings);

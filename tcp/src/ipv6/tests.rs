@@ -35,8 +35,8 @@ fn without_extensions() {
 
 #[test]
 fn extensions_are_skipped() {
-    // Hop-by-hop options with a router alert, destination options with an unknown but skippable one, and a routing
-    // header with no segments left.
+    // Hop-by-hop options with a router alert, destination options with an unknown but skippable one, a routing header
+    // with no segments left, and a Fragment header of a whole packet.
     let body = [
         &[next::DESTINATION, 0, 5, 2, 0, 0, 1, 0][..],
         &[next::ROUTING, 0, 0x3e, 4, 1, 2, 3, 4],

@@ -44,7 +44,7 @@ fn pseudo(src: [u8; 16], dst: [u8; 16], protocol: u8, body: &[u8]) -> u16 {
     sum::add(sum::sum(&head), sum::sum(body))
 }
 
-/// Returns an IPv6 packet and fills in its checksum at `at` of the body.
+/// Returns an IPv6 packet. Its checksum is at offset `at` of the body, and is filled in here.
 fn packet(src: Ipv6Addr, dst: Ipv6Addr, head: (u8, u8, u8), body: &[u8], at: usize) -> Vec<u8> {
     let (protocol, hops, ecn) = head;
     let mut body = body.to_vec();
@@ -199,7 +199,7 @@ fn to_v4(f: &[u8]) -> Result<Option<Vec<u8>>, String> {
     );
     let (src, dst) = (v4(addresses.0.into()), v4(addresses.1.into()));
     let protocol = f[20];
-    // Reports of groups have an extension header, and do not concern scripts.
+    // Of the stack's packets, only MLD reports have an extension header. They do not concern scripts.
     if protocol == 0 {
         return Ok(None);
     }
@@ -228,7 +228,7 @@ fn to_v4(f: &[u8]) -> Result<Option<Vec<u8>>, String> {
         (58, kind @ (135 | 136)) => {
             let about = Ipv6Addr::from(<[u8; 16]>::try_from(&body[8..24]).expect("16"));
             let unasked = kind == 136 && body[4] & 0x40 == 0;
-            // Scripts do not see messages about the link-local address, or announcements.
+            // Scripts see neither messages about the link-local address nor unsolicited advertisements.
             if about.segments()[0] == 0xfe80 || unasked {
                 return Ok(None);
             }

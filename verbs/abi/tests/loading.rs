@@ -1,4 +1,4 @@
-//! The libraries in a program that is linked to rdma-core's, in each way of loading ours.
+//! A program that is linked to rdma-core's libraries runs with ours, in each way of loading them.
 
 mod ways;
 

@@ -14,8 +14,8 @@ const WINDOW: usize = 32;
 /// that every Send finds one.
 const CREDIT: u64 = 16;
 const RECEIVES: usize = 2 * CREDIT as usize;
-/// The memory of one end: the parts that the peer reads and writes, the source of our messages, and the memory of our
-/// receives.
+/// The memory of one end: the parts that the peer reads and writes, the destination of our Reads, the source of our
+/// Sends and Writes, and the memory of our receives.
 pub struct Memory(Mr);
 
 impl Memory {

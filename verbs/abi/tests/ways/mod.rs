@@ -1,5 +1,5 @@
-//! Runs C programs (`../c/`), linked to rdma-core's libraries as any program is, on our libraries in each way of
-//! loading them.
+//! Compiles the C programs of `../c/`, and links them to rdma-core's libraries, as any RDMA program is linked. Runs
+//! them with our libraries, in each way of loading these.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
@@ -138,8 +138,9 @@ pub fn run_with(
                 .env("URNIC_PORT", port.replace("{}", &folder.path().display().to_string()));
         }
     }
-    // Whole stacks, because these distinguish leaks. No signal stacks, because the sanitizer would free them when a
-    // thread ends, and a cancelled thread would run the sanitizer's code for that on what is left of its stack.
+    // The sanitizer records whole stacks, because shorter ones do not show which leaks are those of `KEPT`. It makes
+    // no signal stacks, because it would free them when a thread ends: in a cancelled thread, the code that frees them
+    // would run on what is left of the thread's stack.
     let leaks = u8::from(watched != Watched::AsanNoLeaks);
     let options =
         format!("fast_unwind_on_malloc=0:verify_asan_link_order=0:use_sigaltstack=0:detect_leaks={leaks}");

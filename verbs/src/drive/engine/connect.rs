@@ -454,9 +454,9 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                     Error::Invalid("the local address and the peer's are of different families (IPv4, IPv6)")
                 }
                 ConnectError::InUse(port) => Error::PortInUse(port),
-                ConnectError::Elsewhere(_) => {
-                    Error::Invalid("a connection from the reserved address belongs to another engine")
-                }
+                ConnectError::Elsewhere(_) => Error::Invalid(
+                    "only another engine of the device can connect from the reserved address to this peer",
+                ),
                 ConnectError::NoDescriptor => Error::NoDescriptor,
                 ConnectError::NoPort | ConnectError::TooMany => Error::Exhausted("connections or ports"),
             });

@@ -1,4 +1,4 @@
-//! Limits the number of connections that peers can make the engine keep. Each kind of connection has a room with a
+//! Keeps peers from burdening the engine with too many connections. Each kind of connection has a room with a
 //! maximum number of seats: connections in start-up, requests that the program has not answered, connections
 //! that ended in start-up but have not closed, and connections that have lost their queue pair but have not
 //! closed. Even if all rooms are full and all queue pairs are connected, TCP's table has free places, so that
@@ -94,7 +94,7 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Moves an endpoint that is over to [`Phase::Closing`]. Its connection has [`TEARDOWN_WITHIN`] to close, or
+    /// Puts an endpoint that is over into [`Phase::Closing`]. Its connection has [`TEARDOWN_WITHIN`] to close, or
     /// longer if it [waits for its peer](Self::waits_for_peer).
     pub(super) fn close_endpoint(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };

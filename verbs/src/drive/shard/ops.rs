@@ -147,7 +147,7 @@ pub(crate) trait EngineOps: Send {
     /// Enters a reservation that another engine of the device has made, with the id that it has there.
     fn enter_binding(&mut self, _bound: Bound, _v6only: bool) -> Result<()> {
         Err(Error::Exhausted(
-            "engines: this transport has only one, so no engine can share a reserved address",
+            "engines that can share a reserved address: this transport supports only one engine",
         ))
     }
     /// Returns the engine of the device that must open a connection from a reserved address to `to`; `None` if any
