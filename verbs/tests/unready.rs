@@ -154,16 +154,11 @@ fn what_does_not_fit_stays_with_the_peer() {
     }
 }
 
-/// Queue pairs that wait for one shared queue are served in the order in which they began to wait, at each engine.
-#[test]
-fn a_shared_queue_serves_the_oldest_first() {
-    let mut simulation = Simulation::new(&options()).unwrap();
-    let device = simulation.device(0);
-    let pd = device.alloc_pd();
-    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+/// Connects `n` pairs of ends, whose servers have the receives of `srq` and let Sends wait for them.
+fn sharing(simulation: &mut Simulation, srq: &Srq, n: usize) -> (Vec<End>, Vec<End>) {
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
-    for _ in 0..4 {
-        let mut server = End::new(&device);
+    for _ in 0..n {
+        let mut server = End::new(&simulation.device(0));
         let init = QpInit {
             send_cq: &server.cq,
             recv_cq: &server.cq,
@@ -174,12 +169,23 @@ fn a_shared_queue_serves_the_oldest_first() {
             max_inline: 0,
             signal_all: false,
         };
-        server.qp = server.pd.create_qp_with_srq(&init, &srq).unwrap();
+        server.qp = server.pd.create_qp_with_srq(&init, srq).unwrap();
         let mut client = End::new(&simulation.device(1));
-        connect_patiently(&mut simulation, &mut server, &mut client, RNR_WITHOUT_LIMIT);
+        connect_patiently(simulation, &mut server, &mut client, RNR_WITHOUT_LIMIT);
         servers.push(server);
         clients.push(client);
     }
+    (servers, clients)
+}
+
+/// Queue pairs that wait for one shared queue are served in the order in which they began to wait, at each engine.
+#[test]
+fn a_shared_queue_serves_the_oldest_first() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let pd = device.alloc_pd();
+    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+    let (mut servers, clients) = sharing(&mut simulation, &srq, 4);
     let order = [2, 0, 3, 1];
     // Each client posts two Sends, so that the second one waits behind the first.
     let mut sources = Vec::new();
@@ -225,6 +231,33 @@ fn a_shared_queue_serves_the_oldest_first() {
     let wrs: Vec<RecvWr<'_>> = (0..2).map(|wr_id| RecvWr { wr_id, sges: &sges }).collect();
     srq.post_recv_list(&wrs).unwrap();
     received(&servers[1].next(&mut simulation), 0, 0);
+}
+
+/// A queue pair that waits for a shared queue gets no earlier turn by posting requests of its own, whose doorbell the
+/// engine answers before it serves the queue.
+#[test]
+fn a_request_of_its_own_gives_no_queue_pair_an_earlier_turn() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let pd = device.alloc_pd();
+    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+    let (servers, clients) = sharing(&mut simulation, &srq, 2);
+    for (waits, client) in clients.iter().enumerate() {
+        client.post(1, SendOp::Send, &[]);
+        until_it_waits(&mut simulation, 0, waits as u64 + 1);
+    }
+    clients[1].post_recv(2, &[]);
+    servers[1].post(3, SendOp::Send, &[]);
+    srq.post_recv(&RecvWr { wr_id: 4, sges: &[] }).unwrap();
+    assert_eq!(clients[1].next(&mut simulation).wr_id, 1);
+    assert_eq!(clients[1].next(&mut simulation).wr_id, 2, "the engine has answered the doorbell");
+    // Engines take turns, so only the order within an engine is fixed.
+    if device.attributes().unwrap().engines == 1 {
+        received(&servers[0].next(&mut simulation), 4, 0);
+        srq.post_recv(&RecvWr { wr_id: 5, sges: &[] }).unwrap();
+        assert_eq!(servers[1].next(&mut simulation).wr_id, 3);
+        received(&servers[1].next(&mut simulation), 5, 0);
+    }
 }
 
 /// A disconnect discards the messages that wait. Both ends close without an error, unless the peer has unsent
