@@ -247,8 +247,8 @@ fn a_request_of_its_own_gives_no_queue_pair_an_earlier_turn() {
         until_it_waits(&mut simulation, 0, waits as u64 + 1);
     }
     clients[1].post_recv(2, &[]);
-    servers[1].post(3, SendOp::Send, &[]);
     srq.post_recv(&RecvWr { wr_id: 4, sges: &[] }).unwrap();
+    servers[1].post(3, SendOp::Send, &[]);
     assert_eq!(clients[1].next(&mut simulation).wr_id, 1);
     assert_eq!(clients[1].next(&mut simulation).wr_id, 2, "the engine has answered the doorbell");
     // Engines take turns, so only the order within an engine is fixed.
