@@ -275,16 +275,22 @@ fn a_disconnect_discards_what_waits() {
         let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
         let len = if full { 100_000 } else { 100 };
         let source = client.pd.alloc_mr(len, Access::LOCAL_WRITE).unwrap();
+        source.write_at(0, &vec![7; len]).unwrap();
         client.post(1, SendOp::Send, &[Sge::of(&source, 0, len as u32)]);
         until_it_waits(&mut simulation, 0, 1);
         server.disconnect();
+        // None of the messages takes the receive, although it is there before the connection has ended.
+        let inbox = server.pd.alloc_mr(len, Access::LOCAL_WRITE).unwrap();
+        server.post_recv(2, &[Sge::of(&inbox, 0, len as u32)]);
         let ends = [client.end(&mut simulation), server.end(&mut simulation)];
         let expected = [DisconnectReason::Peer, DisconnectReason::Local];
         // If `full`, the server's FIN may find the client with unsent data. Nobody will receive this data, so the
         // client sends a Terminate (ERR-46).
         let cut_off = [DisconnectReason::TerminateSent, DisconnectReason::TerminateReceived];
         assert!(ends == expected || full && ends == cut_off, "{ends:?}");
-        assert!(server.completions().is_empty());
+        let told: Vec<_> = server.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(told, [(2, WcStatus::Flushed)]);
+        assert!(content(&inbox) == vec![0; len]);
     }
 }
 
