@@ -40,6 +40,8 @@ struct Kind {
     says: Option<fn(u32, u64) -> Vec<u8>>,
     /// Whether the peers stop receiving frames after the start-up.
     deaf: bool,
+    /// Number of hosts, the last ones, whose peers never stop.
+    attentive: usize,
     /// Whether they stop already when they have sent the Request, so that they miss the Reply.
     misses_reply: bool,
     /// Number of send buffers of each device.
@@ -148,7 +150,8 @@ impl Field {
         let (raws, hosts) = (0..kind.hosts)
             .map(|i| {
                 let (raw, host) = raw::node(2 + i);
-                (raw, Box::new(Deaf(host, deaf.clone())) as Box<dyn Host>)
+                let attentive = i + kind.attentive >= kind.hosts;
+                (raw, if attentive { host } else { Box::new(Deaf(host, deaf.clone())) as Box<dyn Host> })
             })
             .unzip();
         let options =
@@ -331,6 +334,7 @@ const SILENT: Kind = Kind {
     starts_up: false,
     says: None,
     deaf: false,
+    attentive: 0,
     misses_reply: false,
     buffers: BUFFERS,
     ends: Ending::Never,
@@ -425,9 +429,10 @@ fn payloads(mut stream: &[u8]) -> Vec<u8> {
 #[test]
 fn what_is_put_aside_is_bounded() {
     const MOST: usize = 256 << 10;
-    let kind = Kind { hosts: 40, says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED };
+    let says: fn(u32, u64) -> Vec<u8> = |stag, to| reads(stag, to, 8);
+    let kind = Kind { hosts: 40, attentive: 1, says: Some(says), deaf: true, ..STARTED };
     let mut field = Field::new(&kind, |mpa| mpa.aside_max = MOST);
-    field.attack(&kind);
+    let peers = field.attack(&kind);
     let before = field.door.qps.len() as u64;
     let mut most = 0;
     for _ in 0..50 {
@@ -438,11 +443,22 @@ fn what_is_put_aside_is_bounded() {
     let lost = before - field.door.qps.len() as u64;
     assert!(lost > 0 && lost < before, "{lost} of {before} connections end");
     assert_eq!(field.counter("aside_displaced"), lost);
+    field.run(Duration::from_secs(10), |_| false);
+    let attentive: Vec<_> = peers.into_iter().filter(|(host, _)| *host == kind.hosts - 1).collect();
+    assert!(!attentive.is_empty());
+    for peer in attentive {
+        let raw = field.raw(peer);
+        assert!(
+            raw.seen.closed.iter().all(|(gone, _)| *gone != peer.1),
+            "an attentive peer has lost its connection"
+        );
+        assert!(raw.heard(peer.1).len() > 8 * HALL, "an attentive peer has not got its data");
+    }
     field.honest("others have gone");
 }
 
-/// The Replies to the Requests of a host that has become deaf occupy buffers too. There are fewer buffers than peers, and
-/// the host cannot occupy all of them.
+/// The Replies to the Requests of a host that has become deaf occupy buffers too. There are fewer buffers than peers,
+/// and the host cannot occupy all of them.
 #[test]
 fn start_ups_that_nobody_acknowledges() {
     let kind = Kind { deaf: true, misses_reply: true, buffers: 256, ..STARTED };
