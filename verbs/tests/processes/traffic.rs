@@ -139,7 +139,7 @@ impl<'a> Traffic<'a> {
                     let slot = self.reads % WINDOW as u64;
                     self.reads += 1;
                     // The peer handles a Read only when it has placed the Writes that came before it.
-                    match self.wrote && self.reads % 2 == 0 {
+                    match self.wrote && self.reads.is_multiple_of(2) {
                         true => self.send(SendOp::Read { addr: written, rkey }, READ_BACK + slot),
                         false => self.send(SendOp::Read { addr, rkey }, READ + slot),
                     }
