@@ -69,8 +69,8 @@ fn hold(tell: Box<dyn FnOnce() + Send>) {
 }
 
 /// Tells the program everything that was held back, because the program continues after all. The lock is not held
-/// meanwhile: what the program does when it is told may lead to further deliveries, here or in a thread that the program
-/// waits for.
+/// meanwhile: what the program does when it is told may lead to further deliveries, here or in a thread that the
+/// program waits for.
 pub(crate) fn deliver_held() {
     loop {
         let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// What the program does when it is told something may lead to further deliveries, in this thread and in one that it
-/// waits for. They are made too, after those that came before them. Runs in a process of its own, because all devices of
-/// a process are quiet together.
+/// waits for. They are made too, after those that came before them. Runs in a process of its own, because all devices
+/// of a process are quiet together.
 #[test]
 fn what_is_told_late_may_lead_to_more() {
     let mut child = Command::new(std::env::current_exe().unwrap());
