@@ -158,6 +158,7 @@ impl Value {
     /// Reads core numbers: an integer, an array of integers, or text such as `0,2-3`.
     pub fn cores(&self) -> Result<Vec<usize>, Wrong> {
         let wanted = "a list of core numbers";
+        let twice = || "a core is listed twice".to_string();
         let mut cores = Vec::new();
         match self {
             Value::Int(_) => cores.push(self.core()?),
@@ -176,6 +177,10 @@ impl Value {
                         return Err(format!("the range {part} is empty"));
                     }
                     cores.extend(first..=last);
+                    // Decided here and not at the end, because a long text of ranges would fill the memory.
+                    if cores.len() > 1024 {
+                        return Err(twice());
+                    }
                 }
             }
         }
@@ -183,7 +188,7 @@ impl Value {
         sorted.sort_unstable();
         sorted.dedup();
         if sorted.len() != cores.len() {
-            return Err("a core is listed twice".to_string());
+            return Err(twice());
         }
         Ok(cores)
     }

@@ -90,7 +90,8 @@ impl HugeBuf {
 
 impl Drop for HugeBuf {
     fn drop(&mut self) {
-        if joined::is_gone() {
+        // A forked child has only a copy of EAL, without the thread that makes control calls.
+        if joined::is_gone() || self.eal.is_parents() {
             return;
         }
         let at = self.ptr.as_ptr() as usize;

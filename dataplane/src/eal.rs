@@ -157,7 +157,7 @@ impl Eal {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = started.as_ref() {
             let eal = result.clone()?;
-            return if eal.pid == std::process::id() { Ok(eal) } else { Err(EalError::Forked) };
+            return if eal.is_parents() { Err(EalError::Forked) } else { Ok(eal) };
         }
         if let Some(by) = joined::replaced_by() {
             return Err(EalError::Replaced { by });
@@ -214,6 +214,12 @@ impl Eal {
         let ended = |_| EalError::Init { reason: "its thread has ended".into(), log: log::recent_errors() };
         outcome.recv().map_err(ended)??;
         Ok(Arc::new(Self { jobs, memory, pid: std::process::id(), thread: thread.thread().id() }))
+    }
+
+    /// Returns whether this process is a forked child of the one that runs EAL. It has no private thread, so a control
+    /// call would wait for ever.
+    pub(crate) fn is_parents(&self) -> bool {
+        self.pid != std::process::id()
     }
 
     /// Runs a control call on the private thread and waits for its result.

@@ -110,8 +110,8 @@ fn live_but_idle_peers_stay() {
     for network in ["delay=5us", "delay=20ms,loss=0.1,seed=4"] {
         let (mut simulation, server, client) =
             quiet(&Options { network: network.parse().unwrap(), ..defaults() });
-        let day = Duration::from_secs(8 * 3600);
-        simulation.wait(day);
+        let hours = Duration::from_secs(8 * 3600);
+        simulation.wait(hours);
         assert_eq!((server.qp.state(), client.qp.state()), (QpState::Rts, QpState::Rts), "{network}");
         works(&mut simulation, &server, &client);
     }

@@ -202,6 +202,55 @@ fn fpdus_follow_the_path_mtu() {
     }
 }
 
+/// Posts every operation at `from`, with payloads of several lengths, and checks the effect at both ends. The regions
+/// have the same length and all rights.
+fn operations(simulation: &mut Simulation, (from, here): (&End, &Mr), (to, there): (&End, &Mr)) {
+    let whole = here.len() as usize;
+    let clear = |mr: &Mr| mr.write_at(0, &vec![0; whole]).unwrap();
+    let (addr, rkey) = (there.addr(), there.rkey());
+    let mut done = |op, sges: &[Sge]| {
+        from.post(1, op, sges);
+        let wc = from.next(simulation);
+        assert_eq!((wc.wr_id, wc.status), (1, WcStatus::Success), "{op:?}");
+    };
+    for (n, seed) in [(0, 1), (1, 2), (500, 3), (3000, 4), (whole, 5)] {
+        let text = pattern(n, seed);
+        let sges = [Sge::of(here, 0, n as u32)];
+        here.write_at(0, &text).unwrap();
+        clear(there);
+        done(SendOp::Write { addr, rkey }, &sges);
+        clear(here);
+        done(SendOp::Read { addr, rkey }, &sges);
+        assert!(
+            content(here)[..n] == text && content(there)[..n] == text,
+            "a Write and a Read of {n} octets"
+        );
+    }
+    let word = there.addr() + 8;
+    there.write_at(8, &5u64.to_ne_bytes()).unwrap();
+    let result = [Sge::of(here, 16, 8)];
+    done(SendOp::FetchAdd { addr: word, rkey, add: 2 }, &result);
+    done(SendOp::CmpSwap { addr: word, rkey, compare: 7, swap: 9 }, &result);
+    assert_eq!(content(here)[16..24], 7u64.to_ne_bytes());
+    assert_eq!(content(there)[8..16], 9u64.to_ne_bytes());
+    for (n, seed) in [(0, 6), (1, 7), (500, 8), (3000, 9), (whole, 10)] {
+        let text = pattern(n, seed);
+        here.write_at(0, &text).unwrap();
+        let lent = to.pd.alloc_mr(8, Access::REMOTE_READ | Access::REMOTE_INVALIDATE).unwrap();
+        for op in [SendOp::Send, SendOp::SendInv(lent.rkey()), SendOp::WriteImm { addr, rkey, imm: 3 }] {
+            clear(there);
+            to.post_recv(2, &[Sge::of(there, 0, whole as u32)]);
+            from.post(1, op, &[Sge::of(here, 0, n as u32)]);
+            let wc = to.next(simulation);
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (2, WcStatus::Success, n), "{op:?}");
+            assert_eq!(wc.opcode == WcOpcode::RecvRdmaWithImm, matches!(op, SendOp::WriteImm { .. }));
+            assert_eq!(wc.invalidated_rkey != 0, matches!(op, SendOp::SendInv(_)));
+            assert!(content(there)[..n] == text, "{op:?} of {n} octets");
+            assert_eq!(from.next(simulation).status, WcStatus::Success);
+        }
+    }
+}
+
 /// MPA-19, 27, 32, 54: markers in one direction, in both directions, or in none. Every operation has the same
 /// effect in all cases.
 #[test]
@@ -212,19 +261,27 @@ fn operations_with_markers_in_either_direction() {
             let mut simulation = Simulation::new(&Options { exceptions, rtr, ..options() }).unwrap();
             let mut server = End::new(&simulation.device(0));
             let mut client = End::new(&simulation.device(1));
-            connect(&mut simulation, &mut server, &mut client);
-            works(&mut simulation, &server, &client);
+            let _listener = server.events.listen(PORT, 1).unwrap();
+            client.connection = Some(client.events.connect(&client.qp, address(0), &strict()).unwrap());
+            let CmEvent::ConnectRequest(request) = server.event(&mut simulation) else {
+                panic!("no request")
+            };
+            server.connection = Some(request.accept(&server.qp, &strict()).unwrap());
+            for (device, end) in [&server, &client].into_iter().enumerate() {
+                let CmEvent::Established { terms, .. } = end.event(&mut simulation) else {
+                    panic!("refused")
+                };
+                let expected = (asks.contains(&device), asks.contains(&(1 - device)));
+                assert_eq!((terms.rx_markers, terms.tx_markers), expected, "device {device}");
+            }
             let len = 70_000;
-            let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+            let all = Access::all() - Access::ZERO_BASED;
             let [there, here] = [&server, &client].map(|end| end.pd.alloc_mr(len, all).unwrap());
-            for (n, seed) in [(0, 1), (1, 2), (500, 3), (3000, 4), (len, 5)] {
-                here.write_at(0, &pattern(n, seed)).unwrap();
-                let sge = [Sge::of(&here, 0, n as u32)];
-                client.post(1, SendOp::Write { addr: there.addr(), rkey: there.rkey() }, &sge);
-                assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
-                client.post(2, SendOp::Read { addr: there.addr(), rkey: there.rkey() }, &sge);
-                assert_eq!(client.next(&mut simulation).status, WcStatus::Success);
-                assert!(content(&here)[..n] == pattern(n, seed) && content(&there)[..n] == pattern(n, seed));
+            // The client begins, because the server must not send before it (MPA-70).
+            for (from, to, here, there) in
+                [(&client, &server, &here, &there), (&server, &client, &there, &here)]
+            {
+                operations(&mut simulation, (from, here), (to, there));
             }
             // A Terminate passes too.
             client.post(3, SendOp::Write { addr: 0, rkey: 5 }, &[Sge::of(&here, 0, 1)]);

@@ -392,6 +392,32 @@ fn regions_are_registered_anew() {
         own.rereg(&read_only).unwrap();
         assert_eq!(content(&own)[5..9], *b"kept");
     }
+    // A right, the former memory and the former key are refused, and the memory stays as it is.
+    // SAFETY: inside the vector; volatile, because the device has written to it.
+    let octets = || (0..2 * LEN).map(|i| unsafe { base.add(i).read_volatile() }).collect::<Vec<u8>>();
+    let before = octets();
+    let elsewhere = Rereg { memory: Some((base.wrapping_add(LEN), LEN)), ..Rereg::default() };
+    for (what, change, old_key, codes) in [
+        ("a right", &read_only, false, (1, 1, 0)),
+        ("the key", &read_only, true, (1, 1, 0)),
+        ("the memory", &elsewhere, false, (1, 1, 1)),
+        ("nothing", &Rereg::default(), false, (0, 0, 0)),
+    ] {
+        let mut scene = Scene::new(ALL);
+        // SAFETY: as above, including the second half.
+        let mut mr = unsafe { scene.server.pd.reg_mr(base, LEN, ALL) }.unwrap();
+        let (addr, first) = (mr.addr(), mr.rkey());
+        // SAFETY: as above.
+        unsafe { mr.rereg(change) }.unwrap();
+        let status = scene.write(addr, if old_key { first } else { mr.rkey() }, 9);
+        if what == "nothing" {
+            assert_eq!(status, WcStatus::Success);
+            assert!(octets()[..9] == pattern(LEN, 2)[..9]);
+        } else {
+            scene.refused(codes);
+            assert!(octets() == before, "{what}");
+        }
+    }
     let mut scene = Scene::new(ALL);
     let (addr, rkey) = (scene.remote.addr(), scene.remote.rkey());
     scene.remote.revoke().unwrap();

@@ -17,7 +17,7 @@ use urnic_tcp::ConnId;
 
 /// Number of hostile connections.
 const PEERS: usize = 400;
-/// Number of send buffers of each device.
+/// Default number of send buffers of each device.
 const BUFFERS: usize = 1536;
 /// Octets of the hall: the memory of the server that all peers may read.
 const HALL: usize = 1 << 20;
@@ -40,13 +40,19 @@ struct Kind {
     says: Option<fn(u32, u64) -> Vec<u8>>,
     /// Whether the peers stop receiving frames after the start-up.
     deaf: bool,
+    /// Number of hosts, the last ones, whose peers never stop.
+    attentive: usize,
+    /// Whether they stop already when they have sent the Request, so that they miss the Reply.
+    misses_reply: bool,
+    /// Number of send buffers of each device.
+    buffers: usize,
     ends: Ending,
 }
 
 /// By default, the peers are on one host.
 impl Default for Kind {
     fn default() -> Self {
-        Kind { hosts: 1, starts_up: false, says: None, deaf: false, ends: Ending::Never }
+        SILENT
     }
 }
 
@@ -83,6 +89,8 @@ struct Field {
     server: End,
     client: End,
     door: Door,
+    /// Number of send buffers of each device.
+    buffers: usize,
 }
 
 /// A connection of the peers: the index of its host, and its id.
@@ -137,21 +145,22 @@ impl Door {
 }
 
 impl Field {
-    fn new(hosts: usize, change: MpaChange) -> Self {
+    fn new(kind: &Kind, change: MpaChange) -> Self {
         let deaf = Rc::new(Cell::new(false));
-        let (raws, hosts) = (0..hosts)
+        let (raws, hosts) = (0..kind.hosts)
             .map(|i| {
                 let (raw, host) = raw::node(2 + i);
-                (raw, Box::new(Deaf(host, deaf.clone())) as Box<dyn Host>)
+                let attentive = i + kind.attentive >= kind.hosts;
+                (raw, if attentive { host } else { Box::new(Deaf(host, deaf.clone())) as Box<dyn Host> })
             })
             .unzip();
         let options =
-            Options { devices: 2, send_buffers: BUFFERS, exceptions: vec![(0, change)], ..options() };
+            Options { devices: 2, send_buffers: kind.buffers, exceptions: vec![(0, change)], ..options() };
         let mut simulation = Simulation::with_hosts(&options, hosts).unwrap();
         let (mut server, mut client) = (End::new(&simulation.device(0)), End::new(&simulation.device(1)));
         connect(&mut simulation, &mut server, &mut client);
         let door = Door::new(&simulation.device(0));
-        Field { simulation, raws, deaf, server, client, door }
+        Field { simulation, raws, deaf, server, client, door, buffers: kind.buffers }
     }
 
     /// Lets the server work for `time`, or until `done` returns `true`.
@@ -194,6 +203,7 @@ impl Field {
             for peer in there(self) {
                 self.raw(peer).send(peer.1, &request);
             }
+            self.deaf.set(kind.misses_reply);
             self.run(Duration::from_secs(1), |raws| {
                 peers.iter().all(|(host, conn)| {
                     let raw = raws[*host].borrow();
@@ -216,6 +226,21 @@ impl Field {
             }
         }
         open
+    }
+
+    /// Returns the names and numbers of the resources that the server holds.
+    fn held(&self) -> [(&'static str, u64); 6] {
+        let connections = self.simulation.device(0).connections().unwrap().len() as u64;
+        // An engine always holds two send buffers.
+        let buffers = (self.buffers as u64 - self.counter("send_buffers_free")).saturating_sub(2);
+        [
+            ("connections", connections),
+            ("queue pairs of the program", self.door.qps.len() as u64),
+            ("octets of incomplete FPDUs", self.counter("incomplete_octets")),
+            ("send buffers in use", buffers),
+            ("connections that wait for buffers", self.counter("waiting_for_buffers")),
+            ("octets put aside", self.counter("aside_octets")),
+        ]
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -251,8 +276,10 @@ fn besiege(what: &str, kind: &Kind) {
 }
 
 fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
-    let mut field = Field::new(kind.hosts, change);
+    let mut field = Field::new(kind, change);
     field.honest("in peace");
+    field.run(Duration::from_secs(60), |_| false);
+    let start = field.held();
     let peers = field.attack(kind);
     // Together, these pauses take 36 seconds.
     for pause in [0, 1, 10, 100, 300, 1000, 5000, 10_000, 20_000] {
@@ -265,8 +292,8 @@ fn besiege_with(what: &str, kind: &Kind, change: MpaChange) {
     }
     field.run(Duration::from_secs(60), |_| false);
     field.honest(what);
-    field.run(Duration::from_secs(1), |_| false);
-    assert!(field.door.qps.is_empty(), "{what}: {} queue pairs stay", field.door.qps.len());
+    field.run(Duration::from_secs(60), |_| false);
+    assert_eq!(field.held(), start, "{what}");
 }
 
 fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
@@ -302,12 +329,22 @@ fn reads_of(stag: u32, to: u64, count: u32, size: u32) -> Vec<u8> {
     (1..=count).flat_map(read).collect()
 }
 
-const STARTED: Kind = Kind { hosts: 1, starts_up: true, says: None, deaf: false, ends: Ending::Never };
+const SILENT: Kind = Kind {
+    hosts: 1,
+    starts_up: false,
+    says: None,
+    deaf: false,
+    attentive: 0,
+    misses_reply: false,
+    buffers: BUFFERS,
+    ends: Ending::Never,
+};
+const STARTED: Kind = Kind { starts_up: true, ..SILENT };
 
 /// The events of many connections of one host do not delay a newcomer's request to the program.
 #[test]
 fn a_request_does_not_wait_behind_the_ends_of_others() {
-    let mut field = Field::new(1, |_| {});
+    let mut field = Field::new(&STARTED, |_| {});
     let peers = field.attack(&STARTED);
     for peer in peers {
         field.raw(peer).abort(peer.1);
@@ -355,11 +392,12 @@ fn reads_that_nobody_acknowledges_from_many_hosts() {
 #[test]
 fn what_was_put_aside_is_not_lost() {
     const SIZE: usize = 32 << 10;
-    let mut field = Field::new(12, |_| {});
+    let read = |stag, to| reads_of(stag, to, 1, SIZE as u32);
+    let kind = Kind { hosts: 12, says: Some(read), deaf: true, ..STARTED };
+    let mut field = Field::new(&kind, |_| {});
     let text = pattern(SIZE, 9);
     field.door.hall.write_at(0, &text).unwrap();
-    let read = |stag, to| reads_of(stag, to, 1, SIZE as u32);
-    let peers = field.attack(&Kind { hosts: 12, says: Some(read), deaf: true, ..STARTED });
+    let peers = field.attack(&kind);
     field.run(Duration::from_millis(50), |_| false);
     assert!(field.counter("aside_octets") > 1 << 20, "{}", field.counter("aside_octets"));
     field.deaf.set(false);
@@ -391,22 +429,40 @@ fn payloads(mut stream: &[u8]) -> Vec<u8> {
 #[test]
 fn what_is_put_aside_is_bounded() {
     const MOST: usize = 256 << 10;
-    let mut field = Field::new(40, |mpa| mpa.aside_max = MOST);
-    field.attack(&Kind { hosts: 40, says: Some(|stag, to| reads(stag, to, 8)), deaf: true, ..STARTED });
+    let says: fn(u32, u64) -> Vec<u8> = |stag, to| reads(stag, to, 8);
+    let kind = Kind { hosts: 40, attentive: 1, says: Some(says), deaf: true, ..STARTED };
+    let mut field = Field::new(&kind, |mpa| mpa.aside_max = MOST);
+    let peers = field.attack(&kind);
+    let before = field.door.qps.len() as u64;
     let mut most = 0;
     for _ in 0..50 {
         field.run(Duration::from_millis(100), |_| false);
         most = most.max(field.counter("aside_octets"));
     }
     assert!(most > MOST as u64 / 2 && most < MOST as u64 + 2000, "{most} octets are put aside");
-    assert!(field.counter("aside_displaced") > 0);
+    let lost = before - field.door.qps.len() as u64;
+    assert!(lost > 0 && lost < before, "{lost} of {before} connections end");
+    assert_eq!(field.counter("aside_displaced"), lost);
+    field.run(Duration::from_secs(10), |_| false);
+    let attentive: Vec<_> = peers.into_iter().filter(|(host, _)| *host == kind.hosts - 1).collect();
+    assert!(!attentive.is_empty());
+    for peer in attentive {
+        let raw = field.raw(peer);
+        assert!(
+            raw.seen.closed.iter().all(|(gone, _)| *gone != peer.1),
+            "an attentive peer has lost its connection"
+        );
+        assert!(raw.heard(peer.1).len() > 8 * HALL, "an attentive peer has not got its data");
+    }
     field.honest("others have gone");
 }
 
-/// A host whose peers become deaf right after the Reply to their Request cannot occupy all send buffers either.
+/// The Replies to the Requests of a host that has become deaf occupy buffers too. There are fewer buffers than peers,
+/// and the host cannot occupy all of them.
 #[test]
 fn start_ups_that_nobody_acknowledges() {
-    besiege("start up, vanish", &Kind { deaf: true, ..STARTED });
+    let kind = Kind { deaf: true, misses_reply: true, buffers: 256, ..STARTED };
+    besiege("start up, vanish", &kind);
 }
 
 #[test]

@@ -454,9 +454,12 @@ fn when_to_fall_back() {
     assert!(simulation.now() - started < Duration::from_secs(10));
     assert_eq!(end.qp.state(), QpState::Idle);
 
-    for (rtr, answer, reset) in
-        [(RtrChoice::Any, &b""[..], false), (RtrChoice::Off, b"MPA ID", false), (RtrChoice::Off, b"", true)]
-    {
+    for (rtr, answer, reset, tries) in [
+        (RtrChoice::Off, &b""[..], false, 2), // for comparison
+        (RtrChoice::Any, b"", false, 1),
+        (RtrChoice::Off, b"MPA ID", false, 1),
+        (RtrChoice::Off, b"", true, 1),
+    ] {
         let (mut simulation, end, raw) = with_raw(&options());
         let param = ConnParam { rtr: Some(rtr), ..ConnParam::default() };
         let (conn, _) = asked(&mut simulation, &end, &raw, &param);
@@ -468,9 +471,11 @@ fn when_to_fall_back() {
         } else {
             raw.borrow_mut().close(conn)
         }
-        assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
+        if tries == 1 {
+            assert_eq!(failure(&mut simulation, &end), ConnectFailure::Reset);
+        }
         pass(&mut simulation, Duration::from_secs(5));
-        assert_eq!(raw.borrow().seen.accepted.len(), 1, "no second try");
+        assert_eq!(raw.borrow().seen.accepted.len(), tries, "{rtr:?}, {answer:?}, {reset}");
     }
     // The listener has ended between the two tries, so the device reports the reason why the first try failed.
     let (mut simulation, end, raw) = with_raw(&options());
@@ -578,7 +583,9 @@ fn only_the_first_fpdu_reports_errors_of_the_start_up() {
         &[0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 6, 0, 0],
     ]);
     let write = first_fpdu(Rtr::Write.op());
-    for (octets, meaning) in [(terminate.clone(), (2, 0, 6)), ([write, terminate].concat(), (0, 2, 6))] {
+    for (octets, meaning) in
+        [(terminate.clone(), (2, 0, 6)), ([write, terminate.clone()].concat(), (0, 2, 6))]
+    {
         let (mut simulation, end, raw) = with_raw(&options());
         let _listener = end.events.listen(PORT, 2).unwrap();
         let conn = raw_connection(&mut simulation, &raw);
@@ -591,6 +598,14 @@ fn only_the_first_fpdu_reports_errors_of_the_start_up() {
         let told = end.qp.terminate().expect("the reason");
         assert_eq!((told.sent, (told.layer, told.etype, told.code)), (false, meaning));
     }
+    // The same from the side that has accepted, in its first FPDU.
+    let (mut simulation, end, raw) = with_raw(&options());
+    let (conn, _) = asked(&mut simulation, &end, &raw, &ConnParam::default());
+    raw.borrow_mut().send(conn, &[reply(0, 0x0004_0004), terminate].concat());
+    assert!(matches!(end.event(&mut simulation), CmEvent::Established { .. }));
+    assert_eq!(end.end(&mut simulation), DisconnectReason::TerminateReceived);
+    let told = end.qp.terminate().expect("the reason");
+    assert_eq!((told.sent, (told.layer, told.etype, told.code)), (false, (0, 2, 6)));
 }
 
 /// MPA-72: if a peer closes after the Reply, the connection ends without an error, and posted work is flushed.

@@ -71,10 +71,10 @@ fn a_completed_send_arrives_although_the_queue_pair_is_dropped() {
     }
 }
 
-/// A queue pair that is destroyed reports nothing more. Afterwards, the program can drop its memory, and create another
-/// queue pair.
+/// The outstanding work of a queue pair that is destroyed no longer completes; the channel reports only the end of the
+/// connection. Afterwards, the program can drop its memory, and create and connect another queue pair.
 #[test]
-fn a_dropped_queue_pair_is_silent() {
+fn the_work_of_a_dropped_queue_pair_no_longer_completes() {
     let (mut simulation, server, client) = connected(&options());
     let (_inbox, source) = post_sends(&client, &server);
     for i in 0..10 {
@@ -83,13 +83,18 @@ fn a_dropped_queue_pair_is_silent() {
     let End { pd, cq, qp, events, .. } = client;
     drop(qp);
     let early = cq.poll(&mut [Wc::default(); 256]);
+    assert!(early < SENDS as usize, "nothing is outstanding that could be reported");
     let reason = server.end(&mut simulation);
     assert_eq!(reason, DisconnectReason::Peer);
     let limit = simulation.now() + LIMIT;
     assert!(!simulation.run(limit, || cq.poll(&mut [Wc::default()]) > 0), "{early} before");
-    drop((source, events));
-    let again = create_qp(&pd, &cq);
-    assert_eq!(again.state(), QpState::Idle);
+    let told: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
+    assert!(matches!(told[..], [CmEvent::Disconnected { reason: DisconnectReason::Local, .. }]), "{told:?}");
+    drop(source);
+    let mut again = End { qp: create_qp(&pd, &cq), pd, cq, events, connection: None };
+    let mut server = server.sibling(&simulation.device(0));
+    connect(&mut simulation, &mut server, &mut again);
+    works(&mut simulation, &server, &again);
 }
 
 /// If both sides disconnect at once, each gets one event, and no error.
@@ -181,7 +186,7 @@ fn a_read_outlives_the_wish_to_disconnect() {
 
 /// When the connection ends, the receives of both sides are flushed, once and in order.
 #[test]
-fn the_other_side_is_flushed() {
+fn the_receives_of_both_sides_are_flushed() {
     let (mut simulation, server, client) = connected(&options());
     works(&mut simulation, &server, &client);
     for i in 0..10 {
@@ -194,6 +199,11 @@ fn the_other_side_is_flushed() {
         let expected: Vec<_> = (first..first + 10).map(|i| (i, WcStatus::Flushed)).collect();
         assert_eq!(brief(&end.completions()), expected);
     }
+    let limit = simulation.now() + LIMIT;
+    assert!(
+        !simulation.run(limit, || [&server, &client].iter().any(|end| !end.completions().is_empty())),
+        "twice"
+    );
 }
 
 /// Keep-alive detects that the peer's machine has vanished, and all work is flushed.

@@ -154,16 +154,11 @@ fn what_does_not_fit_stays_with_the_peer() {
     }
 }
 
-/// Queue pairs that wait for one shared queue are served in the order in which they began to wait, at each engine.
-#[test]
-fn a_shared_queue_serves_the_oldest_first() {
-    let mut simulation = Simulation::new(&options()).unwrap();
-    let device = simulation.device(0);
-    let pd = device.alloc_pd();
-    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+/// Connects `n` pairs of ends, whose servers have the receives of `srq` and let Sends wait for them.
+fn sharing(simulation: &mut Simulation, srq: &Srq, n: usize) -> (Vec<End>, Vec<End>) {
     let (mut servers, mut clients) = (Vec::new(), Vec::new());
-    for _ in 0..4 {
-        let mut server = End::new(&device);
+    for _ in 0..n {
+        let mut server = End::new(&simulation.device(0));
         let init = QpInit {
             send_cq: &server.cq,
             recv_cq: &server.cq,
@@ -174,12 +169,23 @@ fn a_shared_queue_serves_the_oldest_first() {
             max_inline: 0,
             signal_all: false,
         };
-        server.qp = server.pd.create_qp_with_srq(&init, &srq).unwrap();
+        server.qp = server.pd.create_qp_with_srq(&init, srq).unwrap();
         let mut client = End::new(&simulation.device(1));
-        connect_patiently(&mut simulation, &mut server, &mut client, RNR_WITHOUT_LIMIT);
+        connect_patiently(simulation, &mut server, &mut client, RNR_WITHOUT_LIMIT);
         servers.push(server);
         clients.push(client);
     }
+    (servers, clients)
+}
+
+/// Queue pairs that wait for one shared queue are served in the order in which they began to wait, at each engine.
+#[test]
+fn a_shared_queue_serves_the_oldest_first() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let pd = device.alloc_pd();
+    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+    let (mut servers, clients) = sharing(&mut simulation, &srq, 4);
     let order = [2, 0, 3, 1];
     // Each client posts two Sends, so that the second one waits behind the first.
     let mut sources = Vec::new();
@@ -227,6 +233,40 @@ fn a_shared_queue_serves_the_oldest_first() {
     received(&servers[1].next(&mut simulation), 0, 0);
 }
 
+/// A queue pair that waits for a shared queue gets no earlier turn by posting requests of its own, whose doorbell the
+/// engine answers before it serves the queue.
+#[test]
+fn a_request_of_its_own_gives_no_queue_pair_an_earlier_turn() {
+    let mut simulation = Simulation::new(&options()).unwrap();
+    let device = simulation.device(0);
+    let pd = device.alloc_pd();
+    let srq = pd.create_srq(&SrqInit { max_wr: 64, max_sge: 1, limit: 0 }).unwrap();
+    let (servers, clients) = sharing(&mut simulation, &srq, 2);
+    for (waits, client) in clients.iter().enumerate() {
+        client.post(1, SendOp::Send, &[]);
+        until_it_waits(&mut simulation, 0, waits as u64 + 1);
+    }
+    // The first request is sent at once. The second must wait for a pass of the engine, and so rings the doorbell.
+    for wr_id in [2, 3] {
+        clients[1].post_recv(wr_id, &[]);
+    }
+    servers[1].post(2, SendOp::Send, &[]);
+    srq.post_recv(&RecvWr { wr_id: 4, sges: &[] }).unwrap();
+    servers[1].post(3, SendOp::Send, &[]);
+    for wr_id in 1..=3 {
+        assert_eq!(clients[1].next(&mut simulation).wr_id, wr_id);
+    }
+    // Engines take turns, so only the order within an engine is fixed.
+    if device.attributes().unwrap().engines == 1 {
+        received(&servers[0].next(&mut simulation), 4, 0);
+        srq.post_recv(&RecvWr { wr_id: 5, sges: &[] }).unwrap();
+        for wr_id in [2, 3] {
+            assert_eq!(servers[1].next(&mut simulation).wr_id, wr_id);
+        }
+        received(&servers[1].next(&mut simulation), 5, 0);
+    }
+}
+
 /// A disconnect discards the messages that wait. Both ends close without an error, unless the peer has unsent
 /// data.
 #[test]
@@ -235,16 +275,22 @@ fn a_disconnect_discards_what_waits() {
         let (mut simulation, server, client) = patient(RNR_WITHOUT_LIMIT);
         let len = if full { 100_000 } else { 100 };
         let source = client.pd.alloc_mr(len, Access::LOCAL_WRITE).unwrap();
+        source.write_at(0, &vec![7; len]).unwrap();
         client.post(1, SendOp::Send, &[Sge::of(&source, 0, len as u32)]);
         until_it_waits(&mut simulation, 0, 1);
         server.disconnect();
+        // None of the messages takes the receive, although it is there before the connection has ended.
+        let inbox = server.pd.alloc_mr(len, Access::LOCAL_WRITE).unwrap();
+        server.post_recv(2, &[Sge::of(&inbox, 0, len as u32)]);
         let ends = [client.end(&mut simulation), server.end(&mut simulation)];
         let expected = [DisconnectReason::Peer, DisconnectReason::Local];
         // If `full`, the server's FIN may find the client with unsent data. Nobody will receive this data, so the
         // client sends a Terminate (ERR-46).
         let cut_off = [DisconnectReason::TerminateSent, DisconnectReason::TerminateReceived];
         assert!(ends == expected || full && ends == cut_off, "{ends:?}");
-        assert!(server.completions().is_empty());
+        let told: Vec<_> = server.completions().iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(told, [(2, WcStatus::Flushed)]);
+        assert!(content(&inbox) == vec![0; len]);
     }
 }
 

@@ -68,6 +68,9 @@ fn cores() {
     assert_eq!(Value::List(vec![Value::Int(1), Value::Int(0)]).cores(), Ok(vec![1, 0]));
     assert_eq!(Value::List(vec![]).cores(), Ok(vec![]));
     assert_eq!(text("1,1").cores().unwrap_err(), "a core is listed twice");
+    // What follows a surplus of cores is not read, so that a long list does not fill the memory.
+    assert_eq!(text("0-1023,0,a").cores().unwrap_err(), "a core is listed twice");
+    assert_eq!(text("0-1023").cores().map(|cores| cores.len()), Ok(1024));
     assert_eq!(text("0,1024").cores().unwrap_err(), "1024 is outside 0 to 1023");
     assert_eq!(text("3-1").cores().unwrap_err(), "the range 3-1 is empty");
     assert_eq!(text("a").cores().unwrap_err(), "\"a\" is not a whole number");

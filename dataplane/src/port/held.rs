@@ -87,9 +87,12 @@ impl Held {
     }
 
     /// Removes the connections of refused processes. With a full backlog, the kernel would not report our process id to
-    /// further processes.
+    /// further processes. Removes at most [`VISITORS`], so that a process that connects again and again does not keep
+    /// the caller here.
     pub(super) fn drain(&self) {
-        while let Ok(visitor) = accept4(self.holder.fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK) {
+        for _ in 0..VISITORS {
+            let visitor = accept4(self.holder.fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK);
+            let Ok(visitor) = visitor else { return };
             // SAFETY: a descriptor that has just been opened, and has no other owner.
             drop(unsafe { OwnedFd::from_raw_fd(visitor) });
         }

@@ -44,7 +44,17 @@ impl<T> Inbox<T> {
 
     /// Takes the item that a read of the descriptor counted; `None` if it was taken out meanwhile.
     pub fn take_after_read(&self) -> Option<T> {
-        self.items().pop_front()
+        self.take_counting(|_| {})
+    }
+
+    /// Takes an item as [`take_after_read`](Self::take_after_read) does. `count` notes that the program holds the
+    /// item. It runs before another thread can look for the item in vain, so that a thread which destroys the object
+    /// of the item either takes the item out or finds it counted.
+    pub fn take_counting(&self, count: impl FnOnce(&T)) -> Option<T> {
+        let mut items = self.items();
+        let item = items.pop_front()?;
+        count(&item);
+        Some(item)
     }
 
     /// Takes out all items for which `unwanted` returns `true`.
@@ -82,4 +92,40 @@ pub unsafe extern "C" fn read_count(fd: c_int) -> c_int {
     let mut count = 0u64;
     // SAFETY: the buffer is 8 writable bytes.
     if unsafe { libc::read(fd, (&raw mut count).cast(), 8) } == 8 { 0 } else { -1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A thread that destroys the object of an event finds the event in the queue, or counted as held by the program.
+    #[test]
+    fn an_item_is_counted_before_a_search_can_miss_it() {
+        let inbox = Inbox::new().expect("an eventfd");
+        inbox.push(7);
+        let (searching, missed) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let taken = inbox.take_counting(|_| {
+                scope.spawn(|| {
+                    searching.store(true, Ordering::SeqCst);
+                    assert!(inbox.take_out(|item| *item == 7).is_empty());
+                    missed.store(true, Ordering::SeqCst);
+                });
+                while !searching.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                thread::sleep(Duration::from_millis(50));
+                assert!(
+                    !missed.load(Ordering::SeqCst),
+                    "the search has ended, and the item is not counted yet"
+                );
+            });
+            assert_eq!(taken, Some(7));
+        });
+        assert!(missed.load(Ordering::SeqCst));
+    }
 }

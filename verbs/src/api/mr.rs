@@ -8,6 +8,7 @@ use crate::api::pd::Pd;
 use crate::api::qp::Qp;
 use crate::shared::error::{Error, Result};
 use crate::shared::memory::{Access, Block, MrEntry, copy, fault_in};
+use crate::shared::quiet::in_forked_child;
 use crate::shared::wr::Sge;
 
 /// A memory region. Dropping it deregisters it: afterwards the device no longer touches the memory, even for
@@ -86,6 +87,9 @@ impl Mr {
     pub(crate) fn allocate(pd: &Pd, len: usize, access: Access) -> Result<Self> {
         if len == 0 {
             return Err(Error::Invalid("a memory region needs at least one byte"));
+        }
+        if in_forked_child() {
+            return Err(Error::Forked);
         }
         let block = pd.shared.device.memory.allocate(len)?;
         let base = block.base();

@@ -68,12 +68,22 @@ fn hold(tell: Box<dyn FnOnce() + Send>) {
     }
 }
 
-/// Tells the program everything that was held back, because the program continues after all.
+/// Tells the program everything that was held back, because the program continues after all. The lock is not held
+/// meanwhile: what the program does when it is told may lead to further deliveries, here or in a thread that the
+/// program waits for.
 pub(crate) fn deliver_held() {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    for tell in held.drain(..) {
-        tell();
+    loop {
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            // Cleared under the lock, so that new deliveries cannot overtake those that were held back.
+            STATE.fetch_and(!QUIET, Ordering::SeqCst);
+            return;
+        }
+        let tells = std::mem::take(&mut *held);
+        drop(held);
+        tells.into_iter().for_each(|tell| tell());
     }
-    // Cleared under the lock, so that new deliveries cannot overtake those that were held back.
-    STATE.fetch_and(!QUIET, Ordering::SeqCst);
 }
+
+#[cfg(test)]
+mod tests;

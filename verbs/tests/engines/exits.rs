@@ -50,12 +50,16 @@ fn child() {
         }
     }
     if env::var_os("URNIC_CHILD_FORKS").is_some() {
-        // SAFETY: the child calls only the device's verbs, which refuse, and `_exit`.
+        // SAFETY: the child calls only the device's verbs, which refuse, drops a region, and calls `alarm` and `_exit`.
         match unsafe { libc::fork() } {
             0 => {
+                // SAFETY: no signal handler is set. A child that hangs is killed, which the parent sees.
+                unsafe { libc::alarm(30) };
                 let refused = matches!(ends[0].0.to_idle(), Err(Error::Forked))
                     && matches!(device.attributes(), Err(Error::Forked))
+                    && matches!(pd.alloc_mr(LEN, Access::LOCAL_WRITE), Err(Error::Forked))
                     && ends.iter().all(|(_, cq)| cq.poll(&mut [Wc::default()]) == 0);
+                drop(memory);
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(if refused { 0 } else { 1 }) };
             }

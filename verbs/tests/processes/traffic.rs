@@ -1,4 +1,5 @@
-//! Work of every kind on one queue pair, in both directions at once. Every completion is accounted for.
+//! Sends, Writes and Reads on one queue pair, in both directions at once. Every completion is accounted for, and the
+//! content of every message is checked: that of Writes by Reads that follow them.
 
 use std::collections::HashSet;
 
@@ -20,7 +21,7 @@ pub struct Memory(Mr);
 
 impl Memory {
     pub fn new(node: &Node) -> Self {
-        let mr = node.pd.alloc_mr((4 + RECEIVES) * LEN as usize, ALL).unwrap();
+        let mr = node.pd.alloc_mr((INBOX as usize + RECEIVES) * LEN as usize, ALL).unwrap();
         for slot in [CONSTANT, SOURCE] {
             mr.write_at(slot * u64::from(LEN), &pattern(slot, LEN as usize)).unwrap();
         }
@@ -49,9 +50,13 @@ impl Memory {
 /// Slots of the memory.
 const CONSTANT: u64 = 0;
 const WRITTEN: u64 = 1;
-const READ: u64 = 2;
-const SOURCE: u64 = 3;
-const INBOX: u64 = 4;
+const SOURCE: u64 = 2;
+/// The first of the slots that Reads of the peer's constant go to. There is one for each request of the send queue, so
+/// that each Read finds its slot empty.
+const READ: u64 = 3;
+/// The first of the slots that Reads of what was written at the peer go to.
+const READ_BACK: u64 = READ + WINDOW as u64;
+const INBOX: u64 = READ_BACK + WINDOW as u64;
 
 /// A queue pair under traffic.
 pub struct Traffic<'a> {
@@ -65,6 +70,10 @@ pub struct Traffic<'a> {
     /// Number of requests in the send queue that have not completed.
     sending: usize,
     sent: u64,
+    /// Number of Reads that were posted.
+    reads: u64,
+    /// Whether a Write was posted.
+    wrote: bool,
     received: u64,
     pub done: u64,
     pub flushed: u64,
@@ -81,6 +90,8 @@ impl<'a> Traffic<'a> {
             next_id: first_id,
             sending: 0,
             sent: 0,
+            reads: 0,
+            wrote: false,
             received: 0,
             done: 0,
             flushed: 0,
@@ -117,14 +128,26 @@ impl<'a> Traffic<'a> {
     /// Posts as many requests as may be outstanding.
     pub fn post(&mut self) {
         let Some(Place { addr, rkey }) = self.peer else { return };
+        let written = addr + WRITTEN * u64::from(LEN);
         while self.sending < WINDOW {
             match self.next_id % 4 {
                 0 | 1 if self.sent < self.received + CREDIT => {
                     self.sent += 1;
                     self.send(SendOp::Send, SOURCE);
                 }
-                2 => self.send(SendOp::Read { addr, rkey }, READ),
-                _ => self.send(SendOp::Write { addr: addr + WRITTEN * u64::from(LEN), rkey }, SOURCE),
+                2 => {
+                    let slot = self.reads % WINDOW as u64;
+                    self.reads += 1;
+                    // The peer handles a Read only when it has placed the Writes that came before it.
+                    match self.wrote && self.reads.is_multiple_of(2) {
+                        true => self.send(SendOp::Read { addr: written, rkey }, READ_BACK + slot),
+                        false => self.send(SendOp::Read { addr, rkey }, READ + slot),
+                    }
+                }
+                _ => {
+                    self.wrote = true;
+                    self.send(SendOp::Write { addr: written, rkey }, SOURCE);
+                }
             }
         }
     }
@@ -155,10 +178,12 @@ impl<'a> Traffic<'a> {
                 self.received += 1;
             }
             WcOpcode::Read => {
+                let origin = if slot < READ_BACK { CONSTANT } else { SOURCE };
                 assert!(
-                    self.memory.bytes(READ) == pattern(CONSTANT, LEN as usize),
-                    "a Read of wrong content"
+                    self.memory.bytes(slot) == pattern(origin, LEN as usize),
+                    "a Read of wrong content in slot {slot}"
                 );
+                self.memory.clear(slot);
             }
             _ => {}
         }

@@ -1,3 +1,6 @@
+use nix::sys::socket::getsockname;
+use nix::unistd::read;
+
 use super::*;
 
 /// The index of an interface that does not exist. A name can be reserved without an interface, and no port uses names
@@ -39,6 +42,27 @@ fn a_thousand_refusals_all_name_the_holder() {
         }
         held.drain();
     }
+}
+
+/// A process that connects as fast as it is removed does not keep the thread that removes it.
+#[test]
+fn one_call_removes_no_more_visitors_than_the_backlog() {
+    let held = Held::hold(NOWHERE, None, address("10.1.2.7")).expect("it is free");
+    let name: UnixAddr = getsockname(held.holder.fd()).expect("a name");
+    // The kernel keeps one connection more than the backlog.
+    let visitors: Vec<OwnedFd> = (0..=VISITORS).map(|_| stream().expect("a socket")).collect();
+    for visitor in &visitors {
+        connect(visitor.as_raw_fd(), &name).expect("room in the backlog");
+    }
+    let waiting = || {
+        let waits = |visitor: &&OwnedFd| read(visitor, &mut [0]) == Err(Errno::EAGAIN);
+        visitors.iter().filter(waits).count()
+    };
+    assert_eq!(waiting(), visitors.len());
+    held.drain();
+    assert_eq!(waiting(), 1);
+    held.drain();
+    assert_eq!(waiting(), 0);
 }
 
 /// A forked child does not keep the addresses of its parent reserved.

@@ -24,8 +24,8 @@ fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
 unsafe fn completions(id: *mut rdma_cm_id, cqe: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
     // SAFETY: as the caller promises.
     unsafe {
-        let channel = made(ibv_create_comp_channel((*id).verbs))?;
         let cqe = c_int::try_from(cqe).map_err(|_| libc::EINVAL)?;
+        let channel = made(ibv_create_comp_channel((*id).verbs))?;
         let cq = ibv_create_cq((*id).verbs, cqe, id.cast::<c_void>(), channel, 0);
         made(cq).map(|cq| (channel, cq)).inspect_err(|_| _ = ibv_destroy_comp_channel(channel))
     }

@@ -70,8 +70,8 @@ unsafe extern "C" fn take(context: *mut ibv_context, event: *mut ibv_async_event
     number(|| {
         // SAFETY: an open context, as the caller has checked.
         let context = unsafe { context_of(context) }?;
-        let Some(next) = context.events.take_after_read() else { return Ok(0) };
-        ledger(&next, |ledger| ledger.give());
+        let give = |next: &ibv_async_event| ledger(next, |ledger| ledger.give());
+        let Some(next) = context.events.take_counting(give) else { return Ok(0) };
         // SAFETY: the program's place for the answer.
         unsafe { event.write(next) };
         Ok(1)

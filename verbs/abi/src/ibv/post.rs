@@ -13,7 +13,7 @@ use crate::ffi::*;
 /// The maximum number of elements of a list.
 const MAX_SGE: usize = 32;
 /// Size in bytes of the buffer in which inline payload from several pieces is gathered.
-const GATHER: usize = 4096;
+pub const GATHER: usize = 4096;
 
 pub fn flags(send_flags: c_uint) -> SendFlags {
     const PAIRS: [(c_uint, SendFlags); 4] = [
@@ -43,6 +43,8 @@ pub unsafe fn sges(list: *const ibv_sge, num: c_int, room: &mut SgeRoom) -> Resu
     match usize::try_from(num) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(libc::EINVAL),
+        // No queue takes a longer list. Refused before its elements are read, because `num` may be a careless number.
+        Ok(num) if num > MAX_SGE => Err(libc::EINVAL),
         // SAFETY: as the caller promises, and the list is aligned.
         Ok(num) if list.is_aligned() => Ok(unsafe { std::slice::from_raw_parts(list, num) }),
         // SAFETY: as the caller promises.
@@ -55,7 +57,6 @@ pub unsafe fn sges(list: *const ibv_sge, num: c_int, room: &mut SgeRoom) -> Resu
 /// `num` elements are at `list`.
 #[cold]
 unsafe fn aligned(list: *const ibv_sge, num: usize, room: &mut SgeRoom) -> Result<&[Sge], Errno> {
-    // No queue takes a longer list.
     let room = room.get_mut(..num).ok_or(libc::EINVAL)?;
     for (i, to) in room.iter_mut().enumerate() {
         // SAFETY: as the caller promises.
@@ -246,3 +247,6 @@ fn report_refused<T>(answer: c_int, culprit: *mut T, bad: *mut *mut T) {
         unsafe { bad.write_unaligned(culprit) };
     }
 }
+
+#[cfg(test)]
+mod tests;

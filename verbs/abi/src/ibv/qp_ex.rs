@@ -124,6 +124,28 @@ impl Builder {
         self.provide(Source::Listed(start..self.sges.len()));
     }
 
+    /// Sets the inline payload of the latest request. More than any queue takes is refused before it is copied.
+    ///
+    /// # Safety
+    /// `num` elements are at `list`, which need not be aligned, and their bytes are readable.
+    unsafe fn inline(&mut self, num: usize, list: *const ibv_data_buf) {
+        let start = self.bytes.len();
+        if num > 0 && list.is_null() {
+            return self.note(libc::EINVAL);
+        }
+        // SAFETY: as the caller promises.
+        let bufs = (0..num).map(|i| unsafe { list.add(i).read_unaligned() });
+        for buf in bufs.filter(|buf| buf.length > 0) {
+            if buf.addr.is_null() || buf.length > post::GATHER - (self.bytes.len() - start) {
+                return self.note(libc::EINVAL);
+            }
+            // SAFETY: as the caller promises.
+            let bytes = unsafe { std::slice::from_raw_parts(buf.addr.cast::<u8>(), buf.length) };
+            self.bytes.extend_from_slice(bytes);
+        }
+        self.provide(Source::Inline(start..self.bytes.len()));
+    }
+
     /// Posts all requests, or none.
     fn post(&self, pair: &Pair) -> Result<(), Errno> {
         if let Some(errno) = self.wrong {
@@ -323,19 +345,9 @@ unsafe extern "C" fn set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, leng
 }
 
 unsafe extern "C" fn set_inline_data_list(qp: *mut ibv_qp_ex, num: usize, list: *const ibv_data_buf) {
-    let gather = |builder: &mut Builder| {
-        let start = builder.bytes.len();
-        if num > 0 && !list.is_null() {
-            // SAFETY: `num` elements at `list`, which need not be aligned.
-            let bufs = (0..num).map(|i| unsafe { list.add(i).read_unaligned() });
-            for buf in bufs.filter(|buf| buf.length > 0 && !buf.addr.is_null()) {
-                // SAFETY: the program lends the bytes.
-                let bytes = unsafe { std::slice::from_raw_parts(buf.addr.cast::<u8>(), buf.length) };
-                builder.bytes.extend_from_slice(bytes);
-            }
-        }
-        builder.provide(Source::Inline(start..builder.bytes.len()));
-    };
-    // SAFETY: a queue pair of ours.
-    unsafe { change(qp, gather) };
+    // SAFETY: a queue pair of ours, `num` elements at `list`, and the program lends the bytes.
+    unsafe { change(qp, |builder| builder.inline(num, list)) };
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,5 @@
 /* A process without free descriptors, on the kernel's sockets: calls that need one fail with EMFILE, and existing
- * objects go on working. */
+ * objects go on working. A call that fails for another reason keeps no descriptor. */
 #include "harness.h"
 #include <dirent.h>
 #include <sys/resource.h>
@@ -71,7 +71,13 @@ int main(void)
 	OK(rdma_resolve_route(client, 1000));
 	take_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	struct ibv_cq *cq = SOME(ibv_create_cq(client->verbs, 64, NULL, NULL, 0));
-	struct ibv_qp_init_attr init = qp_like(cq);
+	struct ibv_qp_init_attr init = qp_like(cq), vast = init;
+	int open_now = descriptors();
+	/* A queue pair whose own completion queue would be too long leaves no descriptor open. */
+	vast.recv_cq = NULL;
+	vast.cap.max_recv_wr = 0x80000000u;
+	FAILS(rdma_create_qp(client, NULL, &vast), EINVAL);
+	IS(descriptors(), open_now);
 	OK(rdma_create_qp(client, NULL, &init));
 	union ibv_gid before, now;
 	OK(ibv_query_gid(client->verbs, 1, 0, &before));

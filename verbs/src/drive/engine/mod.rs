@@ -45,7 +45,7 @@ use crate::shared::doorbell::Doorbells;
 use crate::shared::engines::{Commons, EngineNumber};
 use crate::shared::error::{Error, KERNEL_MEMORY};
 use crate::shared::memory::MrFault;
-use crate::shared::qp::{QpConnection, QpShared, QpState};
+use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
 use crate::shared::quiet::deliver;
 use crate::shared::turns::Turns;
 use crate::shared::waiting::Waiting;
@@ -245,7 +245,8 @@ impl<D: Data> Core<D> {
         match qp.endpoint {
             _ if qp.is_over() => qp.flush(None, crate::shared::wc::WcStatus::Flushed),
             Some(endpoint) => {
-                if qp.awaits.is_waiting() {
+                // Receives of a shared queue ring no doorbell of a queue pair, and go to the endpoints in turn.
+                if qp.awaits.is_waiting() && matches!(qp.shared.recv, Receives::Own(_)) {
                     self.note_may_continue(endpoint);
                 }
                 self.schedule(endpoint);

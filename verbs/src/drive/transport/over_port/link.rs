@@ -102,7 +102,7 @@ impl<P: Port> OverPort<P> {
         }
         self.report_trouble(now);
         if !up && let Some(looks) = &mut self.link.missed {
-            *looks += 1;
+            *looks = looks.saturating_add(1);
         }
         let lost = self.link.missed.is_some_and(|looks| looks >= PEER_GONE_AFTER);
         if lost && self.port.carrier_is_peer() {
