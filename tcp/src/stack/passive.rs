@@ -189,6 +189,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 && let Some(mac) = incoming.source_mac()
             {
                 e.mac = mac;
+                // After a SYN without ECN, data should not be sent as ECT (RFC 3168 §6.1.1).
+                e.syn.ecn &= s.syn_options().ecn;
             }
             if self.stack.net.may_reply(self.now) {
                 self.repeat_syn_ack(index);
