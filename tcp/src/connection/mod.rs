@@ -11,7 +11,7 @@ pub(crate) mod open;
 mod output;
 mod pace;
 mod parked;
-mod pmtu;
+pub(crate) mod pmtu;
 mod probe;
 mod queue;
 mod rack;
