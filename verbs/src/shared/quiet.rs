@@ -13,7 +13,8 @@ const FORKED: u8 = 1;
 const QUIET: u8 = 2;
 
 /// The calls that are held back, in order. Each would tell the program something.
-static HELD: Mutex<Vec<Box<dyn FnOnce() + Send>>> = Mutex::new(Vec::new());
+static HELD: Mutex<Calls> = Mutex::new(Vec::new());
+type Calls = Vec<Box<dyn FnOnce() + Send>>;
 
 /// Returns whether this process is a forked child, so that its devices belong to the parent process.
 #[inline]
@@ -70,10 +71,44 @@ fn hold(tell: Box<dyn FnOnce() + Send>) {
 
 /// Tells the program everything that was held back, because the program continues after all.
 pub(crate) fn deliver_held() {
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    for tell in held.drain(..) {
-        tell();
+    deliver_all(&HELD, || {
+        STATE.fetch_and(!QUIET, Ordering::SeqCst);
+    });
+}
+
+/// Makes all calls that are held back, and calls `end` when there are none left. The calls run without the lock, because
+/// they may lead to other calls, which are then held back too.
+fn deliver_all(held: &Mutex<Calls>, end: impl FnOnce()) {
+    loop {
+        let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            // Under the lock, so that new deliveries cannot overtake those that were held back.
+            return end();
+        }
+        let calls = std::mem::take(&mut *held);
+        drop(held);
+        for tell in calls {
+            tell();
+        }
     }
-    // Cleared under the lock, so that new deliveries cannot overtake those that were held back.
-    STATE.fetch_and(!QUIET, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call may lead to another one, which is then held back too, until the first has returned.
+    #[test]
+    fn a_call_that_is_delivered_may_hold_another_back() {
+        static CALLS: Mutex<Calls> = Mutex::new(Vec::new());
+        static TOLD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+        let tell = |what| move || TOLD.lock().unwrap().push(what);
+        CALLS.lock().unwrap().push(Box::new(move || {
+            CALLS.try_lock().expect("the lock is free").push(Box::new(tell(3)));
+            tell(1)();
+        }));
+        CALLS.lock().unwrap().push(Box::new(tell(2)));
+        deliver_all(&CALLS, || assert!(CALLS.try_lock().is_err(), "the end comes under the lock"));
+        assert_eq!(*TOLD.lock().unwrap(), [1, 2, 3]);
+    }
 }
