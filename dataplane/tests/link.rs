@@ -269,8 +269,8 @@ fn two_queues_survive_the_peers_sigkill() {
     }
 }
 
-/// The first peer gives up while the driver waits for its answers. In the second round, the folder of the socket is away
-/// just then. The port waits for the next peer, as soon as the folder is back.
+/// The first peer gives up while the driver waits for its answers. In the second round, the folder of the socket is
+/// away just then. The port waits for the next peer, as soon as the folder is back.
 #[test]
 fn waits_for_the_next_peer_if_the_first_gives_up() {
     let _alone = alone();

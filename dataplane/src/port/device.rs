@@ -24,8 +24,8 @@ const RETRY: Duration = Duration::from_millis(20);
 /// the client's id, or not yet.
 const BACKOFF: u32 = 4;
 
-/// Time until the next attempt after the device of a `vhost` port could not be made, or after a `virtio_user` port could
-/// not wait for another peer.
+/// Time until the next attempt after the device of a `vhost` port could not be made, or after a `virtio_user` port
+/// could not wait for another peer.
 const PLUG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Time that a NIC has to bring its link up when a port is opened.

@@ -76,8 +76,8 @@ pub(crate) fn deliver_held() {
     });
 }
 
-/// Makes all calls that are held back, and calls `end` when there are none left. The calls run without the lock, because
-/// they may lead to other calls, which are then held back too.
+/// Makes all calls that are held back, and calls `end` when there are none left. The calls run without the lock,
+/// because they may lead to other calls, which are then held back too.
 fn deliver_all(held: &Mutex<Calls>, end: impl FnOnce()) {
     loop {
         let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
