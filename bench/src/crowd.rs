@@ -302,8 +302,7 @@ pub fn many(qps: usize, engines: usize) -> Result<Many, PerfError> {
     let tenth = processor_time();
     all.grow(most / 10)?;
     let (ended, after) = (processor_time(), Usage::now()?);
-    let grown = |of: fn(&Usage) -> u64| of(&after).saturating_sub(of(&before)) as f64;
-    let bytes = grown(|usage| usage.resident) + grown(|usage| usage.heap);
+    let bytes = after.growth(&before) as f64;
     let (mut of_few, mut of_many) = (Vec::new(), Vec::new());
     for _ in 0..40 {
         for (crowd, times) in [(&few, &mut of_few), (&all, &mut of_many)] {

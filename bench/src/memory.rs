@@ -13,7 +13,7 @@ use urnic::{
     SendWr, Sge, Wc, WcOpcode, WcStatus,
 };
 use urnic_config::{Cidr, Config, Progress};
-use urnic_dataplane::{Eal, EalConfig};
+use urnic_dataplane::{Eal, EalConfig, MemoryKind};
 
 use crate::perf::PerfError;
 
@@ -70,12 +70,10 @@ pub fn queue_pair_memory(config: &Config, qps: u32) -> Result<QpMemory, PerfErro
     let after = Usage::now()?;
     // Each connection has two ends.
     let each = |bytes: u64| bytes as f64 / (2.0 * f64::from(qps));
-    let heap = after.heap.saturating_sub(before.heap);
-    let resident = after.resident.saturating_sub(before.resident);
     Ok(QpMemory {
         qps: qps.into(),
-        bytes_per_qp: each(heap + resident),
-        heap_bytes_per_qp: each(heap),
+        bytes_per_qp: each(after.growth(&before)),
+        heap_bytes_per_qp: each(after.heap.saturating_sub(before.heap)),
         open_ms,
     })
 }
@@ -196,8 +194,10 @@ fn connect(server: &Node, client: &Node, count: usize, pairs: &mut Vec<(Qp, Qp)>
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
     pub(crate) resident: u64,
-    /// Memory used on EAL's heap. `resident` leaves out hugepages; on ordinary pages it contains the heap too.
+    /// Memory used on EAL's heap.
     pub(crate) heap: u64,
+    /// The heap is on hugepages, which `resident` leaves out. On ordinary pages, `resident` contains the heap.
+    apart: bool,
 }
 
 impl Usage {
@@ -206,8 +206,29 @@ impl Usage {
             .map_err(|source| PerfError::Os { doing: "reading /proc/self/statm", source })?;
         let pages: u64 = statm.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
         // This call returns the EAL that the devices already use.
-        let heap = Eal::start(&EalConfig::default()).map_or((0, 0), |eal| eal.heap());
-        let heap = heap.0.saturating_sub(heap.1) as u64;
-        Ok(Self { resident: pages * 4096, heap })
+        let eal = Eal::start(&EalConfig::default()).ok();
+        let (total, free) = eal.as_ref().map_or((0, 0), |eal| eal.heap());
+        let apart = eal.is_some_and(|eal| eal.memory() != MemoryKind::Ordinary);
+        Ok(Self { resident: pages * 4096, heap: total.saturating_sub(free) as u64, apart })
+    }
+
+    /// Returns how much memory has been added since `before`, in bytes. Counts the heap once.
+    pub(crate) fn growth(&self, before: &Self) -> u64 {
+        let heap = if self.apart { self.heap.saturating_sub(before.heap) } else { 0 };
+        self.resident.saturating_sub(before.resident) + heap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heap_counts_once() {
+        for (apart, grown) in [(true, 7_000 + 3_000), (false, 7_000)] {
+            let before = Usage { resident: 50_000, heap: 10_000, apart };
+            let after = Usage { resident: 57_000, heap: 13_000, apart };
+            assert_eq!(after.growth(&before), grown);
+        }
     }
 }

@@ -6,9 +6,12 @@
 
 mod ends;
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ends::child::Child;
 
@@ -263,6 +266,51 @@ fn two_queues_survive_the_peers_sigkill() {
             survivor.expect("down");
         }
         survivor.finish();
+    }
+}
+
+/// The first peer gives up while the driver waits for its answers. In the second round, the folder of the socket is
+/// away just then. The port waits for the next peer, as soon as the folder is back.
+#[test]
+fn waits_for_the_next_peer_if_the_first_gives_up() {
+    let _alone = alone();
+    for moves in [false, true] {
+        let link = Link::new();
+        let (folder, away) = (link.dir.path().join("at"), link.dir.path().join("away"));
+        let socket = folder.join("s.sock");
+        std::fs::create_dir(&folder).expect("a folder");
+        let spec = |kind| format!("{kind}:{}", socket.display());
+        let mut survivor = Child::start("echo", &spec("virtio_user"), &[]);
+        survivor.expect("open");
+        // This connection ends when the driver listens on a socket of its own.
+        let ended = connect(&socket).read(&mut [0]);
+        assert_eq!(ended.ok(), Some(0));
+        let to_the_driver = connect(&socket);
+        if moves {
+            std::fs::rename(&folder, &away).expect("the folder moves");
+        }
+        drop(to_the_driver);
+        std::thread::sleep(Duration::from_secs(1));
+        if moves {
+            std::fs::rename(&away, &folder).expect("the folder moves back");
+        }
+        let mut ping = Child::start("ping", &spec("vhost"), &[]);
+        ping.expect("open");
+        ping.expect("verified");
+        survivor.finish();
+        ping.finish();
+    }
+}
+
+/// Connects to a socket on which an end listens, or will listen soon.
+fn connect(socket: &Path) -> UnixStream {
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(socket) {
+            Ok(connection) => return connection,
+            Err(e) => assert!(start.elapsed() < Duration::from_secs(20), "{e}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

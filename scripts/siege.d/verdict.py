@@ -9,8 +9,8 @@ NOISE_US = 5000
 # MiB that a server may use during an attack in addition to its use at the start (128 of them for unfinished FPDUs), and
 # MiB that it may keep after the attack.
 TAKEN_MIB, KEPT_MIB = 160, 32
-# Number of descriptors that a server may keep after an attack.
-KEPT_DESCRIPTORS = 8
+# Numbers of descriptors and of threads that a server may keep after an attack.
+KEPT_DESCRIPTORS, KEPT_THREADS = 8, 8
 # Per cent of a core by which a server without connections may use more than at the start.
 KEPT_CPU = 3
 
@@ -54,6 +54,8 @@ def of_server(start, peak, after, lingers=False):
     # Lingering connections keep descriptors if the server uses the kernel's sockets.
     if not lingers and after["descriptors"] - start["descriptors"] > KEPT_DESCRIPTORS:
         troubles.append(f"{after['descriptors'] - start['descriptors']} descriptors kept")
+    if after["threads"] - start["threads"] > KEPT_THREADS:
+        troubles.append(f"{after['threads'] - start['threads']} threads kept")
     return troubles
 
 

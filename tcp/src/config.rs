@@ -164,6 +164,11 @@ impl StackConfig {
                 return Err(ConfigError::Gateway(g));
             }
         }
+        for &Route { network, via, .. } in &self.routes {
+            if network.is_ipv4() != via.is_ipv4() {
+                return Err(ConfigError::Family { network, via });
+            }
+        }
         if self.mtu < if self.has_ipv6() { MIN_MTU } else { 576 } {
             return Err(ConfigError::Mtu(self.mtu));
         }
@@ -359,6 +364,16 @@ pub enum ConfigError {
          link-local address; name a router on the link"
     )]
     Gateway(IpAddr),
+    /// A route leads to addresses of one family through a router of the other.
+    #[error(
+        "the route to {network} cannot go through {via}, which is of the other family; name a router of its own"
+    )]
+    Family {
+        /// [`Route::network`].
+        network: IpAddr,
+        /// [`Route::via`].
+        via: IpAddr,
+    },
     /// The MTU is too small.
     #[error("MTU {0} is under 576, or under 1280 with IPv6")]
     Mtu(u16),

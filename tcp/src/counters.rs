@@ -39,7 +39,8 @@ pub struct Counters {
     pub active_opens: u64,
     pub passive_opens: u64,
     /// SYNs for which there was no room, including those answered with a cookie. Also ACKs of SYN-ACKs that could not
-    /// open a connection, because the limit of connections was reached.
+    /// open a connection, because the limit of connections was reached, or because there is no route to the peer or no
+    /// place for its MAC address.
     pub syn_backlog_full: u64,
     /// SYN cookies that were sent; cookies that came back; ACKs without a valid cookie while cookies could come back.
     pub syn_cookies_out: u64,

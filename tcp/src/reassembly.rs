@@ -141,8 +141,8 @@ impl<F: Frame> Reassembly<F> {
     /// `seq`. The caller has trimmed the segment to the receive window. Octets that are already held are cut off the
     /// start of the new segment. Held frames that lie inside the new segment and have the same octets are dropped, and
     /// the new frame takes their place. The first held frame that lies only partly inside, or that differs, stays: the
-    /// new segment is cut off where this frame starts, and loses its octets beyond this frame too. A full queue drops
-    /// its highest frame if the new one is nearer to the gap.
+    /// new segment is cut off where this frame starts, and loses its octets beyond this frame too. A full queue that
+    /// needs a place drops its highest frame if the new one is nearer to the gap.
     pub fn insert(&mut self, seq: Seq, frame: F, at: Range<usize>) -> Inserted {
         if at.is_empty() {
             return Inserted::Duplicate;
@@ -160,16 +160,9 @@ impl<F: Frame> Reassembly<F> {
         if let Some(run) = holes.runs.iter().find(|r| r.start.lt(new.end) && new.start.lt(r.end)) {
             self.duplicate = Some(Block::new(run.start.max(new.start), run.end.min(new.end)));
         }
-        if holes.frames.len() >= self.limit as usize {
-            match holes.frames.back() {
-                Some(last) if new.start.lt(last.start) => holes.drop_last(),
-                _ => {
-                    self.release_if_empty();
-                    return Inserted::Full;
-                }
-            };
-        }
-        holes.insert(Held { start: seq, at, frame })
+        let inserted = holes.insert(Held { start: seq, at, frame }, self.limit as usize);
+        self.release_if_empty();
+        inserted
     }
 
     /// Returns how many octets of `data`, which starts at `seq`, may be taken: all, or those up to the first held
@@ -275,7 +268,7 @@ impl<F: Frame> Reassembly<F> {
 }
 
 impl<F: Frame> Holes<F> {
-    fn insert(&mut self, mut new: Held<F>) -> Inserted {
+    fn insert(&mut self, mut new: Held<F>, limit: usize) -> Inserted {
         // The place of the new frame: after every frame that starts before it or at the same octet.
         let i = self.frames.partition_point(|f| f.start.le(new.start));
         if let Some(before) = i.checked_sub(1).and_then(|b| self.frames.get(b)) {
@@ -293,14 +286,20 @@ impl<F: Frame> Holes<F> {
         for old in self.frames.drain(i..i + covered) {
             self.octets -= old.at.len();
         }
+        if self.frames.get(i).is_some_and(|after| after.start == new.start) {
+            // The frame before the new one ends where `after` begins, and `after` stays because its octets differ.
+            // So there is no gap between these two for the new frame.
+            return Inserted::Duplicate;
+        }
+        if self.frames.len() >= limit {
+            if i == self.frames.len() {
+                return Inserted::Full;
+            }
+            self.drop_last();
+        }
         if let Some(after) = self.frames.get(i) {
             let overlap = new.end().since(after.start) as usize;
             new.at.end -= overlap.min(new.at.len());
-            if new.at.is_empty() {
-                // The frame before the new one ends where `after` begins, and `after` stays because its octets differ.
-                // So there is no gap between these two for the new frame.
-                return Inserted::Duplicate;
-            }
         }
         self.octets += new.at.len();
         let mut run = new.block();

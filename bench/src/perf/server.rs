@@ -90,9 +90,8 @@ pub(super) fn conn_param(config: &Config, answer: &impl serde::Serialize) -> Con
 }
 
 fn refuse(request: ConnRequest, reason: &str) {
-    // Best effort, because a client that gets no answer times out. The reason is cut, because it must fit into
-    // the 512 octets of private data.
-    let _ = request.reject(&wire::encode(&Answer::Refused(reason.chars().take(400).collect())));
+    // Best effort, because a client that gets no answer times out.
+    let _ = request.reject(&wire::refusal(reason));
 }
 
 /// The listener at which a thread of the server waits for a thread of the client.

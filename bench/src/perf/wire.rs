@@ -203,6 +203,21 @@ pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).unwrap_or_default()
 }
 
+/// Most octets of private data in a rejection, in any revision of MPA.
+const PRIVATE_DATA: usize = urnic::MAX_PRIVATE_DATA - 4;
+
+/// Encodes the refusal of a session. The reason is cut, because the message must fit into the private data of a
+/// rejection. JSON writes some characters in several octets.
+pub(super) fn refusal(reason: &str) -> Vec<u8> {
+    let mut reason: String = reason.chars().take(PRIVATE_DATA).collect();
+    loop {
+        let message = encode(&Answer::Refused(reason.clone()));
+        if message.len() <= PRIVATE_DATA || reason.pop().is_none() {
+            return message;
+        }
+    }
+}
+
 /// Decodes a message of the other end; `None` if the bytes are no message of this protocol.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(bytes).ok()

@@ -24,7 +24,8 @@ const RETRY: Duration = Duration::from_millis(20);
 /// the client's id, or not yet.
 const BACKOFF: u32 = 4;
 
-/// Time until the next attempt after the device of a `vhost` port could not be made.
+/// Time until the next attempt after the device of a `vhost` port could not be made, or after a `virtio_user` port
+/// could not wait for another peer.
 const PLUG_AGAIN: Duration = Duration::from_secs(10);
 
 /// Time that a NIC has to bring its link up when a port is opened.
@@ -40,7 +41,8 @@ enum State {
     Making(Task<Result<Made, PortError>>),
     /// The device exists.
     Plugged(Made),
-    /// There is no device: a `vhost` port that connects to its peer has none until the peer listens.
+    /// There is no device, and no peer can come: a `vhost` port that connects to its peer has none until the peer
+    /// listens, and a `virtio_user` port could not listen.
     Absent,
 }
 
@@ -341,11 +343,25 @@ impl Device {
             return;
         }
         tracing::warn!("{error}; waiting for another peer");
-        if let Some(path) = spec.path()
-            && socket::prepare(spec).is_ok()
-            && let Ok(door) = Door::open(path)
-        {
-            self.state = State::Waiting(door);
+        if let PortSpec::VirtioUser { path, .. } = spec {
+            socket::close_all(path);
+        }
+        self.open_door();
+    }
+
+    /// Waits for the peer of a `virtio_user` port that listens. If that is not possible now, `join` tries again.
+    fn open_door(&mut self) {
+        let spec = &self.recipe.spec;
+        let Some(path) = spec.path() else { return };
+        let opened = socket::prepare(spec)
+            .map_err(|e| e.to_string())
+            .and_then(|_| Door::open(path).map_err(|e| format!("{spec}: {e}")));
+        match opened {
+            Ok(door) => self.state = State::Waiting(door),
+            Err(why) => {
+                tracing::warn!("{why}; trying again in {} s", PLUG_AGAIN.as_secs());
+                self.retry_at = Instant::now() + PLUG_AGAIN;
+            }
         }
     }
 
@@ -356,13 +372,16 @@ impl Device {
         }
     }
 
-    /// Makes the device of a `vhost` port once a peer listens, because the driver then connects at once.
+    /// Makes the device of a `vhost` port once a peer listens, because the driver then connects at once. Lets a
+    /// `virtio_user` port listen again.
     fn join(&mut self) {
-        if let PortSpec::Vhost { path, server: false } = &self.recipe.spec
-            && Instant::now() >= self.retry_at
-            && socket::is_served(path)
-        {
-            self.begin(Recipe::make);
+        if Instant::now() < self.retry_at {
+            return;
+        }
+        match &self.recipe.spec {
+            PortSpec::Vhost { path, server: false } if socket::is_served(path) => self.begin(Recipe::make),
+            PortSpec::VirtioUser { server: true, .. } => self.open_door(),
+            _ => {}
         }
     }
 

@@ -285,10 +285,9 @@ impl Recipe {
     pub(super) fn remove(&self, id: u16) {
         let (bus, name) = (vdev::bus(&self.spec), &self.name);
         let watched = self.is_watched();
-        if watched && !close_between_interrupts(id) {
+        if watched && let Err(why) = close_between_interrupts(id) {
             tracing::warn!(
-                "{}: cannot close the port, because its peer keeps coming and going; the port stays open until the \
-                 process ends",
+                "{}: cannot close the port, because {why}; it stays open until the process ends",
                 self.spec
             );
             return;
@@ -309,10 +308,13 @@ impl Recipe {
 
 /// Stops and closes a device whose driver moves its interrupt handler from socket to socket whenever the peer comes or
 /// goes. An alarm makes that move. So the close must run on the interrupt thread, where the alarms run, and while no
-/// move is pending. No move is pending if the link has not changed between two alarms. Returns whether the device was
-/// closed.
-fn close_between_interrupts(id: u16) -> bool {
+/// move is pending. No move is pending if the link has not changed between two alarms.
+///
+/// # Errors
+/// The reason why the device was not closed.
+fn close_between_interrupts(id: u16) -> Result<(), &'static str> {
     const TRIES: usize = 100;
+    const NO_ALARM: &str = "DPDK has no memory for an alarm";
     let link_status = move || {
         let mut link = sys::rte_eth_link::default();
         // SAFETY: the device exists; `link` is ours. For a watched device this only reads the state that the handler
@@ -320,7 +322,7 @@ fn close_between_interrupts(id: u16) -> bool {
         unsafe { sys::rte_eth_link_get_nowait(id, &raw mut link) };
         link.link_status()
     };
-    let Some(mut before) = Eal::on_interrupt_thread(link_status) else { return false };
+    let mut before = Eal::on_interrupt_thread(link_status).ok_or(NO_ALARM)?;
     for _ in 0..TRIES {
         let step = Eal::on_interrupt_thread(move || {
             let now = link_status();
@@ -333,13 +335,12 @@ fn close_between_interrupts(id: u16) -> bool {
             }
             now
         });
-        match step {
-            None => return false,
-            Some(now) if now == before => return true,
-            Some(now) => before = now,
+        match step.ok_or(NO_ALARM)? {
+            now if now == before => return Ok(()),
+            now => before = now,
         }
     }
-    false
+    Err("its peer keeps coming and going")
 }
 
 /// Returns one receive event for each of the `handles` handles of a started device. The sources of an event are the

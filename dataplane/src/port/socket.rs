@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use std::os::fd::AsRawFd;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockname, socket};
+use std::os::fd::{AsRawFd, RawFd};
 use urnic_config::{MemifRole, PortSpec};
 
 use super::PortError;
@@ -87,6 +87,19 @@ fn free(path: &Path, spec: &PortSpec) -> Result<(), PortError> {
         Err(Errno::ECONNREFUSED) => fs::remove_file(path).map_err(|e| bad(e.to_string())),
         Err(e @ (Errno::EACCES | Errno::EPERM)) => Err(bad(e.desc().into())),
         _ => Err(PortError::SocketInUse { port: spec.to_string(), path: path.into() }),
+    }
+}
+
+/// Closes the sockets of this process that are bound to `path`, and those that were accepted there. If a peer leaves
+/// while the driver of a `virtio_user` port sets the device up, the driver (DPDK 22.11) leaves these sockets open. A
+/// port could then never listen on the path again, and peers would wait in vain for the socket that listens.
+pub(super) fn close_all(path: &Path) {
+    let names = fs::read_dir("/proc/self/fd").into_iter().flatten().map_while(Result::ok);
+    let fds: Vec<RawFd> = names.filter_map(|name| name.file_name().to_str()?.parse().ok()).collect();
+    for fd in fds {
+        if getsockname::<UnixAddr>(fd).is_ok_and(|address| address.path() == Some(path)) {
+            let _ = nix::unistd::close(fd);
+        }
     }
 }
 

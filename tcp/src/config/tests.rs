@@ -25,3 +25,26 @@ fn own_addresses_count_the_one_that_the_mac_makes() {
         );
     }
 }
+
+#[test]
+fn a_route_and_its_router_are_of_one_family() {
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let address = |text: &str| Address { ip: ip(text), prefix_len: 24 };
+    let mut cfg = StackConfig {
+        addresses: vec![address("10.0.0.1"), address("fd00::1")],
+        ..StackConfig::new([2, 0, 0, 0, 0, 7], [0; 4], 0, 0)
+    };
+    for (network, via, fits) in [
+        ("11.0.0.0", "10.0.0.2", true),
+        ("fd01::", "fd00::2", true),
+        ("fd01::", "fe80::2", true),
+        ("11.0.0.0", "fd00::2", false),
+        ("11.0.0.0", "fe80::2", false),
+        ("fd01::", "10.0.0.2", false),
+    ] {
+        let (network, via) = (ip(network), ip(via));
+        cfg.routes = vec![Route { network, prefix_len: 16, via }];
+        let found = cfg.check();
+        assert_eq!(found, if fits { Ok(()) } else { Err(ConfigError::Family { network, via }) });
+    }
+}

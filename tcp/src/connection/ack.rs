@@ -4,6 +4,7 @@
 use super::repair::Facts;
 use super::{Connection, Cx, Due, Flags, Recovery};
 use crate::buffers::{Buffers, Handler};
+use crate::ecn;
 use crate::sabotage::{Rule, broken};
 use crate::scoreboard::{Delivered, Sent};
 use crate::seq::Seq;
@@ -34,7 +35,7 @@ impl<B: Buffers> Connection<B> {
         }
         let flight = self.outstanding();
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
-        let marked = s.has(flag::ECE) && self.ect != 0;
+        let marked = s.has(flag::ECE) && self.ect == ecn::ECT0;
         let mut facts = Facts { acked, flight, una: self.snd_una, idle, marked, rtt: None, turned: false };
         let unquiet = idle || self.is_unquiet(s);
         let mut delivered = Delivered::new(self.cold.recover);

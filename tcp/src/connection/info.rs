@@ -3,6 +3,7 @@
 use super::{Connection, Flags, Recovery, State};
 use crate::buffers::Buffers;
 use crate::congestion::Rate;
+use crate::ecn;
 use crate::net::Net;
 use core::time::Duration;
 
@@ -119,7 +120,7 @@ impl<B: Buffers> Connection<B> {
             pacing_rate: if paced { self.pacing_rate() } else { None },
             sack: self.flags.has(Flags::SACK),
             timestamps: self.flags.has(Flags::TIMESTAMPS),
-            ecn: self.ect != 0,
+            ecn: self.ect == ecn::ECT0,
         }
     }
 

@@ -44,7 +44,7 @@ impl<B: Buffers> Connection<B> {
     /// Notes that the window was reduced, for any reason. The receiver is told, and marks of data now outstanding no
     /// longer count.
     pub(super) fn note_reduction(&mut self) {
-        if self.ect != 0 {
+        if self.ect == ecn::ECT0 {
             self.reduced = flag::CWR;
             self.cold.marks_until = self.snd_nxt;
         }

@@ -11,7 +11,7 @@ pub(crate) mod open;
 mod output;
 mod pace;
 mod parked;
-mod pmtu;
+pub(crate) mod pmtu;
 mod probe;
 mod queue;
 mod rack;
@@ -204,7 +204,7 @@ pub(crate) struct Connection<B: Buffers> {
     pub mss: u16,
     pub dup_acks: u8,
     pub recovery: Recovery,
-    /// ECN codepoint of new data; zero if ECN is not used.
+    /// ECN codepoint of new data, or [`ECHO_ONLY`](ecn::ECHO_ONLY); zero if ECN is not used.
     pub ect: u8,
     /// ECE while we echo congestion to the peer; otherwise zero.
     pub echo: u8,
@@ -467,7 +467,10 @@ impl<B: Buffers> Connection<B> {
         }
         let willing = if self.state == State::SynSent { cfg.offers_ecn() } else { cfg.ecn != Ecn::Off };
         if peer.ecn && willing {
-            self.ect = ecn::ECT0;
+            // After a SYN without ECN, no data may be sent as ECT. The SYN before it had ECN, so the peer's data may be
+            // marked (RFC 3168 §6.1.1).
+            let again = self.state == State::SynSent && self.cold.retries > 0;
+            self.ect = if again { ecn::ECHO_ONLY } else { ecn::ECT0 };
             self.cold.exact_echo = cfg.congestion == Congestion::Dctcp;
         }
         let options = if self.flags.has(Flags::TIMESTAMPS) { TIMESTAMPS_LEN } else { 0 };

@@ -59,8 +59,8 @@ impl<B: Buffers> Connection<B> {
         let again = self.cold.retries > 0;
         // A retransmitted SYN goes without ECN, so that a path that drops SYNs with ECN can still be used (RFC 3168
         // §6.1.1.1). After a SYN-ACK without ECN, no data may be sent as ECT (§6.1.1).
-        if crossed && again {
-            self.ect = ecn::NOT_ECT;
+        if crossed && again && self.ect != ecn::NOT_ECT {
+            self.ect = ecn::ECHO_ONLY;
         }
         // If the SYNs crossed, our SYN-ACK has only options that the peer's SYN had as well: the negotiated ones.
         let with_timestamps = cx.net.cfg.tcp.timestamps && (!crossed || self.flags.has(Flags::TIMESTAMPS));
@@ -72,7 +72,7 @@ impl<B: Buffers> Connection<B> {
         if crossed {
             offer.sack_permitted &= self.flags.has(Flags::SACK);
             offer.window_scale = offer.window_scale.filter(|_| self.cold.peer_scales);
-            offer.ecn = self.ect != 0;
+            offer.ecn = self.ect == ecn::ECT0;
         }
         let mut options = Options::new();
         put_syn(&mut options, offer, timestamps);
@@ -132,9 +132,7 @@ impl<B: Buffers> Connection<B> {
             h.connected(cx.id, self.tag);
         } else {
             self.enter(State::SynReceived, cx.net);
-            if core::mem::take(&mut self.cold.retries) > 0 {
-                self.ect = ecn::NOT_ECT; // our last SYN had no ECN (RFC 3168 §6.1.1)
-            }
+            self.cold.retries = 0;
             self.send_syn(cx);
         }
         Fate::Keep

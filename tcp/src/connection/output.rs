@@ -226,7 +226,7 @@ impl<B: Buffers> Connection<B> {
         }
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, next.seq, flags, &options);
-        if self.ect != 0 && !next.again && len > 0 {
+        if self.ect == ecn::ECT0 && !next.again && len > 0 {
             // RFC 3168 §6.1.2, §6.1.4, §6.1.5: neither retransmissions nor packets without data carry ECT or CWR.
             fields.ecn = self.ect;
             fields.flags |= self.reduced;

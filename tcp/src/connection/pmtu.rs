@@ -14,8 +14,8 @@ use crate::pmtu::LIFETIME;
 use crate::seq::Seq;
 use crate::time::Time;
 
-/// Packet sizes to fall back to, in octets: Ethernet's, the minimum of IPv6, the one that RFC 4821 §7.2
-/// proposes, and the one that every IPv4 host takes.
+/// Packet sizes to fall back to, in octets, if no report tells one: Ethernet's, the minimum of IPv6, the one that RFC
+/// 4821 §7.2 proposes, and the one that every IPv4 host takes.
 const STEPS: [u16; 4] = [1500, MIN_MTU, 1024, 576];
 /// Consecutive timeouts after which a path is assumed to drop large packets silently.
 const TIMEOUTS: u8 = 3;
@@ -51,6 +51,14 @@ impl PathMtu {
     pub fn is_due(&self, now: Time) -> bool {
         self.raise_at <= now
     }
+}
+
+/// Returns the MTU to assume after a report without an MTU about a packet of `length` octets, of which `header` are
+/// IP's (RFC 1191 §5). `known`: the path MTU so far. Routers that derive from 4.2BSD count the header twice. A packet
+/// that seems larger than the path MTU may be of such a router, or may have left before the path MTU was lowered.
+pub(crate) fn guess_mtu(length: u16, header: u16, known: u16) -> u16 {
+    let length = if length < known { length } else { length.saturating_sub(header) };
+    STEPS.into_iter().find(|step| *step < length).unwrap_or(576)
 }
 
 impl<B: Buffers> Connection<B> {

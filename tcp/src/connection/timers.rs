@@ -37,7 +37,7 @@ impl<B: Buffers> Connection<B> {
 
     #[inline]
     fn keepalive_after(&self, k: &Keepalive) -> Time {
-        self.heard + k.idle + k.interval * u32::from(self.probes)
+        self.heard + k.idle + k.interval.saturating_mul(u32::from(self.probes))
     }
 
     fn user_timeout_at(&self, net: &Net) -> Time {
@@ -116,7 +116,7 @@ impl<B: Buffers> Connection<B> {
         {
             if is_late(self.keepalive_at(cx.net), now) {
                 // The probe is sent now and the time starts anew: the next probe is due in one interval.
-                self.heard = now - (k.idle + k.interval * u32::from(self.probes));
+                self.heard = now - self.keepalive_after(&k).since(self.heard);
             } else if self.probes >= k.count {
                 return self.give_up(cx);
             }

@@ -4,6 +4,7 @@
 use super::queue::{Limits, Pieces};
 use super::{Connection, Cx, Flags, Recovery};
 use crate::buffers::{Buffers, Transmit};
+use crate::ecn;
 use crate::time::Time;
 use crate::wire::{Own, flag};
 
@@ -23,7 +24,7 @@ impl<B: Buffers> Connection<B> {
         let mss = u32::from(self.mss);
         let options = self.timestamp_option(cx.now);
         let mut fields = self.fields(dst_mac, first, flag::ACK, &options);
-        fields.ecn = self.ect;
+        fields.ecn = self.ect & ecn::MASK;
         let flags = fields.flags;
         let Some(volley) = cx.net.begin(&fields) else { return 0 };
         let window = (self.snd_una + self.snd_wnd).since(first);

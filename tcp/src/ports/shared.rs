@@ -50,13 +50,11 @@ impl Shared {
         self.words.get(usize::from(port))
     }
 
-    /// Counts one more connection that uses a port. Returns `false`, and counts nothing, if the port is reserved or
-    /// another stack changes the port's word at this moment.
-    fn use_free(&self, port: u16) -> bool {
-        let Some(word) = self.word(port) else { return false };
-        let seen = word.load(Ordering::Relaxed);
-        seen & RESERVED == 0
-            && word.compare_exchange(seen, seen + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// Counts one more connection that uses a port. Returns `false`, and counts nothing, if the port is reserved.
+    pub(super) fn use_free(&self, port: u16) -> bool {
+        let one_more = |word: u32| (word & RESERVED == 0).then_some(word + 1);
+        let count = |word: &AtomicU32| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        self.word(port).is_some_and(|word| count(word).is_ok())
     }
 
     /// Reserves a port, which may be reserved already. Returns `false`, and reserves nothing, if connections use it.

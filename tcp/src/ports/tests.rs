@@ -224,3 +224,22 @@ fn a_port_is_not_reserved_while_it_is_chosen() {
         }
     });
 }
+
+/// A free port is not refused because another stack counts its own connections from it.
+#[test]
+fn a_port_that_others_use_is_not_refused() {
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|threads| {
+        for ports in SharedPorts::new(1, 2) {
+            let start = &start;
+            threads.spawn(move || {
+                let word = ports.shared.word(42_000).unwrap();
+                start.wait();
+                for round in 0..2_000_000 {
+                    assert!(ports.shared.use_free(42_000), "round {round}");
+                    word.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+}

@@ -127,6 +127,36 @@ fn full_keeps_what_is_nearest_to_the_hole() {
     assert_eq!(put(&mut Reassembly::new(0), 1, 2), Inserted::Full);
 }
 
+/// A new segment that takes the place of held frames needs no other place, and one that is not held drops nothing.
+#[test]
+fn full_drops_nothing_without_need() {
+    let mut q = Reassembly::new(2);
+    put(&mut q, 300, 400);
+    put(&mut q, 500, 600);
+    assert_eq!(put(&mut q, 290, 410), Inserted::Held);
+    assert_eq!((q.len(), blocks(&mut q, 4)), (2, vec![(300, 400), (290, 410), (500, 600)]));
+    assert_eq!(put(&mut q, 490, 610), Inserted::Held);
+    assert_eq!((q.len(), q.octets()), (2, 240));
+    // Neighbours, of which the second has other octets than the new segment.
+    let mut q: Reassembly<Bytes> = Reassembly::new(3);
+    put(&mut q, 100, 110);
+    put(&mut q, 110, 120);
+    put(&mut q, 500, 600);
+    assert_eq!(q.insert(Seq(105), vec![1; 30], 0..30), Inserted::Duplicate);
+    assert_eq!((q.len(), q.audit(Seq(1), Seq(1000)).is_ok()), (3, true));
+}
+
+/// The highest frame gives its place to a new one that overlaps it, and the new one keeps all its octets.
+#[test]
+fn full_drops_the_highest_before_the_new_one_is_cut() {
+    let mut q = Reassembly::new(1);
+    put(&mut q, 300, 400);
+    assert_eq!(put(&mut q, 200, 350), Inserted::Held);
+    assert_eq!((q.len(), q.octets(), q.audit(Seq(1), Seq(1000)).is_ok()), (1, 150, true));
+    assert_eq!(put(&mut q, 340, 500), Inserted::Full);
+    assert_eq!((q.octets(), q.audit(Seq(1), Seq(1000)).is_ok()), (150, true));
+}
+
 #[test]
 fn pressure_drops_the_highest_first() {
     let mut q = Reassembly::new(8);

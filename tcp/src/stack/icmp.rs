@@ -1,6 +1,7 @@
 //! ICMP: echo, and errors about packets that we sent (RFC 792, RFC 1122 §3.2.2, RFC 5927).
 
 use super::*;
+use crate::connection::pmtu::guess_mtu;
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::wire::ETHERNET;
@@ -117,9 +118,13 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             let opening = c.state == State::SynSent;
             match Icmpv4DstUnreachable::from(q.code) {
                 Icmpv4DstUnreachable::FragRequired => {
-                    c.lower_mtu(q.mtu, cx.now);
+                    let mtu = match q.mtu {
+                        0 => guess_mtu(q.length, q.header, cx.net.path_mtu(q.key, cx.now)),
+                        told => told,
+                    };
+                    c.lower_mtu(mtu, cx.now);
                     // A reported value below 576 counts as 576, as in `lower_mtu`.
-                    cx.net.path_shrank(q.key, q.mtu.max(576), cx.now);
+                    cx.net.path_shrank(q.key, mtu.max(576), cx.now);
                 }
                 Icmpv4DstUnreachable::PortUnreachable | Icmpv4DstUnreachable::ProtoUnreachable if opening => {
                     return Fate::Closed(CloseReason::Refused);
@@ -157,7 +162,11 @@ impl<B: Buffers> Stack<B> {
 /// message with the code for fragmentation needed (RFC 1191 §4).
 struct Quote {
     code: u8,
+    /// Zero if the router does not tell it.
     mtu: u16,
+    /// Lengths of the packet and of its IP header, in octets.
+    length: u16,
+    header: u16,
     /// Address that the segment was sent from.
     src: u32,
     /// The connection, as the sender of the segment sees it.
@@ -186,6 +195,8 @@ impl Quote {
         Some(Quote {
             code,
             mtu: u16::from_be_bytes([m0, m1]),
+            length: u16::from_be_bytes([ip[2], ip[3]]),
+            header: header as u16,
             src: u32::from_be_bytes([ip[12], ip[13], ip[14], ip[15]]),
             key: Key::new(dst, u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])),
             seq: Seq(u32::from_be_bytes([q0, q1, q2, q3])),

@@ -5,6 +5,7 @@ use crate::connection::mss_of;
 use crate::connection::open::{syn_ack_window, syn_flags, syn_options};
 use crate::cookie::{self, Cookies};
 use crate::ecn;
+use crate::neighbours::Neighbour;
 use crate::sabotage::{Rule, broken};
 use crate::seq::Seq;
 use crate::timewait::Verdict;
@@ -28,7 +29,11 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         match s.flags & (flag::RST | flag::ACK | flag::SYN) {
             flag::SYN => self.begin_embryo(embryo),
             flag::ACK if self.takes_cookies() => match self.accept_cookie(embryo, s) {
-                Some(e) => self.complete(&e, incoming),
+                Some(e) => {
+                    if let Some(neighbour) = self.hold_peer(e.key) {
+                        self.complete(&e, neighbour, incoming);
+                    }
+                }
                 // A frame that another stack hands over arrives later than one that comes straight from the link. So
                 // data, or the ACK of a second SYN-ACK, may overtake the ACK that holds the cookie. This is no reason
                 // for a RST: that ACK opens the connection, and the peer retransmits the data.
@@ -175,8 +180,11 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         {
             let rival = self.half_open_from(e.listener, &incoming, mac);
             if let Some(rival) = self.accept_cookie(rival, s) {
-                self.stack.drop_embryo(index);
-                return self.complete(&rival, incoming);
+                if let Some(neighbour) = self.hold_peer(rival.key) {
+                    self.stack.drop_embryo(index);
+                    self.complete(&rival, neighbour, incoming);
+                }
+                return;
             }
         }
         let Some(e) = self.stack.embryos.get_mut(index) else { return };
@@ -189,6 +197,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
                 && let Some(mac) = incoming.source_mac()
             {
                 e.mac = mac;
+                // After a SYN without ECN, data should not be sent as ECT (RFC 3168 §6.1.1).
+                e.syn.ecn &= s.syn_options().ecn;
             }
             if self.stack.net.may_reply(self.now) {
                 self.repeat_syn_ack(index);
@@ -201,13 +211,26 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         if s.ack != e.iss + 1 {
             return self.refuse(&incoming);
         }
-        if !self.stack.is_full()
+        // If the connection cannot be opened now, we will send the SYN-ACK again, and the peer will answer again.
+        let key = e.key;
+        if self.stack.is_full() {
+            self.stack.net.counters.syn_backlog_full += 1;
+        } else if let Some(neighbour) = self.hold_peer(key)
             && let Some(e) = self.stack.drop_embryo(index)
         {
-            return self.complete(&e, incoming);
+            self.complete(&e, neighbour, incoming);
         }
-        // We will send the SYN-ACK again, and the peer will answer again.
-        self.stack.net.counters.syn_backlog_full += 1;
+    }
+
+    /// Holds the neighbour through which the peer of a new connection is reached. If there is no route, or no place for
+    /// the neighbour, returns `None` and counts this. The caller then drops the peer's ACK, which the peer repeats when
+    /// it gets our SYN-ACK again or retransmits its data.
+    fn hold_peer(&mut self, key: Key) -> Option<Neighbour> {
+        let net = &mut self.stack.net;
+        let peer = net.remote(key).ip();
+        let neighbour = net.next_hop(peer, self.now).and_then(|hop| net.hold(hop, self.now));
+        net.counters.syn_backlog_full += u64::from(neighbour.is_none());
+        neighbour
     }
 
     /// Answers another SYN for addresses that are half open. One of the two SYNs was forged or is old, and the stack
@@ -222,11 +245,9 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     }
 
     /// Opens the connection, because the peer has answered our SYN-ACK.
-    fn complete(&mut self, e: &Embryo, incoming: Incoming<'_, B::Frame>) {
+    fn complete(&mut self, e: &Embryo, neighbour: Neighbour, incoming: Incoming<'_, B::Frame>) {
         let net = &mut self.stack.net;
         let peer = net.remote(e.key);
-        let Some(hop) = net.next_hop(peer.ip(), self.now) else { return };
-        let Some(neighbour) = net.hold(hop, self.now) else { return };
         let birth =
             Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
         let mut c = Connection::new(birth, &net.cfg.tcp, self.now);

@@ -81,3 +81,15 @@ fn slots_do_not_overlap() {
     assert!(starts[5] + session.size <= streams[0] && streams[0] + Beside::SIZE <= streams[1]);
     assert_eq!(session.offset(2 + Beside::MOST, 0) + Beside::SIZE, session.region_len());
 }
+
+#[test]
+fn a_refusal_fits_into_the_private_data() {
+    for reason in ["short", &"long ".repeat(200), &"ü".repeat(400), &"\"".repeat(400), &"\u{1}€".repeat(300)]
+    {
+        let message = refusal(reason);
+        assert!(message.len() <= PRIVATE_DATA, "{} octets", message.len());
+        let Some(Answer::Refused(told)) = decode(&message) else { panic!("not a refusal") };
+        let longest = told.len() == reason.len() || message.len() > PRIVATE_DATA - 10;
+        assert!(reason.starts_with(&told) && longest, "{told}");
+    }
+}

@@ -671,3 +671,16 @@ fn users_hear_of_room() {
     s.inject_to(&mut user, &[]);
     assert_eq!(user.acked, [0, 1000], "it has said that it sends no more");
 }
+
+/// RFC 9293 §3.8.4: after some unanswered probes, the connection gets an interval without end.
+#[test]
+fn keepalive_interval_without_end() {
+    let second = Duration::from_secs(1);
+    let limits = |interval| Some(Keepalive { idle: second, interval, count: 9 });
+    let mut s = Script::new(65_535, |c| c.tcp.keepalive = limits(second));
+    assert_eq!(s.wait(Duration::from_secs(4)).len(), 3);
+    let patience = Patience { keepalive: limits(Duration::MAX), user_timeout: None };
+    s.a.stack.set_patience(s.conn, Some(patience));
+    assert_eq!(s.wait(Duration::from_secs(1000)).len(), 0);
+    assert_eq!(s.state(), Some(State::Established));
+}
