@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folder of the build with DPDK, in the folder of the libraries.
+/// Name of the folder that holds the files built with DPDK. It is inside the folder of the libraries.
 pub const DPDK: &str = "dpdk";
 
-/// Returns the folders in which a command's libraries may be: beside it, or where packages put libraries.
+/// Returns the folders in which a command's libraries may be: its own folder, and those where packages put libraries.
+/// If the command is a build with DPDK in a folder named [`DPDK`], the parent of that folder counts as its own.
 pub fn places(command: &Path) -> [PathBuf; 3] {
     let beside = command.parent().unwrap_or(Path::new("."));
     let beside = match beside.ends_with(DPDK) && cfg!(feature = "dpdk") {

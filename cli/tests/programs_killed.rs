@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use stock::holdings::Holdings;
 use stock::{Node, alone, text};
 
-/// The longest time from a client's output, which shows that it is at work, to the SIGKILL for the client or
-/// its server.
+/// The longest time from a line that the client prints to the SIGKILL for the client or its server. The line shows that
+/// the client is at work.
 const LIFE: Duration = Duration::from_millis(50);
 /// The longest time from the start of a process to its SIGKILL, for a process that may be killed before it is
 /// at work.

@@ -3,7 +3,8 @@
 pub use crate::iwarp_support::fuzz::mpa_startup as run;
 use crate::iwarp_support::{hex, vectors};
 
-/// Returns golden frames for both ends and revisions.
+/// Returns each golden start-up frame five times, behind an octet that selects our end (Initiator or Responder), our
+/// revision, and our offer.
 pub fn seeds() -> Vec<Vec<u8>> {
     let frames = vectors().filter(|(_, octets)| octets.starts_with("4d504120"));
     frames

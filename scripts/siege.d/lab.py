@@ -130,7 +130,8 @@ class Field:
                 command("ip", "-n", self.names[side], "link", "set", "lo", "up")
             command("ip", "-n", self.names["server"], "address", "add", "fd78::1/64", "dev", "eth0", "nodad")
             command(*self.inside("server", "sysctl", "-qw", "net.core.somaxconn=4096"))
-        # Another processor handles frames behind the cable, so that the sending thread is not charged for this work.
+        # The processor ELSEWHERE handles frames from the server after they have passed its cable, so that the server's
+        # sending thread is not charged for this work.
         steering = f"echo {mask(int(ELSEWHERE))} > /sys/class/net/to-server/queues/rx-0/rps_cpus"
         command(*self.inside("switch", "sh", "-c", steering))
         # The attackers' interface merges segments as a NIC does. It has its own queue, so that other frames in the

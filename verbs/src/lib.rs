@@ -58,7 +58,7 @@
 //! let (server_pd, _, server_qp, requests) = end(&server)?;
 //! let (client_pd, client_cq, client_qp, events) = end(&client)?;
 //!
-//! // The server lets peers write into this memory. A real server sends its address and key to the client.
+//! // The server lets peers write into this memory. A real server sends the memory's address and key to the client.
 //! let offered = server_pd.alloc_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let _listener = requests.listen(7500, 8)?;
 //!

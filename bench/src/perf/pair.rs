@@ -75,7 +75,7 @@ impl Link {
     }
 }
 
-/// Time that the server has to finish after the client.
+/// Maximum time from the end of the client to the end of the server.
 const LAST_END: Duration = Duration::from_secs(10);
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

@@ -4,7 +4,7 @@ use super::{Ack, Algorithm, Cause, Window};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reno {
-    /// Octets ACKed since the window last grew.
+    /// ACKed octets that count towards the next growth of the window. A growth uses up one window of them.
     counted: u32,
 }
 

@@ -119,7 +119,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         e.syn.ecn = false;
         e.iss = self.stack.cookies(&e).number(self.now, mss_of(&e.syn, e.key));
         let net = &mut self.stack.net;
-        // Only our timestamp could hold these options (`cookie::timestamp`).
+        // The cookie keeps window scale and SACK in our timestamp (`cookie::timestamp`), so without timestamps the
+        // SYN-ACK must not accept them.
         if e.timestamp.is_none() || !net.cfg.tcp.timestamps {
             (e.syn.window_scale, e.syn.sack_permitted) = (None, false);
         }
@@ -320,7 +321,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 }
 
 impl<B: Buffers> Stack<B> {
-    /// Returns the stack of the device that owns the addresses; `None` if it is this one.
+    /// Returns the number of the stack that owns the addresses, among the stacks of this device; `None` if this stack
+    /// owns them.
     #[inline]
     pub(super) fn other_owner(&self, key: Key) -> Option<usize> {
         let steering = &self.net.cfg.steering;

@@ -1,5 +1,5 @@
-/* Checks what a program gets from the libraries, in whatever way they were loaded: the host's addresses, and a
- * connection. */
+/* Lists the host's addresses, resolves addresses and names, and connects through the libraries. All this must work
+ * regardless of the way in which the libraries were loaded. */
 #include "harness.h"
 #include <ifaddrs.h>
 #include <net/if.h>

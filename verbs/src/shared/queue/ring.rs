@@ -11,9 +11,9 @@ use crate::shared::sync::atomic::{AtomicU32, Ordering};
 /// that entry is published, and `i + capacity` when the slot is free again. Each side keeps its own number and never
 /// reads the other's, so that the two share only a slot's cache line.
 ///
-/// At any time only one thread may be the producer ([`push`](Self::push)), and only one the consumer
-/// ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked entry
-/// stays valid until the consumer releases it.
+/// At any time only one thread may be the producer ([`write`](Self::write), [`publish`](Self::publish)), and only one
+/// the consumer ([`peek`](Self::peek), [`release`](Self::release)). The owners of a ring ensure that by locks. A peeked
+/// entry stays valid until the consumer releases it.
 ///
 /// There is one exception: several consumers may share a ring if they agree by other means on one owner for each entry.
 pub(crate) struct Ring<T: Entry> {
