@@ -213,8 +213,8 @@ fn info_of_a_device() {
     );
 }
 
-/// DPDK's runtime directory may belong to another user, because nothing needs it. The test uses ordinary pages, because
-/// the number of free hugepages may cause a warning.
+/// If DPDK cannot create its runtime directory, there is no warning, because nothing needs the directory. The test uses
+/// ordinary pages, because the number of free hugepages may cause a warning.
 #[test]
 fn no_runtime_directory() {
     let mut info = urnic(&["info", "--port", "ring:dir", "--ip", "10.9.0.1/24"]);

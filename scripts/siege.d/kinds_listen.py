@@ -63,7 +63,7 @@ async def listen_silent(address, tally, ended):
     await serve(address, tally, ended, None)
 
 
-@listen("listen-drip", "an MPA Reply, an octet every 0.2 s")
+@listen("listen-drip", "the key of an MPA Reply, an octet every 0.2 s, then nothing")
 async def listen_drip(address, tally, ended):
     async def drip(loop, sock):
         for octet in wire.REPLY_KEY:

@@ -128,7 +128,7 @@ fn train(port: &mut Port) {
         assert!(start.elapsed() < PATIENCE, "the first queue does not tell");
         std::thread::yield_now();
     }
-    assert_eq!(port.gso_max() > 0, virtio, "the peer is of our kind");
+    assert_eq!(port.gso_max() > 0, virtio, "only virtio ports send several segments in one frame");
     if !virtio {
         return;
     }
@@ -325,7 +325,7 @@ fn checksum_metadata(port: &mut Port) {
             "the frame is otherwise untouched"
         );
         assert_eq!(back.data()[93], u8::from(leave && works), "what the peer saw with the flag {leave}");
-        assert_eq!(back.checksum_trusted(), works, "what we see of the reply, whose checksum was left");
+        assert_eq!(back.checksum_trusted(), works, "trust in the reply's unfilled checksum");
     }
 }
 

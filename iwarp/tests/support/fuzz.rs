@@ -55,7 +55,8 @@ pub fn iwarp_stream(data: &[u8]) {
     stream(data, false);
 }
 
-/// Like [`iwarp_stream`], for a stream with markers. Around pieces of `data`, the markers are correct.
+/// Like [`iwarp_stream`], for a stream with markers. The FPDUs made of pieces of `data` have correct markers; raw
+/// octets may have any.
 pub fn marker_stream(data: &[u8]) {
     stream(data, true);
 }

@@ -78,7 +78,7 @@ fn newcomers_have_room_for_two_segments_until_they_are_welcome() {
         // The end that opens the connection has its full window.
         assert_eq!(p.b.stack.info(s).unwrap().snd_wnd, wide);
         p.b.stack.welcome(p.now, s, &mut p.b.out);
-        assert_eq!(p.settle(), 0, "and once");
+        assert_eq!(p.settle(), 0, "the second call sends nothing");
     }
 }
 

@@ -54,7 +54,8 @@ pub struct State {
     /// The listener and its event channel. The listener is dropped first.
     pub listener: Option<(Listener, EventChannel)>,
     pub request: Option<ConnRequest>,
-    /// The peer's limits, seen from our side: inbound Reads and outbound Reads.
+    /// Limits from the peer's request, used if the program accepts without parameters: on inbound Reads (the peer's
+    /// outbound ones), then on outbound Reads.
     pub wishes: (u8, u8),
     /// The connection, until its queue pair is destroyed.
     pub connection: Option<Connection>,

@@ -114,7 +114,7 @@ pub struct OverKernel {
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// Whether the place is in the ready list, or rests.
+    /// True while the place is in the ready list and while it rests.
     listed: bool,
     /// Whether a warning that connections cannot be accepted here was logged.
     complained: bool,
