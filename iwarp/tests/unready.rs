@@ -113,8 +113,9 @@ fn what_waits_invalidates_when_it_is_delivered() {
     assert!(!node.memory.region(STAG).valid);
 }
 
-/// When no more octets may wait, the stream handles nothing of the FPDU that does not fit, however the FPDUs are split
-/// into chunks. It may have kept that FPDU's first octets.
+/// When no more octets may wait, the stream stops before the FPDU that does not fit, however the FPDUs are split into
+/// chunks. If that FPDU arrives in several chunks, the stream stores its first octets, and stops before the chunk that
+/// completes it.
 #[test]
 fn a_stream_stops_where_no_more_may_wait() {
     for split in [usize::MAX, 1000, 7] {
@@ -242,7 +243,7 @@ fn discarded_messages_are_in_nobodys_way() {
         take(&mut node, &[send(if waits { 3 } else { 2 }, b"y")]);
         assert_eq!(node.memory.region(0x77).data()[..4], *b"read");
         assert_eq!(node.memory.region(STAG).data()[8], b'w');
-        // No later message overtakes the discarded ones.
+        // Once messages are discarded, all later ones are too, even if there is a receive for them.
         assert!(node.memory.received.is_empty());
     }
 }

@@ -140,7 +140,8 @@ async def sack_reneges(peer):
         peer.segment(ACK, options=blocks(at + 1448, at + 8 * 1448))
         peer.segment(ACK)
         await asyncio.sleep(0.02)
-        # The peer still acknowledges a little data, so that it always has octets to take back.
+        # Acknowledges one octet: with this progress the server keeps the connection, and the peer can take back
+        # octets again and again.
         peer.expected = at + 1
         peer.segment(ACK)
 

@@ -52,7 +52,7 @@ impl ChannelShared {
     pub(crate) fn pop(&self) -> Option<Arc<CqShared>> {
         let shared = self.announced.pop()?.upgrade()?;
         // While the queue's flag `announced` was `true`, the engine announced no further completions of the queue. The
-        // program's next poll must see these completions, so the flag needs a swap, which also acquires, not a store.
+        // program's next poll must see these completions. The swap acquires them; a store would not.
         shared.announced.swap(false, Ordering::AcqRel);
         Some(shared)
     }

@@ -1,7 +1,7 @@
 use super::*;
 use std::os::unix::net::UnixListener;
 
-/// A socket may be held by another device of this process, so the refusal blames no other process.
+/// A socket may be in use by another device of this process, so the refusal names that case besides another process.
 #[test]
 fn a_socket_of_this_process_is_in_use_too() {
     let folder = tempfile::tempdir().unwrap();

@@ -114,7 +114,7 @@ fn regions_end_with_their_handle() {
     assert!(!known());
 }
 
-/// A region's own offset stays when only its rights or its domain change.
+/// A region keeps the `iova` that it was registered with when only its rights or its domain change.
 #[test]
 fn registration_anew_keeps_the_first_offset() {
     let (device, _) = fake::device(Progress::Inline);
