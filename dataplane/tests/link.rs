@@ -283,7 +283,9 @@ fn waits_for_the_next_peer_if_the_first_gives_up() {
         let mut survivor = Child::start("echo", &spec("virtio_user"), &[]);
         survivor.expect("open");
         // This connection ends when the driver listens on a socket of its own.
-        let ended = connect(&socket).read(&mut [0]);
+        let mut first = connect(&socket);
+        first.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let ended = first.read(&mut [0]);
         assert_eq!(ended.ok(), Some(0));
         let to_the_driver = connect(&socket);
         if moves {

@@ -343,9 +343,6 @@ impl Device {
             return;
         }
         tracing::warn!("{error}; waiting for another peer");
-        if let PortSpec::VirtioUser { path, .. } = spec {
-            socket::close_all(path);
-        }
         self.open_door();
     }
 
@@ -421,14 +418,13 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.state, State::Absent) {
-            State::Plugged(made) => self.recipe.remove(made.id),
-            State::Making(task) => {
-                if let Ok(made) = task.wait() {
-                    self.recipe.remove(made.id);
-                }
-            }
-            State::Waiting(_) | State::Absent => {}
+        let made = match std::mem::replace(&mut self.state, State::Absent) {
+            State::Plugged(made) => Some(made),
+            State::Making(task) => task.wait().ok(),
+            State::Waiting(_) | State::Absent => None,
+        };
+        if let Some(made) = made {
+            self.recipe.remove(made.id);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
-use super::{PortError, ring, rss, vdev};
+use super::{PortError, ring, rss, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal};
 use crate::rx_event::RxEvent;
@@ -76,13 +76,22 @@ pub(super) struct Recipe {
 impl Recipe {
     /// Plugs the device in and starts it. On failure the device is removed again.
     pub(super) fn make(&self) -> Result<Made, PortError> {
-        let id = self.plug()?;
+        let id = self.plug().inspect_err(|_| self.close_left())?;
         match self.start(id) {
             Ok(started) => Ok(Made { id, started: Some(started) }),
             Err(e) => {
-                self.remove(id);
+                if self.remove(id) {
+                    self.close_left();
+                }
                 Err(e)
             }
+        }
+    }
+
+    /// Closes the sockets that the driver has left open, if there is no device now.
+    fn close_left(&self) {
+        if let PortSpec::VirtioUser { path, .. } = &self.spec {
+            socket::close_all(path);
         }
     }
 
@@ -281,8 +290,8 @@ impl Recipe {
         matches!(self.spec, PortSpec::VirtioUser { .. })
     }
 
-    /// Stops device `id` and removes it from EAL.
-    pub(super) fn remove(&self, id: u16) {
+    /// Stops device `id` and removes it from EAL. Returns false if the device stays open, because it cannot be closed.
+    pub(super) fn remove(&self, id: u16) -> bool {
         let (bus, name) = (vdev::bus(&self.spec), &self.name);
         let watched = self.is_watched();
         if watched && let Err(why) = close_between_interrupts(id) {
@@ -290,7 +299,7 @@ impl Recipe {
                 "{}: cannot close the port, because {why}; it stays open until the process ends",
                 self.spec
             );
-            return;
+            return false;
         }
         // SAFETY: the device exists and is ours; it is no longer polled.
         let status = self.eal.control(|| unsafe {
@@ -303,6 +312,7 @@ impl Recipe {
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));
         }
+        true
     }
 }
 

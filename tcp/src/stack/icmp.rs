@@ -119,7 +119,10 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             match Icmpv4DstUnreachable::from(q.code) {
                 Icmpv4DstUnreachable::FragRequired => {
                     let mtu = match q.mtu {
-                        0 => guess_mtu(q.length, q.header, cx.net.path_mtu(q.key, cx.now)),
+                        0 => {
+                            let known = cx.net.path_mtu(q.key, cx.now);
+                            guess_mtu(q.length, q.header, known).min(known)
+                        }
                         told => told,
                     };
                     c.lower_mtu(mtu, cx.now);

@@ -297,6 +297,7 @@ fn adaptive(shard: &Shard) {
             nap = (nap * 2).min(WATCHING_NAP);
             continue;
         }
+        shard.give_up();
         let Some(Drive { worked, freed, deadline, event }) = drive(shard, polls, &mut watch) else {
             // This thread may have woken up on the core of the lock's holder, in the middle of the holder's
             // pass. The pass then continues only while this thread sleeps. So, unlike an idle nap, this nap

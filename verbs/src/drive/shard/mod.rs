@@ -62,6 +62,8 @@ struct Hot {
     polls: AtomicU32,
     /// Number of passes that found work; written under the lock.
     busy: AtomicU64,
+    /// The thread ([`this_thread`]) that ran the last pass; written under the lock.
+    driver: AtomicUsize,
 }
 
 /// What threads that mainly drive other engines know of this engine's driver. All of it is a hint.
@@ -69,9 +71,12 @@ struct Hot {
 struct Visits {
     /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
     count: AtomicU32,
-    /// Whether the last visit found that other threads had driven the engine.
+    /// Whether the last visit found that another thread had run a pass.
     driven: AtomicBool,
-    /// The thread ([`this_thread`]) that last [adopted](Shard::adopt) the engine; 0: none.
+    /// The thread ([`this_thread`]) that [adopted](Shard::adopt) the engine last, and has not [abandoned] it since; 0:
+    /// none.
+    ///
+    /// [abandoned]: Shard::abandon
     adopter: AtomicUsize,
 }
 
@@ -133,12 +138,14 @@ impl Shard {
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
         let Visits { count, driven, .. } = &*self.visits;
         let now = self.hot.lock.count() as u32;
-        let others_drive = count.load(Ordering::Relaxed) != now;
+        let was_held = count.load(Ordering::Relaxed) != now;
+        // This thread's own verbs and posts also change the count.
+        let others_drive = was_held && self.hot.driver.load(Ordering::Relaxed) != this_thread();
         // Stored only if it changes, because posting threads read this line.
         if driven.load(Ordering::Relaxed) != others_drive {
             driven.store(others_drive, Ordering::Relaxed);
         }
-        if others_drive {
+        if was_held {
             count.store(now, Ordering::Relaxed);
             return None;
         }
@@ -147,7 +154,7 @@ impl Shard {
         Some(polled)
     }
 
-    /// Notes that this thread mainly drives this engine.
+    /// Notes that this thread mainly drives this engine, and will go on polling.
     #[inline]
     pub(crate) fn adopt(&self) {
         if self.visits.adopter.load(Ordering::Relaxed) != this_thread() {
@@ -155,12 +162,26 @@ impl Shard {
         }
     }
 
-    /// Returns whether another thread drives the engine time and again, presumably on another core. Each access to the
-    /// engine's data then takes cache lines from that core. Only a hint, as old as the last [`visit`](Self::visit).
+    /// Notes that this thread may not poll for long. If it has adopted the engine, posts of other threads no longer
+    /// leave requests to it.
+    pub(crate) fn abandon(&self) {
+        if self.visits.adopter.load(Ordering::Relaxed) == this_thread() {
+            self.give_up();
+        }
+    }
+
+    /// Notes that no polling thread drives the engine.
+    fn give_up(&self) {
+        self.visits.adopter.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether another polling thread drives the engine time and again, presumably on another core. Each access
+    /// to the engine's data then takes cache lines from that core. Only a hint: if that thread has stopped polling
+    /// without notice, the hint is wrong until the next [`visit`](Self::visit) or the next pass of the engine's thread.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
-        self.visits.driven.load(Ordering::Relaxed)
-            && self.visits.adopter.load(Ordering::Relaxed) != this_thread()
+        let Visits { driven, adopter, .. } = &*self.visits;
+        driven.load(Ordering::Relaxed) && ![0, this_thread()].contains(&adopter.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -290,6 +311,7 @@ impl Shard {
 
     /// Makes the engine's thread take over now, because the caller is about to sleep.
     pub(crate) fn hand_over(&self) {
+        self.abandon();
         self.driver.hand_over();
     }
 
@@ -413,8 +435,9 @@ impl EngineGuard<'_> {
     #[inline]
     fn pass(&mut self) -> bool {
         let found = (**self).pass();
+        let Hot { busy, driver, .. } = &*self.shard.hot;
+        driver.store(this_thread(), Ordering::Relaxed);
         if found {
-            let busy = &self.shard.hot.busy;
             // No read-modify-write is needed, because only the holder of the lock writes this word.
             busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }

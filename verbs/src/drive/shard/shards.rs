@@ -185,6 +185,7 @@ impl Shards {
             } else {
                 let mut worked = false;
                 for shard in self.iter() {
+                    shard.abandon();
                     worked |= shard.try_pass() == Polled::Worked;
                 }
                 if let Some(found) = take() {

@@ -108,10 +108,33 @@ fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
     }
     shard.visit(false);
     assert!(!shard.is_far(), "the other thread has stopped");
+    // This thread's own passes and posts do not count.
     shard.poll_pass();
-    shard.adopt();
+    shard.kick(0);
     assert_eq!(shard.visit(false), None);
     assert!(!shard.is_far(), "this thread drives it");
+    // An engine that no polling thread has adopted is not far, whoever drives it.
+    for gives_up in [false, true] {
+        other(&|| {
+            shard.poll_pass();
+            shard.adopt();
+            if gives_up {
+                shard.hand_over();
+            }
+            gives_up
+        });
+        assert_eq!(shard.visit(false), None);
+        assert_eq!(shard.is_far(), !gives_up);
+    }
+}
+
+/// While the engine's thread drives the engine, posts do not leave requests to a thread that polled earlier.
+#[test]
+fn no_poller_has_an_engine_that_its_own_thread_drives() {
+    let (device, _) = fake::device(Progress::Adaptive);
+    let shard = device.shared.shards.first();
+    thread::scope(|scope| scope.spawn(|| shard.adopt()).join().unwrap());
+    until("giving up", || shard.visits.adopter.load(Ordering::Relaxed) == 0);
 }
 
 /// A post waits, because the thread that runs a pass may lose its core after it has reported a completion, but before

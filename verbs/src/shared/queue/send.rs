@@ -297,7 +297,8 @@ impl SendPoster<'_> {
     /// Without this, each post would wait for the line of its slot.
     #[inline]
     pub(crate) fn fetch_slots(&self, posted: u32) {
-        let ahead = self.next().wrapping_add(AHEAD);
+        // The slots before the next one have requests that the engine has yet to read.
+        let ahead = self.next().wrapping_add(AHEAD.max(posted.saturating_sub(1)));
         let room = &self.tail.room;
         (0..posted).for_each(|back| self.queue.ring.fetch_slot(ahead.wrapping_sub(back), room));
     }

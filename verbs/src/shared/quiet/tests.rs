@@ -1,9 +1,12 @@
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::*;
+
+/// Environment variable that is set in the process of [`child`].
+const CHILD: &str = "URNIC_TEST_QUIET";
 
 /// What the program does when it is told something may lead to further deliveries, in this thread and in one that it
 /// waits for. They are made too, after those that came before them. Runs in a process of its own, because all devices
@@ -11,12 +14,13 @@ use super::*;
 #[test]
 fn what_is_told_late_may_lead_to_more() {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "shared::quiet::tests::child", "--ignored"]);
-    let mut child = child.spawn().unwrap();
+    child.args(["--exact", "shared::quiet::tests::child", "--ignored"]).env(CHILD, "");
+    let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(status) = child.try_wait().unwrap() {
-            break assert!(status.success(), "{status}");
+            assert!(status.success(), "{status}");
+            break;
         }
         if Instant::now() > limit {
             child.kill().unwrap();
@@ -25,11 +29,16 @@ fn what_is_told_late_may_lead_to_more() {
         }
         thread::sleep(Duration::from_millis(1));
     }
+    let printed = std::io::read_to_string(child.stdout.unwrap()).unwrap();
+    assert!(printed.contains("1 passed"), "{printed}");
 }
 
 #[test]
 #[ignore = "run by what_is_told_late_may_lead_to_more"]
 fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return; // other tests run in this process
+    }
     let (tell, told) = mpsc::channel();
     let say = move |what: u32| {
         let tell = tell.clone();

