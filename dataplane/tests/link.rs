@@ -53,7 +53,7 @@ fn exchange_with(echo: &str, first: &str, second: &str, env: &[(&str, &str)]) {
     let mut ping = Child::start("ping", second, env);
     ping.expect("open");
     ping.expect("verified");
-    // The driver of `memif` may crash an end that still polls when the other leaves, so the end that polls leaves first.
+    // The driver of `memif` may crash an end that still polls when the other leaves, so the polling end leaves first.
     echo.finish();
     ping.finish();
 }

@@ -154,7 +154,7 @@ pub enum Delivery {
     /// An Atomic Request was accepted: [`crate::Stream::next_response`] yields it.
     AtomicRequested,
     /// The peer ended the stream. Octets that arrive from now on are ignored.
-    /// The Terminate is an error of the enhanced start-up only if an Initiator's first FPDU brings it
-    /// ([`Terminate::after_startup`]).
+    /// The Terminate can be an error of the enhanced start-up only if it is the first FPDU that an Initiator sends. In
+    /// any other Terminate, [`Terminate::after_startup`] has corrected such codes.
     Terminated(Terminate),
 }

@@ -262,7 +262,7 @@ fn what_cannot_be_posted() {
     }
     assert_eq!(post(add, &[sge(4), sge(4)], plain), Err(PostError::TooManySges));
     let read = SendOp::Read { addr: s.words.addr(), rkey: s.words.rkey() };
-    assert_eq!(post(read, &[sge(4); 5], plain), Err(PostError::TooManySges), "four are asked for");
+    assert_eq!(post(read, &[sge(4); 5], plain), Err(PostError::TooManySges), "the queue pair takes four");
     assert_eq!(post(add, &[sge(8)], SendFlags::INLINE), Err(PostError::InlineRead));
     assert_eq!(s.client.completions(), []);
 }

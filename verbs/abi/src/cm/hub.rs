@@ -233,8 +233,8 @@ fn destroy_qp(qpn: u32, destroy: &mut dyn FnMut()) {
 }
 
 /// Time from the event that a connection has ended to the event that its addresses are free again. Kernels send the
-/// second event only for InfiniBand, once no packets can be in flight. Programs give the connection up at either
-/// event, and are not prepared for both at once.
+/// second event only for InfiniBand, once no packets can be in flight. Some programs give the connection up only at
+/// the second event. Others crash if both events come at once.
 const TIME_WAIT: Duration = Duration::from_secs(1);
 
 /// Announces, after [`TIME_WAIT`], that the addresses of an identifier's connection are free again. Called when
