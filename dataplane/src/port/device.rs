@@ -365,7 +365,13 @@ impl Device {
     /// Makes the device, and hands the peer that waits at the [`Door`] over to the driver.
     fn admit(&mut self) {
         if let State::Waiting(door) = std::mem::replace(&mut self.state, State::Absent) {
-            self.begin(|recipe| door.hand_over(|| recipe.make()));
+            self.begin(|recipe| {
+                let made = door.hand_over(|| recipe.make());
+                if made.is_err() {
+                    recipe.close_left(); // not earlier: the door had sockets at the path too
+                }
+                made
+            });
         }
     }
 

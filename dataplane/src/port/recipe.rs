@@ -76,21 +76,27 @@ pub(super) struct Recipe {
 impl Recipe {
     /// Plugs the device in and starts it. On failure the device is removed again.
     pub(super) fn make(&self) -> Result<Made, PortError> {
-        let id = self.plug().inspect_err(|_| self.close_left())?;
+        let id = self.plug()?;
         match self.start(id) {
             Ok(started) => Ok(Made { id, started: Some(started) }),
             Err(e) => {
-                if self.remove(id) {
-                    self.close_left();
-                }
+                self.remove(id);
                 Err(e)
             }
         }
     }
 
-    /// Closes the sockets that the driver has left open, if there is no device now.
-    fn close_left(&self) {
-        if let PortSpec::VirtioUser { path, .. } = &self.spec {
+    /// Closes the sockets that the driver has left open at the path of a `virtio_user` port, unless the device still
+    /// exists. No other socket of this process may be bound to the path.
+    pub(super) fn close_left(&self) {
+        let PortSpec::VirtioUser { path, .. } = &self.spec else { return };
+        let name = &self.name;
+        let gone = self.eal.control(|| {
+            let mut id = 0;
+            // SAFETY: the name is a string, and `id` is ours.
+            unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) != 0 }
+        });
+        if gone {
             socket::close_all(path);
         }
     }
@@ -290,8 +296,8 @@ impl Recipe {
         matches!(self.spec, PortSpec::VirtioUser { .. })
     }
 
-    /// Stops device `id` and removes it from EAL. Returns false if the device stays open, because it cannot be closed.
-    pub(super) fn remove(&self, id: u16) -> bool {
+    /// Stops device `id` and removes it from EAL.
+    pub(super) fn remove(&self, id: u16) {
         let (bus, name) = (vdev::bus(&self.spec), &self.name);
         let watched = self.is_watched();
         if watched && let Err(why) = close_between_interrupts(id) {
@@ -299,7 +305,7 @@ impl Recipe {
                 "{}: cannot close the port, because {why}; it stays open until the process ends",
                 self.spec
             );
-            return false;
+            return;
         }
         // SAFETY: the device exists and is ours; it is no longer polled.
         let status = self.eal.control(|| unsafe {
@@ -312,7 +318,6 @@ impl Recipe {
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));
         }
-        true
     }
 }
 

@@ -168,7 +168,7 @@ impl Cq {
         if stays && pass != Polled::Skipped && turn.is_multiple_of(ADOPTS_EVERY) {
             shard.adopt();
         }
-        self.device.shards.look_after(turn);
+        self.device.shards.look_after(turn, first);
         if cq.has_others() { self.drive_another(first, stays, pass) } else { pass }
     }
 

@@ -14,7 +14,7 @@ use std::hint;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,10 @@ use urnic_config::Progress;
 
 use driver::Driver;
 
+/// How long after a visit another thread is taken to drive an engine, in [`cycles`]: some 0.1 ms. It must be longer than
+/// a thread that polls all the time takes for the polls between two visits, and short for a lone request that waits for
+/// a thread which no longer polls.
+const FAR_FOR: u64 = if cfg!(test) { 1 << 33 } else { 1 << 18 };
 /// Spins before yielding to the lock holder.
 const SPINS: u32 = 64;
 
@@ -69,10 +73,9 @@ struct Hot {
 /// What threads that mainly drive other engines know of this engine's driver. All of it is a hint.
 #[derive(Default)]
 struct Visits {
-    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
-    count: AtomicU32,
-    /// Whether the last visit found that another thread had run a pass.
-    driven: AtomicBool,
+    /// Time until which another thread is taken to drive the engine, in [`cycles`]: a while after a visit found that
+    /// another thread had run a pass. 0: the last visit found none.
+    driven_until: AtomicU64,
     /// The thread ([`this_thread`]) that [adopted](Shard::adopt) the engine last, and has not [abandoned] it since; 0:
     /// none.
     ///
@@ -86,6 +89,8 @@ pub(crate) struct Shard {
     /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
     /// give way to them.
     want: Line<AtomicU32>,
+    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
+    visited: Line<AtomicU32>,
     visits: Line<Visits>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
     pub(crate) doorbells: Arc<Doorbells>,
@@ -108,6 +113,7 @@ impl Shard {
         let shard = Arc::new(Self {
             hot: Line::default(),
             want: Line::default(),
+            visited: Line::default(),
             visits: Line::default(),
             engine: UnsafeCell::new(ManuallyDrop::new(engine)),
             doorbells,
@@ -136,22 +142,33 @@ impl Shard {
     /// without a pass, if other threads have driven this engine since the last visit, because they presumably
     /// continue. If they do not continue, the next visit runs a pass.
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
-        let Visits { count, driven, .. } = &*self.visits;
-        let now = self.hot.lock.count() as u32;
-        let was_held = count.load(Ordering::Relaxed) != now;
+        let count = self.hot.lock.count() as u32;
+        let was_held = self.visited.load(Ordering::Relaxed) != count;
         // This thread's own verbs and posts also change the count.
         let others_drive = was_held && self.hot.driver.load(Ordering::Relaxed) != this_thread();
-        // Stored only if it changes, because posting threads read this line.
-        if driven.load(Ordering::Relaxed) != others_drive {
-            driven.store(others_drive, Ordering::Relaxed);
-        }
-        if was_held {
-            count.store(now, Ordering::Relaxed);
+        self.note_driven(others_drive);
+        if others_drive {
+            self.visited.store(count, Ordering::Relaxed);
             return None;
         }
         let polled = self.attempt(stays);
-        count.store(self.hot.lock.count() as u32, Ordering::Relaxed);
+        self.visited.store(self.hot.lock.count() as u32, Ordering::Relaxed);
         Some(polled)
+    }
+
+    /// Notes whether a visit has found that another thread drives the engine. Mostly stores nothing, because posting
+    /// threads read this line.
+    fn note_driven(&self, driven: bool) {
+        let until = self.visits.driven_until.load(Ordering::Relaxed);
+        let now = cycles();
+        let next = match driven {
+            true if now.saturating_add(FAR_FOR / 2) < until => until,
+            true => now.saturating_add(FAR_FOR),
+            false => 0,
+        };
+        if next != until {
+            self.visits.driven_until.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Notes that this thread mainly drives this engine, and will go on polling.
@@ -172,16 +189,19 @@ impl Shard {
 
     /// Notes that no polling thread drives the engine.
     fn give_up(&self) {
-        self.visits.adopter.store(0, Ordering::Relaxed);
+        if self.visits.adopter.load(Ordering::Relaxed) != 0 {
+            self.visits.adopter.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether another polling thread drives the engine time and again, presumably on another core. Each access
-    /// to the engine's data then takes cache lines from that core. Only a hint: if that thread has stopped polling
-    /// without notice, the hint is wrong until the next [`visit`](Self::visit) or the next pass of the engine's thread.
+    /// to the engine's data then takes cache lines from that core. Only a hint: it may be wrong for [`FAR_FOR`] after that
+    /// thread has stopped polling without notice.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
-        let Visits { driven, adopter, .. } = &*self.visits;
-        driven.load(Ordering::Relaxed) && ![0, this_thread()].contains(&adopter.load(Ordering::Relaxed))
+        let Visits { driven_until, adopter } = &*self.visits;
+        let until = driven_until.load(Ordering::Relaxed);
+        until != 0 && ![0, this_thread()].contains(&adopter.load(Ordering::Relaxed)) && cycles() < until
     }
 
     #[inline]
@@ -408,6 +428,13 @@ impl Fellow for Shard {
     fn has_ended(&self, pass: PassNumber) -> bool {
         self.hot.lock.has_ended(pass)
     }
+}
+
+/// Returns the present time in cycles of the processor's time stamp counter.
+#[inline]
+fn cycles() -> u64 {
+    // SAFETY: all processors of x86-64 have the instruction.
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// Returns the nap that follows a nap in which nothing happened.

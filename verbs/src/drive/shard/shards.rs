@@ -149,11 +149,12 @@ impl Shards {
     /// If the engines have no threads, visits one of the engines once in [`LOOKS_AFTER_EVERY`] calls, each engine in
     /// turn. Even an engine whose completion queues the program does not poll may have something to do: pass a frame to
     /// another engine, answer a neighbour's ARP or NDP request, or call a function that is due ([`EngineOps::after`]).
-    /// `turn` is the number of polls of the caller.
+    /// `turn` is the number of polls of the caller, and `first` the engine that it has just driven.
     #[inline(never)]
-    pub(crate) fn look_after(&self, turn: u32) {
+    pub(crate) fn look_after(&self, turn: u32, first: EngineNumber) {
         let every = turn.is_multiple_of(LOOKS_AFTER_EVERY) && !self.first.driver.has_thread();
-        if every && let Some(engine) = EngineNumber::new((turn / LOOKS_AFTER_EVERY) as usize % self.count()) {
+        let engine = EngineNumber::new((turn / LOOKS_AFTER_EVERY) as usize % self.count());
+        if every && let Some(engine) = engine.filter(|engine| *engine != first) {
             self.of(engine).visit(false);
         }
     }

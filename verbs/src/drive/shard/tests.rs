@@ -83,10 +83,13 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
     shard.visit(false);
     let before = passes(&knobs);
     assert_eq!(shard.visit(false), Some(Polled::Idle), "nobody else does");
-    shard.poll_pass();
+    thread::scope(|scope| scope.spawn(|| shard.poll_pass()).join().unwrap());
     assert_eq!(shard.visit(false), None, "somebody else does");
     assert_eq!(shard.visit(false), Some(Polled::Idle), "it has stopped");
-    assert_eq!(passes(&knobs), before + 3);
+    shard.poll_pass();
+    shard.kick(0);
+    assert_eq!(shard.visit(false), Some(Polled::Idle), "this thread's own passes and posts do not count");
+    assert_eq!(passes(&knobs), before + 5);
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
     // This thread's own passes and posts do not count.
     shard.poll_pass();
     shard.kick(0);
-    assert_eq!(shard.visit(false), None);
+    shard.visit(false);
     assert!(!shard.is_far(), "this thread drives it");
     // An engine that no polling thread has adopted is not far, whoever drives it.
     for gives_up in [false, true] {
@@ -126,6 +129,13 @@ fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
         assert_eq!(shard.visit(false), None);
         assert_eq!(shard.is_far(), !gives_up);
     }
+    other(&|| {
+        shard.poll_pass();
+        shard.adopt();
+        true
+    });
+    assert_eq!(shard.visit(false), None);
+    until("the end of the time in which the engine is far", || !shard.is_far());
 }
 
 /// While the engine's thread drives the engine, posts do not leave requests to a thread that polled earlier.

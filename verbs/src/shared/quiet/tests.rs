@@ -17,10 +17,9 @@ fn what_is_told_late_may_lead_to_more() {
     child.args(["--exact", "shared::quiet::tests::child", "--ignored"]).env(CHILD, "");
     let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
     let limit = Instant::now() + Duration::from_secs(60);
-    loop {
+    let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "{status}");
-            break;
+            break status;
         }
         if Instant::now() > limit {
             child.kill().unwrap();
@@ -28,9 +27,9 @@ fn what_is_told_late_may_lead_to_more() {
             panic!("the deliveries do not end");
         }
         thread::sleep(Duration::from_millis(1));
-    }
+    };
     let printed = std::io::read_to_string(child.stdout.unwrap()).unwrap();
-    assert!(printed.contains("1 passed"), "{printed}");
+    assert!(status.success() && printed.contains("1 passed"), "{status}: {printed}");
 }
 
 #[test]
