@@ -159,8 +159,8 @@ fn a_second_try_comes_from_the_reserved_port() {
     }
 }
 
-/// A port has no loopback interface. Instead, loopback addresses stand for any of the device's addresses, and lead to
-/// the device.
+/// A DPDK port or simulated port has no loopback interface. Instead, loopback addresses stand for any of the device's
+/// addresses, and lead to the device.
 #[test]
 fn loopback_addresses_lead_to_the_device_itself() {
     let mut simulation = Simulation::new(&options()).unwrap();

@@ -112,7 +112,8 @@ fn works(server: &Node, client: &Node) {
     assert!(content(&there) == pattern, "what was sent is received");
 }
 
-/// Some programs number their connections by the order of the Requests, on both sides, so the order must be the same.
+/// Some programs number their connections: the client in the order of its connects, the server in the order of the
+/// connection requests. Both ends must get the same numbers.
 #[test]
 fn requests_come_in_the_order_of_connects() {
     const CONNECTIONS: u8 = 24;
@@ -407,8 +408,8 @@ fn ip(arguments: &str) {
 /// Environment variable that is set in the process with an interface of its own.
 const LINK: &str = "URNIC_TEST_LINK";
 
-/// A device that is limited to one address of a network has no loopback interface. As on a port, loopback addresses
-/// stand for the device's address.
+/// If a device is limited to one of the host's addresses (`kernel:ADDRESS`), and that is not a loopback address, then
+/// loopback addresses stand for it, as on a DPDK port.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_a_device_with_one_address_is_its_own_loopback() {
@@ -446,8 +447,8 @@ fn needs_root_a_device_with_one_address_is_its_own_loopback() {
     }
 }
 
-/// RFC 4007 §6: a link-local address has a meaning only together with its link. This holds in both directions, and for
-/// reserved addresses too.
+/// RFC 4007 §6: a link-local address has a meaning only together with its link. The request names the link in the
+/// addresses of both ends, whether the client has reserved its address or not.
 #[test]
 #[ignore = "needs root, for a network namespace"]
 fn needs_root_addresses_of_a_link_alone() {

@@ -224,8 +224,8 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 }
 
 /// A count of messages, which an end sends on a lane beside its messages, as 8 bytes in a Send. A note from the client
-/// is a mark: the server may check or refill this many messages. A note from the server is a grant: the client may post
-/// messages up to this number.
+/// is a mark: it counts the Writes that arrive before it, or the Reads whose slots the server may refill. A note from
+/// the server is a grant: the client may post messages up to this number.
 pub(super) type Note = u64;
 
 /// Maximum number of notes of one lane in flight in one direction.

@@ -118,8 +118,8 @@ unsafe fn ioctl_by(real: *mut c_void, fd: c_int, request: c_ulong, argument: *mu
             return configuration(fd, argument.cast());
         }
         let answer = real(fd, request, argument);
-        // ENODEV: the kernel has no interface of that name or index. Other requests are of devices, and their argument may
-        // be anything.
+        // ENODEV: the kernel has no interface of that name or index. The argument of a request outside `QUERIES`, such
+        // as a driver's own request, may be anything.
         if answer != -1
             || errno() != libc::ENODEV
             || argument.is_null()
