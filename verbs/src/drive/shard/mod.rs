@@ -38,9 +38,9 @@ use urnic_config::Progress;
 
 use driver::Driver;
 
-/// How long after a visit another thread is taken to drive an engine, in [`cycles`]: some 1.5 ms. This is more than twice
-/// the time between two visits of a thread that posts much. A lone request waits at most this long for a thread that no
-/// longer polls.
+/// How long after a visit another thread is taken to drive an engine, in [`cycles`]: some 1.5 ms, and at least half of
+/// that. This is more than the time between two visits of a thread that posts much. Later, posts to a queue pair without
+/// a waiting request are sent at once again.
 const FAR_FOR: u64 = if cfg!(test) { 1 << 33 } else { 1 << 22 };
 /// Spins before yielding to the lock holder.
 const SPINS: u32 = 64;

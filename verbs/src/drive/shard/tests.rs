@@ -135,6 +135,7 @@ fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
         true
     });
     assert_eq!(shard.visit(false), None);
+    assert!(shard.is_far());
     until("the end of the time in which the engine is far", || !shard.is_far());
 }
 
