@@ -1,7 +1,7 @@
 //! The interface of an engine to its transport, which provides reliable byte streams between addresses, like TCP's.
 //!
-//! The engine is generic over [`Transport`]. So the engine knows nothing of frames, headers and neighbours, and no
-//! message passes through a dynamic call. `over_port` uses urnic's own TCP on a port, and `over_kernel` uses
+//! The engine is generic over [`Transport`]. So the engine knows nothing of frames, headers and neighbours, and its
+//! calls of the transport are not dynamic. `over_port` uses urnic's own TCP on a port, and `over_kernel` uses
 //! the kernel's TCP sockets. [`Device::over`](crate::Device::over) makes a device on any other transport.
 //!
 //! # A whole transport
