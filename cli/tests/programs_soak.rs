@@ -47,6 +47,7 @@ fn is_sound(printed: &str) {
 
 fn soak(seconds: u64, engines: usize) {
     const STAGES: u32 = 6;
+    const PEERS_PAGES_KB: u64 = 4 * 2048;
     let _alone = alone();
     let folder = tempfile::tempdir().expect("a folder");
     let seed = std::env::var("URNIC_SEED").map_or(1, |n| n.parse().expect("URNIC_SEED: a number"));
@@ -94,7 +95,9 @@ fn soak(seconds: u64, engines: usize) {
     for (early, late) in stages[1].iter().zip(stages[STAGES as usize - 1]) {
         assert!(late.descriptors <= early.descriptors && late.threads <= early.threads, "{early:?} {late:?}");
         assert!(late.mappings <= early.mappings + 8, "{early:?} {late:?}");
-        assert_eq!(late.hugepages_kb, early.hugepages_kb);
+        // A process at the `vhost` end has its peer's memory mapped, and counts each page of it from the first use on. A
+        // burst may reach a buffer of the peer that no burst has reached before.
+        assert!(late.hugepages_kb <= early.hugepages_kb + PEERS_PAGES_KB, "{early:?} {late:?}");
         assert!(late.resident_kb <= early.resident_kb + 512, "{early:?} {late:?}");
     }
     // The client of the pair ends; its server gets an event, and ends.
