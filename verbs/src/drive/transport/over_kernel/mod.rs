@@ -114,7 +114,7 @@ pub struct OverKernel {
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// True while the place is in the ready list and while it rests.
+    /// Whether the place is in the ready list, or rests.
     listed: bool,
     /// Whether a warning that connections cannot be accepted here was logged.
     complained: bool,
@@ -173,16 +173,14 @@ impl OverKernel {
     /// system has no descriptor left. [`Error::Os`] if the kernel refuses for another reason.
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
         let known = host::addresses(&addresses)?;
-        let (addresses, home) = match addresses {
-            KernelAddresses::All => (KernelAddresses::All, None),
-            wanted => {
+        let home = match addresses {
+            KernelAddresses::All => None,
+            _ => {
                 let there = known.first().map(|address| address.ip);
-                let home = there.ok_or_else(|| Error::Open(format!(
-                    "{wanted}: this host has no such address, or no such interface with an address; `ip address` \
+                Some(there.ok_or_else(|| Error::Open(format!(
+                    "{addresses}: this host has no such address, or no such interface with an address; `ip address` \
                      lists them"
-                )))?;
-                // Later, another address may be the first of the interface, but this transport stays at this one.
-                (KernelAddresses::One(home), Some(home))
+                )))?)
             }
         };
         if let Some(limit) = descriptors::raise_limit() {
