@@ -11,7 +11,8 @@ use urnic_tcp::Address;
 use crate::shared::error::{Error, Result};
 
 /// Returns the wanted addresses of interfaces that are up, in four groups: IPv4 addresses, IPv6 addresses, link-local
-/// addresses, loopback addresses. Within each group, the addresses have the kernel's order.
+/// addresses, loopback addresses. Within each group, the addresses have the kernel's order. Of an interface that is
+/// wanted by name, only the first address counts.
 ///
 /// # Errors
 /// [`Error::NoDescriptor`] if no descriptor is left for the socket with which the kernel is asked; [`Error::Os`] if
@@ -28,6 +29,9 @@ pub(crate) fn addresses(wanted: &KernelAddresses) -> Result<Vec<Address>> {
         found.push(Address { ip: *ip, prefix_len: 8 });
     }
     found.sort_by_key(|address| rank(address.ip));
+    if let KernelAddresses::Interface(_) = wanted {
+        found.truncate(1);
+    }
     Ok(each_once(found))
 }
 

@@ -114,7 +114,7 @@ pub struct OverKernel {
 struct Place {
     door: Arc<Door>,
     listens: bool,
-    /// Whether the place is in the ready list, or rests.
+    /// True while the place is in the ready list and while it rests.
     listed: bool,
     /// Whether a warning that connections cannot be accepted here was logged.
     complained: bool,
@@ -173,14 +173,16 @@ impl OverKernel {
     /// system has no descriptor left. [`Error::Os`] if the kernel refuses for another reason.
     pub fn new(addresses: KernelAddresses, patience: Patience) -> Result<Self> {
         let known = host::addresses(&addresses)?;
-        let home = match addresses {
-            KernelAddresses::All => None,
-            _ => {
+        let (addresses, home) = match addresses {
+            KernelAddresses::All => (KernelAddresses::All, None),
+            wanted => {
                 let there = known.first().map(|address| address.ip);
-                Some(there.ok_or_else(|| Error::Open(format!(
-                    "{addresses}: this host has no such address, or no such interface with an address; `ip address` \
+                let home = there.ok_or_else(|| Error::Open(format!(
+                    "{wanted}: this host has no such address, or no such interface with an address; `ip address` \
                      lists them"
-                )))?)
+                )))?;
+                // Later, another address may be the first of the interface, but this transport stays at this one.
+                (KernelAddresses::One(home), Some(home))
             }
         };
         if let Some(limit) = descriptors::raise_limit() {

@@ -94,15 +94,19 @@ impl Draft for Record {
     }
 
     fn truncate(&mut self, len: usize) {
-        while self.len() > len {
-            match self.lent.last() {
+        while let Some(excess @ 1..) = self.len().checked_sub(len) {
+            match self.lent.last_mut() {
                 Some(last) if last.behind == self.used => {
-                    self.lent_octets -= last.len;
-                    self.lent.pop();
+                    let cut = excess.min(last.len);
+                    last.len -= cut;
+                    self.lent_octets -= cut;
+                    if last.len == 0 {
+                        self.lent.pop();
+                    }
                 }
                 last => {
                     let behind = last.map_or(0, |last| last.behind);
-                    self.used = behind.max(self.used - (self.len() - len));
+                    self.used = behind.max(self.used.saturating_sub(excess));
                 }
             }
         }
@@ -231,5 +235,35 @@ impl Pieces {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the record's octets.
+    fn octets(record: &Record) -> Vec<u8> {
+        let mut octets = Vec::new();
+        // SAFETY: the pieces are our own octets, or those of an array that outlives the record.
+        record.pieces(|at, len| octets.extend_from_slice(unsafe { std::slice::from_raw_parts(at, len) }));
+        octets
+    }
+
+    #[test]
+    fn a_cut_may_lie_anywhere() {
+        let lent = *b"cdef";
+        for len in 0..=9 {
+            let mut record = Record::new();
+            record.append(2).unwrap().copy_from_slice(b"ab");
+            record.lend(lent.as_ptr(), 4);
+            record.append(1).unwrap().copy_from_slice(b"g");
+            record.lend(lent.as_ptr(), 1);
+            record.truncate(len);
+            assert_eq!(octets(&record), b"abcdefgc"[..len.min(8)], "{len}");
+            assert_eq!(record.len(), len.min(8));
+            record.append(1).unwrap().copy_from_slice(b"h");
+            assert_eq!(octets(&record)[len.min(8)..], *b"h");
+        }
     }
 }

@@ -22,9 +22,9 @@ impl OverKernel {
         if overtaken {
             heard |= self.ask(&mut newcomers, &mut overtaken);
         }
-        // The kernel reports new sockets early because they are writable, so it may report data in another order than
-        // that in which the connections came in. Newcomers are sorted here, so that the programs on both sides number
-        // their connections in the same order.
+        // A new socket is writable, so the kernel reports it at once, maybe before its data has arrived. Data may
+        // therefore be reported in another order than that in which the connections came in. Newcomers are sorted here,
+        // so that the programs on both sides number their connections in the same order.
         if newcomers > 1 {
             let streams = &self.streams;
             let order = |token: &Token| match *token {

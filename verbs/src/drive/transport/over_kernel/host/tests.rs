@@ -17,3 +17,10 @@ fn an_image_has_no_id_of_its_own() {
         assert!(!is_id(content), "{content:?}");
     }
 }
+
+/// The loopback interface has an address of each family, except on hosts without IPv6.
+#[test]
+fn of_an_interface_one_address_counts() {
+    let found = addresses(&KernelAddresses::Interface("lo".to_owned())).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+}
