@@ -1,4 +1,5 @@
-//! Checks of the architecture: which crates may use each other, where `unsafe` is allowed, how long files may be.
+//! Checks of the architecture: which crates may use each other, where `unsafe` is allowed, how long files may be, and
+//! whether the pages about it name what exists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,6 +39,10 @@ const FLOORS: &[(&str, &[&str])] = &[("verbs", &["api", "drive", "shared"])];
 
 /// Crates that consist of safe Rust only.
 const SAFE: &[&str] = &["config", "tcp", "tcp/sim", "iwarp"];
+
+/// The pages in docs about the architecture.
+const PAGES: &[&str] =
+    &["architecture.md", "datapath.md", "engines.md", "memory.md", "ports.md", "c-interface.md"];
 
 const MAX_LINES: usize = 800;
 
@@ -214,22 +219,49 @@ fn modules_use_each_other_one_way() {
     assert_eq!((cycle(&arrows, "a"), cycle(&arrows, "b")), (None, Some(vec!["b", "c"])));
 }
 
-/// Checks the rows `| step | `function`, ... | file |` of docs/architecture.md.
+/// Checks the rows `| step | `function`, ... | file |` of docs/datapath.md.
 #[test]
 fn the_ways_name_what_is_there() {
-    let text = fs::read_to_string(root().join("docs/architecture.md")).expect("the document");
-    let mut rows = 0;
-    for row in text.lines().filter(|line| line.starts_with("| ") && line.ends_with(".rs |")) {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [_, functions, file] = cells[..] else { continue };
-        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|_| panic!("{file} is not there"));
-        for name in functions.split(',').map(|name| name.trim().trim_matches('`')) {
-            let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("fn {name}<"));
-            assert!(is_there, "{file} has no function {name}");
+    let text = fs::read_to_string(root().join("docs/datapath.md")).expect("the document");
+    for (title, least) in [("The way of a packet\n", 15), ("The way of a work request\n", 12)] {
+        let section = text.split("\n## ").find(|section| section.starts_with(title)).expect(title);
+        let mut rows = 0;
+        for row in section.lines().filter(|line| line.starts_with("| ") && line.ends_with(".rs |")) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [_, functions, file] = cells[..] else { panic!("a row with another form: {row}") };
+            let source =
+                fs::read_to_string(root().join(file)).unwrap_or_else(|_| panic!("{file} is not there"));
+            for name in functions.split(',').map(|name| name.trim().trim_matches('`')) {
+                let is_there =
+                    source.contains(&format!("fn {name}(")) || source.contains(&format!("fn {name}<"));
+                assert!(is_there, "{file} has no function {name}");
+            }
+            rows += 1;
         }
-        rows += 1;
+        assert!(rows >= least, "{rows} rows of: {title}");
     }
-    assert!(rows >= 26, "{rows} rows of the ways of a packet and of a work request");
+}
+
+/// Checks that docs/architecture.md leads to the pages of [`PAGES`], and that each path `folder/file.rs` there exists.
+#[test]
+fn pages_name_files_that_exist() {
+    let page = |name: &str| {
+        let path = root().join("docs").join(name);
+        fs::read_to_string(path).unwrap_or_else(|_| panic!("docs/{name} is not there"))
+    };
+    let overview = page("architecture.md");
+    for name in PAGES {
+        let row = format!("| [{name}]({name}) |");
+        assert!(overview.contains(&row) || *name == "architecture.md", "no row leads to docs/{name}");
+        let text = page(name);
+        // Every second piece is between backticks.
+        let quoted = text.split('`').skip(1).step_by(2);
+        let paths: Vec<&str> = quoted.filter(|s| s.contains('/') && s.ends_with(".rs")).collect();
+        assert!(paths.len() > 1, "docs/{name} names only the files {paths:?}");
+        for path in paths {
+            assert!(root().join(path).is_file(), "docs/{name} names {path}, which is not there");
+        }
+    }
 }
 
 #[test]
