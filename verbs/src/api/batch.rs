@@ -88,12 +88,13 @@ impl<'a> SendBatch<'a> {
     pub fn post(self) {
         let Self { qp, mut poster, .. } = self;
         let posted = poster.publish();
-        if qp.shard().is_far() {
+        let far = qp.shard().is_far();
+        if far {
             poster.fetch_slots(posted);
         }
         drop(poster);
         if posted > 0 {
-            qp.ring();
+            qp.ring(far);
         }
     }
 }

@@ -179,19 +179,20 @@ impl Qp {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        self.post(wr, Payload::Listed(&self.pd.shared.regions))?;
-        self.ring();
+        let far = self.shard().is_far();
+        self.post(wr, Payload::Listed(&self.pd.shared.regions), far)?;
+        self.ring(far);
         Ok(())
     }
 
-    /// Posts under the queue's lock. If the queue seems full, waits for the pass that may be under way and
+    /// Posts under the queue's lock. `far` tells that the engine [is far](Shard::is_far). If the queue seems full, waits for the pass that may be under way and
     /// tries once more: a completion becomes visible before the request's slot is free, and the thread that
     /// runs the pass may have lost its core in between.
     #[inline]
-    fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+    fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<(), PostError> {
         let mut poster = self.shared.send.poster();
         let answer = poster.push(wr, payload);
-        if self.shard().is_far() {
+        if far {
             poster.fetch_slots(1);
         }
         drop(poster);
@@ -227,8 +228,9 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; nothing was queued then.
     pub fn post_send_inline(&self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
-        self.post(wr, Payload::Bytes(bytes))?;
-        self.ring();
+        let far = self.shard().is_far();
+        self.post(wr, Payload::Bytes(bytes), far)?;
+        self.ring(far);
         Ok(())
     }
 
@@ -327,14 +329,14 @@ impl Qp {
     }
 
     /// Tells the engine that there is work. If nothing keeps the request waiting and no other thread drives the engine,
-    /// the request is sent before this returns. If another thread drives the engine time and again, the request is left
-    /// to that thread even between two passes, because sending it here would move the engine's data to this core and
-    /// back.
+    /// the request is sent before this returns. If the engine [is `far`](Shard::is_far), the request is left to the
+    /// thread that drives it even between two passes, because sending it here would move the engine's data to this core
+    /// and back.
     #[inline]
-    pub(super) fn ring(&self) {
+    pub(super) fn ring(&self, far: bool) {
         let shard = self.shard();
         // If the queue pair has rung before, it already waits for a pass.
-        let kicks = !self.shared.bell.is_ringing() && !shard.is_far() && !broken(Rule::Doorbell);
+        let kicks = !self.shared.bell.is_ringing() && !far && !broken(Rule::Doorbell);
         if kicks && shard.kick(self.shared.qpn) {
             return;
         }

@@ -66,6 +66,8 @@ struct Hot {
     polls: AtomicU32,
     /// Number of passes that found work; written under the lock.
     busy: AtomicU64,
+    /// Number of passes; written under the lock.
+    passes: AtomicU32,
     /// The thread ([`this_thread`]) that ran the last pass; written under the lock.
     driver: AtomicUsize,
 }
@@ -89,7 +91,7 @@ pub(crate) struct Shard {
     /// Number of control verbs that wait for the lock or for the end of a pass. Pollers and the engine's thread
     /// give way to them.
     want: Line<AtomicU32>,
-    /// The lock's number of releases ([`PassLock::count`]) at the end of the last [`visit`](Shard::visit).
+    /// The number of passes at the end of the last [`visit`](Shard::visit).
     visited: Line<AtomicU32>,
     visits: Line<Visits>,
     engine: UnsafeCell<ManuallyDrop<Box<dyn EngineOps>>>,
@@ -140,19 +142,21 @@ impl Shard {
     /// Visits the engine: runs a pass for a thread that mainly drives another engine. With `stays`, runs the pass as
     /// [`poll_pass`](Self::poll_pass) does, and without it as [`try_pass`](Self::try_pass) does. Returns `None`,
     /// without a pass, if other threads have driven this engine since the last visit, because they presumably
-    /// continue. If they do not continue, the next visit runs a pass.
+    /// continue. If they do not continue, the next visit runs a pass. Posts that send at once ([`kick`](Self::kick)) do
+    /// not count, because they receive nothing.
     pub(crate) fn visit(&self, stays: bool) -> Option<Polled> {
-        let count = self.hot.lock.count() as u32;
-        let was_held = self.visited.load(Ordering::Relaxed) != count;
-        // This thread's own verbs and posts also change the count.
-        let others_drive = was_held && self.hot.driver.load(Ordering::Relaxed) != this_thread();
+        let Hot { passes, driver, .. } = &*self.hot;
+        let count = passes.load(Ordering::Relaxed);
+        let was_driven = self.visited.load(Ordering::Relaxed) != count;
+        // This thread's own polls also change the count.
+        let others_drive = was_driven && driver.load(Ordering::Relaxed) != this_thread();
         self.note_driven(others_drive);
         if others_drive {
             self.visited.store(count, Ordering::Relaxed);
             return None;
         }
         let polled = self.attempt(stays);
-        self.visited.store(self.hot.lock.count() as u32, Ordering::Relaxed);
+        self.visited.store(passes.load(Ordering::Relaxed), Ordering::Relaxed);
         Some(polled)
     }
 
@@ -462,10 +466,11 @@ impl EngineGuard<'_> {
     #[inline]
     fn pass(&mut self) -> bool {
         let found = (**self).pass();
-        let Hot { busy, driver, .. } = &*self.shard.hot;
+        let Hot { passes, busy, driver, .. } = &*self.shard.hot;
         driver.store(this_thread(), Ordering::Relaxed);
+        // No read-modify-write is needed, because only the holder of the lock writes these words.
+        passes.store(passes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if found {
-            // No read-modify-write is needed, because only the holder of the lock writes this word.
             busy.store(busy.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         found

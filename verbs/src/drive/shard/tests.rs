@@ -93,6 +93,22 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
 }
 
 #[test]
+fn posts_do_not_keep_visitors_away() {
+    let (device, _) = fake::device(Progress::Inline);
+    let shard = device.shared.shards.first();
+    let other = |does: &(dyn Fn() + Sync)| thread::scope(|scope| scope.spawn(does).join().unwrap());
+    other(&|| drop(shard.poll_pass()));
+    assert_eq!(shard.visit(false), None);
+    shard.kick(0);
+    assert_eq!(shard.visit(false), Some(Polled::Idle), "a post of this thread after the pass of another");
+    other(&|| drop(shard.kick(0)));
+    assert_eq!(shard.visit(false), Some(Polled::Idle), "a post of another thread");
+    other(&|| drop(shard.poll_pass()));
+    shard.kick(0);
+    assert_eq!(shard.visit(false), None, "a post of this thread does not hide the pass of another");
+}
+
+#[test]
 fn an_engine_is_far_while_visits_find_that_another_thread_drives_it() {
     let (device, _) = fake::device(Progress::Inline);
     let shard = device.shared.shards.first();
