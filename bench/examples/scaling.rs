@@ -112,12 +112,14 @@ fn report(plan: &Plan, json: bool) -> Result<ExitCode, PerfError> {
             plan.rounds
         );
         println!(
-            "{:<14} {:<12} {:>10} {:>10} {:>22} {:>8}  frames handed over",
-            "load", "queue pairs", "processes", "device", "ratio (least..most)", ""
+            "{:<14} {:<14} {:>10} {:>10} {:>22} {:>8}  frames handed over",
+            "load", "queue pairs at", "processes", "device", "ratio (least..most)", ""
         );
         for Verdict { row, own_ratio, all_ratio, passed } in &verdicts {
-            let shapes =
-                [("at their own", &row.own, own_ratio, OWN_GOAL), ("at all", &row.all, all_ratio, ALL_GOAL)];
+            let shapes = [
+                ("own engine", &row.own, own_ratio, OWN_GOAL),
+                ("all engines", &row.all, all_ratio, ALL_GOAL),
+            ];
             for (((name, rates, ratio, goal), passed), handed) in
                 shapes.into_iter().zip(passed).zip(row.handed_over)
             {
@@ -127,7 +129,7 @@ fn report(plan: &Plan, json: bool) -> Result<ExitCode, PerfError> {
                 let told = format!("{middle:.3} ({least:.2}..{most:.2})");
                 let verdict = if *passed { "pass" } else { "FAIL" };
                 println!(
-                    "{load:<14} {name:<12} {:>10.3} {:>10.3} {told:>22} {verdict:>4} >= {goal:.2}  {handed}",
+                    "{load:<14} {name:<14} {:>10.3} {:>10.3} {told:>22} {verdict:>4} >= {goal:.2}  {handed}",
                     median(&row.apart),
                     median(rates)
                 );

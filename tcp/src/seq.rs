@@ -44,9 +44,9 @@ impl Seq {
         if self.lt(other) { self } else { other }
     }
 
-    /// Returns the octets from `start` up to `self`, modulo 2^32. Compare these offsets where a peer may send any
-    /// number: `lt` and the like hold only for numbers less than 2^31 apart, and offsets from one `start` always have
-    /// an order.
+    /// Returns the number of octets from `start` up to `self`, modulo 2^32. To compare sequence numbers that a peer may
+    /// have chosen at will, compare their offsets from the same `start`, because `lt` and the like hold only for
+    /// numbers less than 2^31 apart.
     #[inline]
     pub const fn offset_from(self, start: Seq) -> u32 {
         self.0.wrapping_sub(start.0)

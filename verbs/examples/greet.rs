@@ -7,7 +7,8 @@
 //! greet say ADDRESS WORDS
 //! ```
 //!
-//! The port and the address of the node come from the environment (`URNIC_PORT`, `URNIC_IP`, ...).
+//! The environment names the node's network port and IP address (`URNIC_PORT`, `URNIC_IP`, ...). The TCP port is
+//! always 7500.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -91,7 +91,7 @@ fn mistakes() -> Vec<Mistake> {
         }),
         Mistake {
             receive: WcStatus::Invalidation,
-            ..one("ERR-37: invalidates what is not shared", [0x01, 0x09, 0xC0], |s| {
+            ..one("ERR-37: invalidates an STag of another domain", [0x01, 0x09, 0xC0], |s| {
                 invalidating(s.foreign.rkey())
             })
         },
@@ -316,7 +316,9 @@ fn nothing_is_received_that_did_not_come() {
     }
 }
 
-/// The receive for a Write with immediate data reports only the octets of the Write that have arrived (DDP-65).
+/// The receive for a Write with immediate data counts only octets that have arrived without a gap from the first
+/// segment of the Write on (DDP-65). It reports 0 octets if the Write is incomplete, or if another message arrived
+/// in the middle of the Write.
 #[test]
 fn a_write_is_told_as_long_as_it_came() {
     let mut s = scene();

@@ -54,8 +54,9 @@ impl PathMtu {
 }
 
 /// Returns the MTU to assume after a report without an MTU about a packet of `length` octets, of which `header` are
-/// IP's (RFC 1191 §5). `known`: the path MTU so far. Routers that derive from 4.2BSD count the header twice. A packet
-/// that seems larger than the path MTU may be of such a router, or may have left before the path MTU was lowered.
+/// IP's (RFC 1191 §5). `known`: the path MTU so far. Routers that derive from 4.2BSD count the header twice. If
+/// `length` is not less than the path MTU, such a router may have reported it, so one header is subtracted. The packet
+/// may also have left before the path MTU was lowered.
 pub(crate) fn guess_mtu(length: u16, header: u16, known: u16) -> u16 {
     let length = if length < known { length } else { length.saturating_sub(header) };
     STEPS.into_iter().find(|step| *step < length).unwrap_or(576)

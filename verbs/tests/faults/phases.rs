@@ -352,7 +352,7 @@ fn slow_answers_are_not_waited_for() {
             let mut octets = REPLY[..REPLY.len() - 1].iter();
             let event = loop {
                 if drips {
-                    let octet = octets.next().expect("it waits for all of the Reply");
+                    let octet = octets.next().expect("a timeout before the last octet of the Reply");
                     let _ = peer.write_all(&[*octet]);
                 }
                 match node.events.wait(Duration::from_millis(50)) {

@@ -172,7 +172,7 @@ impl<D: Data> Core<D> {
     }
 
     /// Notes that the peer's FIN has arrived. Returns true if the FIN must now wait, because Sends before it wait for
-    /// receives, although TCP has acknowledged them to the peer.
+    /// receives. The peer relies on these Sends, because TCP has acknowledged them.
     pub(super) fn fin_waits(&mut self, index: EndpointIndex, qp: QpIndex) -> bool {
         let now = self.now;
         let Some(core) = self.qps.get_mut(qp) else { return false };
