@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use urnic_config::Progress;
 use urnic_dataplane::RxEvent;
 
-use super::{Doorbells, Polled};
+use super::{Doorbells, Polled, Shard};
 use crate::api::fake::{self, Knobs};
 use crate::api::qp::QpInit;
 use crate::shared::error::PostError;
@@ -96,14 +96,16 @@ fn visitors_drive_an_engine_unless_others_have_driven_it_since() {
 fn posts_do_not_keep_visitors_away() {
     let (device, _) = fake::device(Progress::Inline);
     let shard = device.shared.shards.first();
-    let other = |does: &(dyn Fn() + Sync)| thread::scope(|scope| scope.spawn(does).join().unwrap());
-    other(&|| drop(shard.poll_pass()));
+    let other = |does: fn(&Shard)| thread::scope(|scope| scope.spawn(move || does(shard)).join().unwrap());
+    let polls = |shard: &Shard| assert_eq!(shard.poll_pass(), Polled::Idle);
+    let posts = |shard: &Shard| _ = shard.kick(0);
+    other(polls);
     assert_eq!(shard.visit(false), None);
     shard.kick(0);
     assert_eq!(shard.visit(false), Some(Polled::Idle), "a post of this thread after the pass of another");
-    other(&|| drop(shard.kick(0)));
+    other(posts);
     assert_eq!(shard.visit(false), Some(Polled::Idle), "a post of another thread");
-    other(&|| drop(shard.poll_pass()));
+    other(polls);
     shard.kick(0);
     assert_eq!(shard.visit(false), None, "a post of this thread does not hide the pass of another");
 }
