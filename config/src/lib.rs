@@ -282,8 +282,8 @@ impl Default for MpaConfig {
             crc: true,
             markers: false,
             rtr: RtrChoice::Off,
-            ird: 128,
-            ord: 128,
+            ird: 255,
+            ord: 255,
             startup_timeout: Duration::from_secs(5),
         }
     }

@@ -43,7 +43,7 @@ pub fn device_over<T: Transport + 'static>(
     config.mpa.crc = options.crc;
     config.mpa.markers = options.markers;
     config.mpa.rtr = options.rtr;
-    (config.mpa.ird, config.mpa.ord) = (128, 128);
+    (config.mpa.ird, config.mpa.ord) = (255, 255);
     let end = MEDIUM.with_borrow(|medium| medium.end(vec![Address { ip, prefix_len: options.prefix }]));
     Device::over(wrap(end), clock.clone(), &config)
 }

@@ -106,7 +106,7 @@ fn device_of(options: &Options, index: usize, clock: &SimClock, engines: usize) 
     config.mpa.crc = options.crc;
     config.mpa.markers = options.markers;
     config.mpa.rtr = options.rtr;
-    (config.mpa.ird, config.mpa.ord) = (128, 128);
+    (config.mpa.ird, config.mpa.ord) = (255, 255);
     let net = NET.with_borrow(|(net, _)| *net);
     let home = net.real((ip, 0).into()).ip();
     let patience = Patience { keepalive: None, user_timeout: None };
