@@ -87,7 +87,8 @@ impl Libraries {
     #[cfg(not(feature = "dpdk"))]
     fn serve_ports(&self) -> Result<(), Failure> {
         let folder = self.drop_in.with_file_name(DPDK);
-        // The command in the same folder needs the same libraries of DPDK.
+        // `loadable` starts the file that it checks, and a library cannot be started. So it checks the `urnic` in the
+        // same folder, which needs the same libraries of DPDK.
         match folder.join(Self::FILES[1]).is_file() {
             true => crate::builds::loadable(&folder.join("urnic")),
             false => Ok(()),

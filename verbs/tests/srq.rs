@@ -149,8 +149,8 @@ fn an_empty_queue_ends_the_stream_that_needs_it() {
     assert_eq!(servers[1].next(&mut simulation).wr_id, 7);
 }
 
-/// Receives that wait in the shared queue are not flushed. A receive that a message had taken is flushed, and
-/// then the queue pair reports that it takes no more receives.
+/// Receives that wait in the shared queue are not flushed. A receive that a message had taken is flushed. With or
+/// without such a receive, the queue pair reports once that it takes no more receives.
 #[test]
 fn only_what_was_taken_is_flushed() {
     for taken in [false, true] {
@@ -180,7 +180,7 @@ fn only_what_was_taken_is_flushed() {
     }
 }
 
-/// A receive of the shared queue with unusable memory fails with its message, like any other receive.
+/// A receive of the shared queue with unusable memory fails when a message arrives for it, like any other receive.
 #[test]
 fn the_memory_is_that_of_the_queues_domain() {
     let Setting { mut simulation, srq, servers, clients, .. } = setting(&options(), 1);

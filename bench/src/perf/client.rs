@@ -29,7 +29,7 @@ const SERVER_APPEARS: Duration = Duration::from_secs(15);
 const CONNECTING: usize = 64;
 
 /// Limits the default window in the modes `bw` and `rate`: the messages in flight on all lanes have at most this many
-/// octets, unless a lane's minimum of four messages exceeds them.
+/// octets in total. But the window of a lane is at least four messages, even if the total then exceeds this limit.
 ///
 /// With `--verify`, also limits the slots of all lanes at one end, in octets. A lane then has at least two slots, and
 /// its window is at most the number of its slots.

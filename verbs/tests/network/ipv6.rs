@@ -15,7 +15,7 @@ use super::{KERNEL6, OURS6, exchange, kernel};
 const BEYOND: &str = "fd0b::2";
 /// The prefix that the router offers.
 const PREFIX: &str = "fd0a::";
-/// The address that 02:76:fd:09:00:01 makes of the prefix.
+/// The address that the engine forms from the prefix and its Ethernet address, 02:76:fd:09:00:01.
 const OFFERED: &str = "fd0a::76:fdff:fe09:1";
 
 /// Advertises a router on `va` twice a second, as a router's daemon does, until `end` is set. Hosts may make addresses

@@ -327,7 +327,7 @@ fn complaints() {
         assert_eq!(messages(&mut p.a).len(), usize::from(next == 60));
         p.now += Duration::from_secs(1);
     }
-    // An error or a redirect never causes an error, but another ICMP message in the same packet does.
+    // An ICMP error or a redirect never causes an error. In its place, behind the same headers, an echo request does.
     let unknown_option = |next| [next, 0, 0x82, 4, 0, 0, 0, 0];
     let (first_fragment, padding) = ([58, 0, 0, 1, 0, 0, 0, 1], [58, 0, 1, 4, 0, 0, 0, 0]);
     for (next, headers) in [
@@ -344,7 +344,7 @@ fn complaints() {
             p.now += Duration::from_secs(1);
         }
     }
-    // The rate of reports is limited to a tenth of a second's reports at once.
+    // At most as many errors are sent at once as the limit allows in a tenth of a second.
     for _ in 0..1000 {
         let frame = packet(&p, 17, &[0; 8], v6(A));
         p.a.receive(p.now, frame);

@@ -19,7 +19,8 @@ fn one_record_each_way() {
     assert_eq!(p.a.stack.unacked(c), 0);
 }
 
-/// Whole records share a segment. A record is split only if it is longer than a segment, and nothing follows a part.
+/// Whole records share a segment, at most [`MAX_PIECES`] of them. A record is split only if it is longer than a
+/// segment, and its parts share no segment with other records.
 #[test]
 fn segments_are_cut_at_records() {
     let mut p = Pair::new(|_| {});
@@ -33,7 +34,7 @@ fn segments_are_cut_at_records() {
     }
     p.a.stack.output(p.now, c, &mut p.a.out);
     let lens: Vec<usize> = p.a.out.frames.iter().map(|f| View::of(&f.bytes).unwrap().payload.len()).collect();
-    // 100+200 | 1200 | 1448 | 1+1447 | 1448 | 3000 in three | eight pieces | the rest
+    // 100+200 | 1200 | 1448 | 1+1447 | 1448 | 3000 in three | eight records of 5 | 5+700
     assert_eq!(lens, [300, 1200, 1448, 1448, 1448, 1448, 1448, 104, 40, 705]);
     p.settle();
     assert_eq!(p.b.data(s), all);

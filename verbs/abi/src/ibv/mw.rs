@@ -54,7 +54,8 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// Binds a window of type 1; the header has checked the type.
+/// Binds a window of type 1. The caller is `ibv_bind_mw`, an inline function of `infiniband/verbs.h`, which has checked
+/// the type.
 pub unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
         // SAFETY: null, or a queue pair, a window and the program's parameters.

@@ -88,8 +88,8 @@ pub trait Port: Send {
     /// dropped.
     fn receive_pool_short(&self) -> bool;
 
-    /// Returns how many octets of payload one frame may carry as several segments to the other end of the link; 0 if
-    /// a frame can carry only one segment. The value may change when the link comes up or the peer changes.
+    /// Returns the maximum payload, in octets, of a frame that carries several segments to the other end of the link;
+    /// 0 if a frame can carry only one segment. The value may change when the link comes up or the peer changes.
     fn gso_max(&self) -> usize;
 
     /// Returns the size, in octets, from which a contiguous piece of payload should be lent rather than copied;
