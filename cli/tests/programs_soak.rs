@@ -95,8 +95,8 @@ fn soak(seconds: u64, engines: usize) {
     for (early, late) in stages[1].iter().zip(stages[STAGES as usize - 1]) {
         assert!(late.descriptors <= early.descriptors && late.threads <= early.threads, "{early:?} {late:?}");
         assert!(late.mappings <= early.mappings + 8, "{early:?} {late:?}");
-        // A process at the `vhost` end has its peer's memory mapped, and counts each page of it from the first use on. A
-        // burst may reach a buffer of the peer that no burst has reached before.
+        // A process at the `vhost` end has its peer's memory mapped, and counts each page of it from the first use on.
+        // A burst may reach a buffer of the peer that no burst has reached before.
         assert!(late.hugepages_kb <= early.hugepages_kb + PEERS_PAGES_KB, "{early:?} {late:?}");
         assert!(late.resident_kb <= early.resident_kb + 512, "{early:?} {late:?}");
     }

@@ -31,8 +31,8 @@ pub enum PortSpec {
         path: PathBuf,
         /// The role of this process at the socket.
         role: MemifRole,
-        /// Number of the first engine's interface, the same on both sides; further engines have the next numbers. Several
-        /// links may share a socket.
+        /// Number of the first engine's interface, the same on both sides; further engines have the next numbers.
+        /// Several links may share a socket.
         id: u32,
         /// Descriptors per ring, a power of two from 64 to 4096.
         queue_size: u16,

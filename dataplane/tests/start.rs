@@ -3,7 +3,8 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use urnic_dataplane::{Eal, EalConfig, EalError, Hugepages};
 
-/// A thread that cannot be created, here for want of memory for its stack, leaves EAL as it was: a later call starts it.
+/// A thread that cannot be created, here for want of memory for its stack, leaves EAL as it was: a later call starts
+/// it.
 #[test]
 fn a_start_without_a_thread_may_be_repeated() {
     let config = EalConfig { memory_mb: 32, hugepages: Hugepages::Off, ..EalConfig::default() };

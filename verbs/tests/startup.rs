@@ -574,8 +574,8 @@ fn a_bad_first_fpdu_is_answered_by_closing_alone() {
     }
 }
 
-/// Only an Initiator reports errors of the enhanced start-up, and only in its first FPDU (RFC 6581 §8). In a later FPDU,
-/// also one that arrives together with the first, the same code is an error of the peer's operations.
+/// Only an Initiator reports errors of the enhanced start-up, and only in its first FPDU (RFC 6581 §8). In a later
+/// FPDU, also one that arrives together with the first, the same code is an error of the peer's operations.
 #[test]
 fn only_the_first_fpdu_reports_errors_of_the_start_up() {
     let terminate = with_crc(&[

@@ -20,8 +20,8 @@ use crate::{Rss, log};
 /// Interval at which a memif client tries to reach its server.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Number of times that the interval doubles while a server refuses the client, because the server has no interface with
-/// the client's id, or not yet.
+/// Number of times that the interval doubles while a server refuses the client, because the server has no interface
+/// with the client's id, or not yet.
 const BACKOFF: u32 = 4;
 
 /// Time until the next attempt after the device of a `vhost` port could not be made, or after a `virtio_user` port

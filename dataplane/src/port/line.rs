@@ -4,9 +4,9 @@
 //! device's state from shared atomics. A device with several queues is started once and stays started until the last
 //! handle is dropped, so a port id that a handle has learned stays valid.
 //!
-//! A `memif` port has a device of its own for each queue, because its device is stopped whenever the peer changes, which
-//! must not happen during a burst of another queue. Each handle then looks after its own device. While only the first
-//! device has a peer, the others' frames leave through the first.
+//! A `memif` port has a device of its own for each queue, because its device is stopped whenever the peer changes,
+//! which must not happen during a burst of another queue. Each handle then looks after its own device. While only the
+//! first device has a peer, the others' frames leave through the first.
 //!
 //! When the peer comes or goes, the driver may change state that bursts use, but never during a burst. `vhost` first
 //! waits for the end of each queue's burst. `virtio_user` does not change split rings, and we use no other kind.
@@ -213,8 +213,8 @@ impl Line {
         answer
     }
 
-    /// Returns whether the peer is there; if it is not, the queue that looks after the device takes the next step towards
-    /// a connection.
+    /// Returns whether the peer is there; if it is not, the queue that looks after the device takes the next step
+    /// towards a connection.
     pub(super) fn link_up(&mut self) -> bool {
         if let Some(ring) = &self.packet_ring {
             ring.kick();

@@ -35,8 +35,8 @@ impl Drop for Listening {
 }
 
 /// Frees the path for a port that is going to listen on it: removes a socket on which no process listens. For a port
-/// that cannot wait for its peer, checks that the peer listens. Counts a `memif` server in [`MEMIF`] until the result is
-/// dropped; `None` for all other ports.
+/// that cannot wait for its peer, checks that the peer listens. Counts a `memif` server in [`MEMIF`] until the result
+/// is dropped; `None` for all other ports.
 pub(super) fn prepare(spec: &PortSpec) -> Result<Option<Listening>, PortError> {
     match spec {
         PortSpec::VirtioUser { path, server: true, .. } | PortSpec::Vhost { path, server: true } => {

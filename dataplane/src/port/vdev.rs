@@ -32,8 +32,8 @@ pub(super) fn has_device_for_each_queue(spec: &PortSpec) -> bool {
     matches!(spec, PortSpec::Memif { .. })
 }
 
-/// Returns the `memif` interfaces for the queues of a port after the first one, in order: those with the next ids on the
-/// same socket. Empty for ports of other kinds.
+/// Returns the `memif` interfaces for the queues of a port after the first one, in order: those with the next ids on
+/// the same socket. Empty for ports of other kinds.
 pub(super) fn other_interfaces(spec: &PortSpec) -> impl Iterator<Item = PortSpec> {
     let mut next = spec.clone();
     std::iter::from_fn(move || {

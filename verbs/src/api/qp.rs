@@ -185,9 +185,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Posts under the queue's lock. `far` tells that the engine [is far](Shard::is_far). If the queue seems full, waits for the pass that may be under way and
-    /// tries once more: a completion becomes visible before the request's slot is free, and the thread that
-    /// runs the pass may have lost its core in between.
+    /// Posts under the queue's lock. `far` tells that the engine [is far](Shard::is_far). If the queue seems full,
+    /// waits for the pass that may be under way and tries once more: a completion becomes visible before the request's
+    /// slot is free, and the thread that runs the pass may have lost its core in between.
     #[inline]
     fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<(), PostError> {
         let mut poster = self.shared.send.poster();

@@ -16,8 +16,8 @@ pub(crate) fn prefetch<T>(start: *const T, bytes: usize) {
 }
 
 /// Prefetches the cache line at `place` into this core's cache, and takes it away from the caches of other cores, so
-/// that a store does not have to wait for the line. Any address is allowed, because a prefetch reads and writes nothing.
-/// Does nothing on processors other than x86-64.
+/// that a store does not have to wait for the line. Any address is allowed, because a prefetch reads and writes
+/// nothing. Does nothing on processors other than x86-64.
 #[inline]
 pub(crate) fn prefetch_for_writing<T>(place: *const T) {
     // `_mm_prefetch` becomes PREFETCHW only in programs that are compiled for processors with that instruction. In

@@ -141,8 +141,8 @@ fn present(pending: Pending) -> Result<Box<Event>, Errno> {
         What::Request(request) => {
             let private_data = request.private_data().to_vec();
             // The peer's limits, seen from our side: its outbound Reads are inbound here, and its inbound Reads are
-            // outbound here. If the peer does not tell them, programs that accept with the values of this event get what
-            // the device allows.
+            // outbound here. If the peer does not tell them, programs that accept with the values of this event get
+            // what the device allows.
             let own = config().map_or((0, 0), |config| (config.mpa.ird, config.mpa.ord));
             let (resources, depth) =
                 (byte(request.ord().unwrap_or(own.0)), byte(request.ird().unwrap_or(own.1)));

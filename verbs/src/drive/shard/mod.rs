@@ -39,8 +39,8 @@ use urnic_config::Progress;
 use driver::Driver;
 
 /// How long after a visit another thread is taken to drive an engine, in [`cycles`]: some 1.5 ms, and at least half of
-/// that. This is more than the time between two visits of a thread that posts much. Later, posts to a queue pair without
-/// a waiting request are sent at once again.
+/// that. This is more than the time between two visits of a thread that posts much. Later, posts to a queue pair
+/// without a waiting request are sent at once again.
 const FAR_FOR: u64 = if cfg!(test) { 1 << 33 } else { 1 << 22 };
 /// Spins before yielding to the lock holder.
 const SPINS: u32 = 64;
@@ -199,8 +199,8 @@ impl Shard {
     }
 
     /// Returns whether another polling thread drives the engine time and again, presumably on another core. Each access
-    /// to the engine's data then takes cache lines from that core. Only a hint: it may be wrong for [`FAR_FOR`] after that
-    /// thread has stopped polling without notice.
+    /// to the engine's data then takes cache lines from that core. Only a hint: it may be wrong for [`FAR_FOR`] after
+    /// that thread has stopped polling without notice.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         let Visits { driven_until, adopter } = &*self.visits;

@@ -228,8 +228,8 @@ impl SendQueue {
     }
 }
 
-/// Slots are [fetched](SendPoster::fetch_slots) this many posts before they are used. Fewer posts may take less time than
-/// a line takes to come. The engine's core may take back lines that were fetched much earlier.
+/// Slots are [fetched](SendPoster::fetch_slots) this many posts before they are used. Fewer posts may take less time
+/// than a line takes to come. The engine's core may take back lines that were fetched much earlier.
 const AHEAD: u32 = 8;
 
 /// How a request uses local memory.
@@ -292,9 +292,9 @@ impl SendPoster<'_> {
         std::mem::take(&mut self.written)
     }
 
-    /// Fetches, for writing, the cache lines of slots that will be used soon. Call this after a post of `posted` requests
-    /// to an engine on another core, because that core's cache has the lines of all slots that the engine has read.
-    /// Without this, each post would wait for the line of its slot.
+    /// Fetches, for writing, the cache lines of slots that will be used soon. Call this after a post of `posted`
+    /// requests to an engine on another core, because that core's cache has the lines of all slots that the engine has
+    /// read. Without this, each post would wait for the line of its slot.
     #[inline]
     pub(crate) fn fetch_slots(&self, posted: u32) {
         // The slots before the next one have requests that the engine has yet to read.
