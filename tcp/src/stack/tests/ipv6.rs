@@ -327,7 +327,8 @@ fn complaints() {
         assert_eq!(messages(&mut p.a).len(), usize::from(next == 60));
         p.now += Duration::from_secs(1);
     }
-    // An ICMP error or a redirect never causes an error. In its place, behind the same headers, an echo request does.
+    // An ICMP error or a redirect never causes an error, whatever headers precede it. An echo request behind the same
+    // headers does.
     let unknown_option = |next| [next, 0, 0x82, 4, 0, 0, 0, 0];
     let (first_fragment, padding) = ([58, 0, 0, 1, 0, 0, 0, 1], [58, 0, 1, 4, 0, 0, 0, 0]);
     for (next, headers) in [
