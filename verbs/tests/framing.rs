@@ -317,8 +317,8 @@ fn a_wrong_marker_is_answered_by_a_terminate() {
     assert_eq!(end.next(&mut simulation).status, WcStatus::Flushed);
 }
 
-/// MPA-33: CRCs are checked as long as the connection lasts.
-/// MPA-30.
+/// MPA-30, 33: CRCs are checked as long as the connection lasts, because the device wants them, although the peer does
+/// not.
 #[test]
 fn a_bad_crc_late_in_a_connection() {
     let (mut simulation, end, raw) = with_raw(&options());

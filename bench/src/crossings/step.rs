@@ -96,7 +96,7 @@ fn value(register: Register, of: &user_regs_struct) -> Option<u64> {
         8 => full,
         4 => full & 0xffff_ffff,
         2 => full & 0xffff,
-        // The string instruction XLAT is the only one that adds one byte of a register.
+        // Only XLAT has a register of one byte in its address: AL.
         _ => full & 0xff,
     })
 }

@@ -1,7 +1,7 @@
 //! Measures how a device with several engines scales. Two devices of one process are joined by a ring; thread `i` on
 //! core `i` drives engine `i` of both devices. The rate of this process is compared with that of independent processes
-//! of one engine each. There are as many of them as the devices have engines, and they do the same work on the same
-//! cores, side by side, before or after the process with several engines.
+//! whose devices have one engine each. There is one such process for each core. Together they do the same work on the
+//! same cores, side by side, before or after the process with several engines.
 //!
 //! Every measurement runs in its own processes ([`worker`]). They report when they are ready, and begin when the
 //! process that compares them ([`compare`]) tells them.

@@ -98,7 +98,7 @@ struct Far {
 
 impl Far {
     /// Returns a connection that has carried a little more than half of all sequence numbers, without losses or
-    /// marks. `flags` are also in the SYN.
+    /// marks. `flags` are the TCP flags that the peer's SYN has besides SYN.
     fn new(sack: bool, flags: u8) -> Self {
         let mut config = StackConfig::new(mac(1), ip(1), 24, 7);
         config.checksum_offload_tx = true;
