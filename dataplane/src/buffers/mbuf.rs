@@ -176,26 +176,21 @@ pub(crate) unsafe fn prefetch_data(m: NonNull<sys::rte_mbuf>) {
     let _ = m;
 }
 
-/// Asks the processor to fetch, for writing, the cache lines that will hold the headers and the first octets of a
-/// frame. On a memory link, these lines are in the cache of the core that read the previous frame from them. If the
-/// writing core does not fetch them early, the peer sees the new frame late.
-///
-/// # Safety
-/// `m` is a live mbuf.
+/// Prefetches the cache lines of `len` bytes from `start` on for writing. On a memory link, the lines of a frame's
+/// buffer are in the cache of the core that read the previous frame from them. If the writing core does not fetch them
+/// early, its stores wait for each of them, and the peer sees the new frame late.
 #[inline]
-pub(crate) unsafe fn prefetch_for_writing(m: NonNull<sys::rte_mbuf>) {
+pub(crate) fn prefetch_for_writing(start: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller passes a live mbuf; a prefetch never faults, and on a processor without prefetch for writing
-    // the instruction does nothing.
-    unsafe {
-        let m = m.as_ref();
-        let data = m.buf_addr.cast::<u8>().wrapping_add(m.data_off.into());
-        for line in [data.wrapping_sub(64), data, data.wrapping_sub(128)] {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
+    for line in (0..len).step_by(64) {
+        let line = start.wrapping_add(line);
+        // SAFETY: a prefetch never faults, and on a processor without prefetch for writing the instruction does nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+        };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = m;
+    let _ = (start, len);
 }
 
 impl Deref for Mbuf {

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use dpdk_sys as sys;
 
+use super::mbuf::prefetch_for_writing;
 use super::{ATTACHED, Mbuf, Pool, pool};
 
 /// A buffer that is being filled with payload, with headroom for headers in front of the payload.
@@ -67,6 +68,11 @@ impl TxBuf {
             let m = self.last.as_mut();
             let at = m.buf_addr.cast::<u8>().add(usize::from(m.data_off) + usize::from(m.data_len));
             m.data_len += n as u16;
+            if self.len > 0 {
+                // FPDUs of one size follow each other in the buffer.
+                let room = usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len);
+                prefetch_for_writing(at.add(n), n.min(room));
+            }
             self.len += n as u32;
             Some(std::slice::from_raw_parts_mut(at, n))
         }
@@ -134,6 +140,8 @@ impl TxBuf {
         // SAFETY: the mbuf is ours and alive.
         let (off, first) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
         let len = self.len;
+        // SAFETY: an mbuf of the pool of the port that sends it, which only this thread uses.
+        unsafe { pool::foresee_next(m, first.into()) };
         std::mem::forget(self);
         TxPayload { m, len, off, first }
     }

@@ -78,6 +78,12 @@ impl Stack {
         self.len.store(left, Ordering::Release);
         Some(())
     }
+
+    #[inline]
+    fn top(&self) -> Option<*mut c_void> {
+        let last = self.len.load(Ordering::Relaxed).checked_sub(1)?;
+        self.objects.get(last).map(Cell::get)
+    }
 }
 
 /// Returns whether `pool` is kept as a stack.
@@ -105,6 +111,16 @@ pub(super) unsafe fn take(pool: *const sys::rte_mempool) -> Option<*mut c_void> 
         stack(pool).pop(&mut object)?;
         Some(object[0])
     }
+}
+
+/// Returns the object that [`take`] would take; `None` if there is none, or the pool is not kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool and used by this thread only.
+#[inline]
+pub(super) unsafe fn top(pool: *const sys::rte_mempool) -> Option<*mut c_void> {
+    // SAFETY: as the caller promises.
+    unsafe { if is_stack(pool) { stack(pool).top() } else { None } }
 }
 
 /// Returns how many objects can be taken; `None` if the pool is not kept as a stack.

@@ -5,9 +5,14 @@
 use super::qp::{Cursor, Origin};
 use crate::drive::transport::{Draft, Transport};
 use crate::shared::memory::{Access, MrFault, MrTable};
+use crate::shared::prefetch::prefetch;
 use crate::shared::qp::QpShared;
 use crate::shared::queue::{SendView, WrNumber};
 use urnic_iwarp::Fpdu;
+
+/// Maximum number of octets of the next FPDU's payload that are prefetched. The processor's own prefetcher fetches the
+/// rest of a longer FPDU in time.
+const FORESEEN: usize = 2048;
 
 /// Writes an FPDU piece by piece. Octets that do not fit are not written; they are a bug of the caller.
 struct Writer<'a> {
@@ -35,12 +40,14 @@ impl Writer<'_> {
         self.at += src.len();
     }
 
-    /// Writes `len` octets from memory. The CRC covers them.
+    /// Writes `len` octets from memory. The CRC covers them. `more` octets of the message follow them in memory.
     ///
     /// # Safety
     /// `[src, src + len)` must be readable. Its content may change during the call.
-    unsafe fn memory(&mut self, src: *const u8, len: usize) {
+    unsafe fn memory(&mut self, src: *const u8, len: usize, more: u32) {
         let Some(out) = self.out.get_mut(self.at..self.at + len) else { return };
+        // Prefetches the payload of the next FPDU, because large or many messages are not in the cache.
+        prefetch(src.wrapping_add(len), len.min(more as usize).min(FORESEEN));
         if self.wants_sum {
             // SAFETY: `out` has `len` octets; `src` is readable by this function's contract.
             let (crc, sum) = unsafe { urnic_crc::copy_crc_sum(out.as_mut_ptr(), src, len, self.crc) };
@@ -82,7 +89,9 @@ impl Composer<'_> {
                     let to = request.src_to.wrapping_add(u64::from(fpdu.payload.start));
                     let span = table.resolve(request.src_stag, qp.scopes, Access::REMOTE_READ, to, len)?;
                     // SAFETY: the memory was just resolved, and stays registered until this pass has ended.
-                    unsafe { writer.memory(span.ptr, len as usize) };
+                    unsafe {
+                        writer.memory(span.ptr, len as usize, request.len.saturating_sub(fpdu.payload.end))
+                    };
                 }
             }
             Origin::WorkRequest { number, cursor } => {
@@ -199,7 +208,7 @@ impl Composer<'_> {
             let addr = sge.addr.wrapping_add(u64::from(skip));
             let span = self.table.resolve(sge.lkey, self.qp.scopes, Access::LOCAL_READ, addr, n)?;
             // SAFETY: the memory was just resolved, and stays registered until this pass has ended.
-            unsafe { writer.memory(span.ptr, n as usize) };
+            unsafe { writer.memory(span.ptr, n as usize, sge.len - skip - n) };
             at += n;
         }
         Ok(())
