@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
+use self::burst::BurstSize;
 use self::device::Device;
 use self::held::{Held, HoldError};
 use self::line::Line;
@@ -21,6 +22,7 @@ use crate::frame::{Part, TxFrame, TxQueue};
 use crate::rx_event::RxEvent;
 use crate::{Capabilities, Mbuf, RxChecksum, Spread, TxChecksum, joined, log};
 
+mod burst;
 mod device;
 mod door;
 mod held;
@@ -281,6 +283,7 @@ pub struct Port {
     caps: Capabilities,
     /// The NIC; `None` unless the port is a NIC with offload.
     nic: Option<Box<Nic>>,
+    burst: BurstSize,
     dropped: u64,
     mtu: u16,
     spec: PortSpec,
@@ -364,6 +367,7 @@ impl Port {
             tx,
             caps,
             nic: nic.map(|does| Box::new(Nic::new(does.driver))),
+            burst: BurstSize::new(matches!(spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. })),
             dropped: 0,
             mtu: options.mtu,
             spec: spec.clone(),
@@ -390,9 +394,9 @@ impl Port {
         self.line.number()
     }
 
-    /// Receives one burst of frames, at most as many as `frames` has room for, and prefetches their headers. Returns
-    /// the number of frames received. Every frame is linear: a frame of several TCP segments that does not fit one mbuf
-    /// is split; any other frame that does not fit is dropped and counted.
+    /// Receives one burst of frames, at most as many as `frames` has room for, fewer if they are long, and prefetches
+    /// their headers. Returns the number of frames received. Every frame is linear: a frame of several TCP segments
+    /// that does not fit one mbuf is split; any other frame that does not fit is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];
@@ -408,7 +412,7 @@ impl Port {
             receive(
                 *(*ops).rxq.data.add(queue.into()),
                 burst.as_mut_ptr().cast(),
-                frames.remaining_capacity() as u16,
+                self.burst.frames().min(frames.remaining_capacity() as u16),
             )
         };
         // The usual case when idle: returns without the call of `accept`, because the caller polls again soon.
@@ -452,10 +456,12 @@ impl Port {
             self.line.disarm();
         }
         let before = frames.len();
+        let mut bytes = 0;
         for &m in burst {
             let Some(m) = NonNull::new(m) else { continue };
             // SAFETY: as the caller promises.
             unsafe {
+                bytes += m.as_ref().pkt_len;
                 if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
                     let mut frame = Mbuf::from_raw(m);
@@ -477,6 +483,7 @@ impl Port {
                 }
             }
         }
+        self.burst.received(burst.len(), bytes);
         frames.len() - before
     }
 

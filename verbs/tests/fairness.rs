@@ -293,8 +293,8 @@ fn reads_of_the_peer_pass_our_requests() {
     assert!(took < Duration::from_millis(4), "{took:?}");
 }
 
-/// Approximate number of segments that the turns of one pass send.
-const PASS_SEGMENTS: usize = 64;
+/// Number of full segments that the turns of one pass send: the first whole number of turns with at least 48 KiB.
+const PASS_SEGMENTS: usize = 3 * TURN_SEGMENTS;
 
 impl Turns {
     /// Returns the number of segments that the RNIC has sent. Like every verb, this call makes the RNIC run a pass.

@@ -76,7 +76,7 @@ struct End {
     news: VecDeque<(Time, News)>,
     /// Time at which the last of the news arrives.
     busy: Time,
-    sent: u64,
+    sent: Sent,
 }
 
 /// A reserved address.
@@ -138,7 +138,7 @@ impl Medium {
             halves: Vec::new(),
             news: VecDeque::new(),
             busy: Time::ZERO,
-            sent: 0,
+            sent: Sent::default(),
         });
         Memory { medium: self.clone(), me: ends.len() - 1, pieces: 0 }
     }
@@ -458,7 +458,7 @@ impl Transport for Memory {
         self.with(|end| end.news.front().map(|(at, _)| *at))
     }
 
-    fn sent(&self) -> u64 {
+    fn sent(&self) -> Sent {
         self.with(|end| end.sent)
     }
 
@@ -513,7 +513,8 @@ impl Transport for Memory {
             let n = [SEGMENT, 1, 700, 17, 2 * SEGMENT, 3][self.pieces % 6].min(octets.bytes().len() - at);
             let piece = octets.part(at..at + n);
             ends[other].tell(now, News::Data(there, piece));
-            ends[self.me].sent += 1;
+            ends[self.me].sent.frames += 1;
+            ends[self.me].sent.octets += n as u64;
             at += n;
         }
         if closes {

@@ -263,7 +263,7 @@ impl Transport for Sockets {
         self.inner.arm()
     }
 
-    fn sent(&self) -> u64 {
+    fn sent(&self) -> Sent {
         self.inner.sent()
     }
 

@@ -221,7 +221,7 @@ impl Transport for Unruly {
         self.memory.next_deadline()
     }
 
-    fn sent(&self) -> u64 {
+    fn sent(&self) -> Sent {
         self.memory.sent()
     }
 

@@ -91,9 +91,10 @@ const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 4;
 /// Maximum number of endpoints that get a turn in one pass.
 const TURNS_PER_PASS: usize = 16;
-/// Number of segments after which a pass begins no further turn, so that the pass ends soon: the engine receives at
-/// the end of a pass, and control verbs wait until a pass has ended.
-const SEGMENTS_PER_PASS: u64 = 64;
+/// Number of frames, and octets of payload, after which a pass begins no further turn, so that the pass ends soon: the
+/// engine receives at the end of a pass, and control verbs wait until a pass has ended.
+const FRAMES_PER_PASS: u64 = 64;
+const OCTETS_PER_PASS: u64 = 48 << 10;
 
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
@@ -447,12 +448,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.take_up_unready(now);
         }
         let turns = self.core.ready.len().min(TURNS_PER_PASS);
-        let most = self.transport.sent() + SEGMENTS_PER_PASS;
+        let before = self.transport.sent();
         for turn in 0..turns {
             if turn % foresee::TURNS == 0 {
                 self.foresee_turns();
             }
-            if !self.transport.has_room() || self.transport.sent() >= most {
+            let sent = self.transport.sent();
+            let frames = sent.frames.wrapping_sub(before.frames);
+            let octets = sent.octets.wrapping_sub(before.octets);
+            if !self.transport.has_room() || frames >= FRAMES_PER_PASS || octets >= OCTETS_PER_PASS {
                 break;
             }
             let Some(index) = self.core.ready.pop() else { break };

@@ -270,6 +270,15 @@ pub use urnic_tcp::{
     Scope, Time,
 };
 
+/// What a transport has sent since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames, or calls of the kernel. A train of segments is one frame.
+    pub frames: u64,
+    /// Octets of payload.
+    pub octets: u64,
+}
+
 /// The streams of one engine. A [`ConnId`] names a connection. Every function must ignore the ids of connections that
 /// no longer exist. Each event of a connection carries the connection's tag, a number that the engine has chosen.
 ///
@@ -422,10 +431,9 @@ pub trait Transport: Send {
         None
     }
 
-    /// Returns the number of segments sent so far, at least approximately. A pass ends after a certain number of
-    /// segments.
-    fn sent(&self) -> u64 {
-        0
+    /// Returns how much was sent so far, at least approximately. A pass ends after a certain number of frames or octets.
+    fn sent(&self) -> Sent {
+        Sent::default()
     }
 
     /// Returns how many octets of the transport's memory the engine may pin by holding data. The engine copies data

@@ -35,7 +35,7 @@ use urnic_tcp::{
     Address, BindError, BindId, Bound, CloseReason, ConnId, ConnectError, ListenError, Patience, Scope, Time,
 };
 
-use super::{Adopted, Events, Facts, StreamFacts, Transport, Wakeup};
+use super::{Adopted, Events, Facts, Sent, StreamFacts, Transport, Wakeup};
 use crate::shared::convert::ConvertError;
 use crate::shared::error::{Error, Result};
 use crate::shared::quiet::forked;
@@ -598,8 +598,8 @@ impl Transport for OverKernel {
         Some(self.poll.wakeup())
     }
 
-    fn sent(&self) -> u64 {
-        self.sent
+    fn sent(&self) -> Sent {
+        Sent { frames: self.sent, octets: self.counters.octets_out }
     }
 
     fn resume(&mut self, _now: Time, conn: ConnId, events: &mut impl Events<Received>) {

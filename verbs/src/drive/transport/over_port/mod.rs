@@ -19,7 +19,7 @@ use urnic_tcp::{
     Time, Transmit,
 };
 
-use super::{Data, Events, Facts, StreamFacts, Transport, Wakeup};
+use super::{Data, Events, Facts, Sent, StreamFacts, Transport, Wakeup};
 use crate::drive::port::{BURST, Freeze, Port, Spread};
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
@@ -274,8 +274,9 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     #[inline]
-    fn sent(&self) -> u64 {
-        self.stack.counters().segments_out
+    fn sent(&self) -> Sent {
+        let counters = self.stack.counters();
+        Sent { frames: counters.segments_out, octets: counters.bytes_out }
     }
 
     fn pinnable(&self) -> usize {
