@@ -197,7 +197,7 @@ pub(crate) static KEYS: [Key; 37] = [
         section: "engine",
         name: "crc_kernel",
         env: "URNIC_CRC_KERNEL",
-        write: "write \"auto\", \"portable\", \"sse4.2\" or \"vpclmul\"",
+        write: "write \"auto\", \"portable\", \"sse4.2\", \"avx2\" or \"vpclmul\"",
         set: |c, v| put(&mut c.engine.crc_kernel, v.choice()),
     },
     Key {

@@ -150,6 +150,8 @@ pub enum CrcKernel {
     Portable,
     /// The CRC32 instruction.
     Sse42,
+    /// AVX2 with VPCLMULQDQ.
+    Avx2,
     /// AVX-512 with VPCLMULQDQ.
     Vpclmul,
 }
@@ -376,7 +378,7 @@ macro_rules! choices {
 
 choices! {
     Progress { Inline = "inline", Dedicated = "dedicated", Adaptive = "adaptive" }
-    CrcKernel { Auto = "auto", Portable = "portable", Sse42 = "sse4.2", Vpclmul = "vpclmul" }
+    CrcKernel { Auto = "auto", Portable = "portable", Sse42 = "sse4.2", Avx2 = "avx2", Vpclmul = "vpclmul" }
     RtrChoice { Off = "off", Any = "any", Write = "write", Read = "read", Send = "send" }
     Congestion { Reno = "reno", Cubic = "cubic", Dctcp = "dctcp" }
     Ecn { Off = "off", Accept = "accept", Offer = "offer" }

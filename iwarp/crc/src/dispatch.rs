@@ -19,9 +19,11 @@ impl Kernel {
             #[cfg(target_arch = "x86_64")]
             Kernel::Sse42 => x86::has_sse42().then_some(&x86::sse42::TABLE),
             #[cfg(target_arch = "x86_64")]
+            Kernel::Avx2 => x86::has_avx2().then_some(&x86::avx2::TABLE),
+            #[cfg(target_arch = "x86_64")]
             Kernel::Vpclmul => x86::has_vpclmul().then_some(&x86::vpclmul::TABLE),
             #[cfg(not(target_arch = "x86_64"))]
-            Kernel::Sse42 | Kernel::Vpclmul => None,
+            Kernel::Sse42 | Kernel::Avx2 | Kernel::Vpclmul => None,
         }
     }
 }

@@ -7,19 +7,22 @@ pub enum Kernel {
     Portable,
     /// The CRC32 instruction of SSE4.2 in three interleaved streams, joined by PCLMULQDQ.
     Sse42,
+    /// Carry-less multiplication of 32-byte vectors (AVX2 with VPCLMULQDQ), interleaved with the CRC32 instruction.
+    Avx2,
     /// Carry-less multiplication of 64-byte vectors (AVX-512 with VPCLMULQDQ).
     Vpclmul,
 }
 
 impl Kernel {
     /// All kernels, the slowest first.
-    pub const ALL: [Kernel; 3] = [Kernel::Portable, Kernel::Sse42, Kernel::Vpclmul];
+    pub const ALL: [Kernel; 4] = [Kernel::Portable, Kernel::Sse42, Kernel::Avx2, Kernel::Vpclmul];
 
     /// Returns the name of the kernel, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Kernel::Portable => "portable",
             Kernel::Sse42 => "sse4.2",
+            Kernel::Avx2 => "avx2",
             Kernel::Vpclmul => "vpclmul",
         }
     }

@@ -116,6 +116,23 @@ fn every_short_length_and_alignment() {
     }
 }
 
+/// Every length around the shortest that kernels handle in rounds, so that a round ends with every remainder.
+#[test]
+fn every_length_of_a_round() {
+    let mut rng = rng();
+    let source = random_bytes(&mut rng, 1600);
+    let mut buffer = vec![0; 2048];
+    for len in 1000..1500 {
+        let src = &source[len % 64..][..len];
+        let state = rng.u32(..);
+        let expected = (oracle_crc(state, src), oracle_sum(src));
+        for kernel in kernels() {
+            check_reading(kernel, state, src, expected);
+            check(kernel, state, src, expected, &mut buffer, rng.usize(..64));
+        }
+    }
+}
+
 #[test]
 fn random_long_data() {
     let mut rng = rng();

@@ -6,6 +6,7 @@
 
 use std::arch::asm;
 
+pub(crate) mod avx2;
 pub(crate) mod sse42;
 pub(crate) mod vpclmul;
 
@@ -54,6 +55,11 @@ unsafe fn load16(src: *const u8) -> u16 {
 /// Returns whether the processor and the system can run the SSE4.2 kernel.
 pub(crate) fn has_sse42() -> bool {
     is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
+}
+
+/// Returns whether the processor and the system can run the AVX2 kernel.
+pub(crate) fn has_avx2() -> bool {
+    has_sse42() && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("vpclmulqdq")
 }
 
 /// Returns whether the processor and the system can run the VPCLMULQDQ kernel.

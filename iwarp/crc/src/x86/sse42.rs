@@ -17,15 +17,15 @@ pub(crate) static TABLE: Table =
     Table { kernel: Kernel::Sse42, crc, sum: sum_only, copy_crc, copy_crc_sum, place };
 
 /// Maximum number of 8-byte words in each stream of one round.
-const WORDS_MAX: usize = 128;
+pub(super) const WORDS_MAX: usize = 128;
 /// Shortest data, in bytes, for which three streams are faster than one.
-const THREE_MIN: usize = 144;
+pub(super) const THREE_MIN: usize = 144;
 
 /// `SHIFT[n]` moves a register past `n` zero words. Multiplying the register by `SHIFT[n]` and running the product
 /// through the CRC32 instruction has the same effect as running `n` zero words through the instruction. The product of
 /// two reflected values has an additional factor of x, and the instruction multiplies by x^32, so the value is
 /// x^(64 n - 33).
-static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
+pub(super) static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
     let mut table = [0; 2 * WORDS_MAX + 1];
     let word = x_to(64);
     table[1] = x_to(31);
@@ -40,7 +40,7 @@ static SHIFT: [u32; 2 * WORDS_MAX + 1] = {
 /// Returns the product of a register and a constant, as a word for the CRC32 instruction.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-fn product(state: u64, constant: u32) -> u64 {
+pub(super) fn product(state: u64, constant: u32) -> u64 {
     let a = _mm_cvtsi64_si128(state as i64);
     let b = _mm_cvtsi64_si128(i64::from(constant));
     _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(a, b)) as u64
@@ -51,7 +51,11 @@ fn product(state: u64, constant: u32) -> u64 {
 /// # Safety
 /// `src` must be readable and, if `COPY`, `dst` writable for eight bytes.
 #[inline(always)]
-unsafe fn word<const COPY: bool, const SUM: bool>(dst: *mut u8, src: *const u8, acc: &mut u64) -> u64 {
+pub(super) unsafe fn word<const COPY: bool, const SUM: bool>(
+    dst: *mut u8,
+    src: *const u8,
+    acc: &mut u64,
+) -> u64 {
     // SAFETY: the caller's promise. Memory that is copied is read exactly once, because it may change meanwhile. Other
     // memory is read by an ordinary load: if it changes meanwhile, the result has no meaning.
     unsafe {
@@ -144,7 +148,7 @@ pub(super) unsafe fn one_stream<const COPY: bool, const CRC: bool, const SUM: bo
 /// As [`one_stream`].
 #[inline(never)]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-unsafe fn three_streams<const COPY: bool, const CRC: bool, const SUM: bool>(
+pub(super) unsafe fn three_streams<const COPY: bool, const CRC: bool, const SUM: bool>(
     mut dst: *mut u8,
     mut src: *const u8,
     mut len: usize,
@@ -195,7 +199,7 @@ unsafe fn three_streams<const COPY: bool, const CRC: bool, const SUM: bool>(
 /// As [`one_stream`].
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
-unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
+pub(super) unsafe fn pass<const COPY: bool, const CRC: bool, const SUM: bool>(
     dst: *mut u8,
     src: *const u8,
     len: usize,
@@ -234,14 +238,14 @@ unsafe fn copy_crc_sum(dst: *mut u8, src: *const u8, len: usize, state: u32) -> 
 
 /// # Safety
 /// `src` must be readable for `len` bytes; the processor has the features of this kernel.
-unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
+pub(super) unsafe fn sum_only(src: *const u8, len: usize) -> u16 {
     // SAFETY: the caller's promise; the table is used only where the features exist; nothing is written.
     sum::fold(unsafe { pass::<false, false, true>(ptr::null_mut(), src, len, 0).1 })
 }
 
 /// # Safety
 /// As [`crate::place`]; the processor has the features of this kernel.
-unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
+pub(super) unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
     if len == 0 {
         return;
     }
@@ -266,7 +270,7 @@ unsafe fn place(mut dst: *mut u8, mut src: *const u8, len: usize) {
 /// # Safety
 /// As [`crate::place`].
 #[inline(always)]
-unsafe fn place_rest(mut dst: *mut u8, mut src: *const u8, len: usize) {
+pub(super) unsafe fn place_rest(mut dst: *mut u8, mut src: *const u8, len: usize) {
     // SAFETY: the caller's promise; the steps of 8, 4, 2 and 1 bytes that are taken add up to `len`.
     unsafe {
         if len & 8 != 0 {

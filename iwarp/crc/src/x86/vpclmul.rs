@@ -32,7 +32,7 @@ const PART: usize = 1 << 26;
 
 /// Returns the multipliers that move 16 bytes by `bits`: one for the first eight bytes and one for the last eight. They
 /// are reflected 64-bit values; the product of two such values has an additional factor of x.
-const fn fold_by(bits: u32) -> [u64; 2] {
+pub(super) const fn fold_by(bits: u32) -> [u64; 2] {
     [(x_to(bits + 63) as u64) << 32, (x_to(bits - 1) as u64) << 32]
 }
 

@@ -76,6 +76,7 @@ pub(crate) fn choose_kernel(wanted: CrcKernel) -> Result<()> {
         CrcKernel::Auto => return Ok(()),
         CrcKernel::Portable => urnic_crc::Kernel::Portable,
         CrcKernel::Sse42 => urnic_crc::Kernel::Sse42,
+        CrcKernel::Avx2 => urnic_crc::Kernel::Avx2,
         CrcKernel::Vpclmul => urnic_crc::Kernel::Vpclmul,
     };
     if urnic_crc::force_kernel(kernel) {
