@@ -18,3 +18,4 @@ row() { # promise, measured, condition
     rows+=("$(printf '%-62s %-34s %s' "$1" "$2" "$verdict")")
     echo "${rows[-1]}"
 }
+note() { printf '%-62s %s\n' "$1" "$2"; } # what, measured; without verdict

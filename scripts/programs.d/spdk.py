@@ -13,7 +13,6 @@ from cases import case
 from field import ADDRESS, Failed, Skipped, connected, hugepages_mb
 
 NQN = "nqn.2016-06.io.spdk:cnode1"
-WHERE = f"trtype:RDMA adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
 # Memory of each program, in MiB.
 MEMORY = 256
 # Size of the target's disk, in MiB.
@@ -21,31 +20,42 @@ DISK = 64
 
 
 class Spdk:
-    def __init__(self, field):
+    """SPDK's programs over one network.
+
+    `runners`: the words that run a program, by the program's name. None: `urnic run`, without options.
+    """
+
+    def __init__(self, field, transport="RDMA", runners=None):
         self.field, self.folder = field, field.given["spdk"]
+        self.transport, self.runners = transport, runners
         if not self.folder:
             raise Skipped("no --spdk DIR, the folder in which SPDK was built")
+        self.script = os.path.join(self.folder, "scripts/rpc.py")
+        if not os.path.exists(self.script):
+            raise Skipped(f"{self.script} is missing: --spdk takes the folder in which SPDK was built")
         if hugepages_mb() < 2 * MEMORY + 64:
             raise Skipped(f"fewer than {2 * MEMORY + 64} MiB of hugepages are free")
         self.environment = {"LD_LIBRARY_PATH": os.path.join(self.folder, "build/lib")}
         self.socket = field.path("rpc.sock")
+        self.where = f"trtype:{transport} adrfam:IPv4 traddr:{ADDRESS} trsvcid:4420"
 
     def program(self, name):
         for place in ("build/bin", "build/examples"):
             path = os.path.join(self.folder, place, name)
             if os.access(path, os.X_OK):
                 return path
-        raise Skipped(f"SPDK was built without {name}")
+        raise Skipped(f"{self.folder}/build/bin/{name} is missing: build SPDK's applications, with its option --with-rdma")
 
     def start(self, name, arguments, memory="-s"):
         """Starts a program. `memory` is its option for the size of its memory; None: the memory grows as needed."""
         words = [self.program(name), *(arguments.split() if isinstance(arguments, str) else arguments)]
         words += [memory, str(MEMORY)] if memory else []
-        return self.field.start(words, environment=self.environment)
+        if self.runners:
+            words = [*self.runners[name], *words]
+        return self.field.start(words, plain=bool(self.runners), environment=self.environment)
 
     def rpc(self, words, good=True):
-        script = os.path.join(self.folder, "scripts/rpc.py")
-        done = subprocess.run([sys.executable, script, "-s", self.socket, *words.split()], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, self.script, "-s", self.socket, *words.split()], capture_output=True, text=True)
         if good and done.returncode:
             raise Failed(f"rpc.py {words}: {done.stderr}{done.stdout}")
         return done.returncode == 0
@@ -57,28 +67,30 @@ class Spdk:
         target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}", memory)
         target.wait_for(lambda: os.path.exists(self.socket) and self.rpc("spdk_get_version", False), "takes orders")
         for words in (
-            "nvmf_create_transport -t RDMA",
+            f"nvmf_create_transport -t {self.transport}",
             f"bdev_malloc_create -b Malloc0 {DISK} 512",
             f"nvmf_create_subsystem {NQN} -a -s SPDK01",
             f"nvmf_subsystem_add_ns {NQN} Malloc0",
-            f"nvmf_subsystem_add_listener {NQN} -t rdma -a {ADDRESS} -s 4420",
+            f"nvmf_subsystem_add_listener {NQN} -t {self.transport} -a {ADDRESS} -s 4420",
         ):
             self.rpc(words)
         return target
 
     def perf(self, depth, size, work, seconds=1, more=""):
-        words = ["-q", str(depth), "-o", str(size), *work.split(), "-t", str(seconds), *more.split(), "-r", WHERE]
+        words = ["-q", str(depth), "-o", str(size), *work.split(), "-t", str(seconds), *more.split(), "-r", self.where]
         return self.start("spdk_nvme_perf", ["-c", "0x2", *words])
 
     def measured(self, *how):
+        """Measures; returns the operations per second, the MiB/s and the average latency in us."""
         said = self.perf(*how).ends(120)
-        total = re.search(r"^Total +: +([\d.]+)", said, re.M)
+        total = re.search(r"^Total +:" + r" +([\d.]+)" * 3, said, re.M)
         if not total or float(total[1]) == 0 or "error" in said.lower():
             raise Failed(f"{how}: {said[-800:]}")
+        return tuple(map(float, total.groups()))
 
     def identify(self, patience=60):
         """Connects, sends some commands, and disconnects."""
-        said = self.start("spdk_nvme_identify", ["-r", f"{WHERE} subnqn:{NQN}"], "-d").ends(patience)
+        said = self.start("spdk_nvme_identify", ["-r", f"{self.where} subnqn:{NQN}"], "-d").ends(patience)
         if "SPDK01" not in said:
             raise Failed(said[-800:])
 
