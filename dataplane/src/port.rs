@@ -367,7 +367,7 @@ impl Port {
             tx,
             caps,
             nic: nic.map(|does| Box::new(Nic::new(does.driver))),
-            burst: BurstSize::new(matches!(spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. })),
+            burst: BurstSize::unbounded(),
             dropped: 0,
             mtu: options.mtu,
             spec: spec.clone(),
@@ -382,6 +382,13 @@ impl Port {
         Ok(lines.into_iter().zip(pools).map(port).collect())
     }
 
+    /// From now on, [`rx_burst`](Self::rx_burst) receives fewer frames at a time if they are long, some 80 KiB. Trains of
+    /// segments make a full burst of more than half a MiB, during which a caller cannot do anything else.
+    pub fn bound_bursts(&mut self) {
+        let trains = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
+        self.burst = BurstSize::bounded(trains);
+    }
+
     /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
     /// frames for a queue that is not served must leave through the first queue.
     #[inline]
@@ -394,9 +401,9 @@ impl Port {
         self.line.number()
     }
 
-    /// Receives one burst of frames, at most as many as `frames` has room for, fewer if they are long, and prefetches
-    /// their headers. Returns the number of frames received. Every frame is linear: a frame of several TCP segments
-    /// that does not fit one mbuf is split; any other frame that does not fit is dropped and counted.
+    /// Receives one burst of frames, at most as many as `frames` has room for, and prefetches their headers. Returns
+    /// the number of frames received. Every frame is linear: a frame of several TCP segments that does not fit one mbuf
+    /// is split; any other frame that does not fit is dropped and counted.
     #[inline]
     pub fn rx_burst<F: From<Mbuf>>(&mut self, frames: &mut ArrayVec<F, BURST>) -> usize {
         let mut burst = [const { MaybeUninit::<*mut sys::rte_mbuf>::uninit() }; BURST];

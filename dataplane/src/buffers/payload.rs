@@ -71,7 +71,7 @@ impl TxBuf {
             if self.len > 0 {
                 // FPDUs of one size follow each other in the buffer.
                 let room = usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len);
-                prefetch_for_writing(at.add(n), n.min(room));
+                prefetch_for_writing(at.add(n), n.min(room).min(pool::FORESEEN));
             }
             self.len += n as u32;
             Some(std::slice::from_raw_parts_mut(at, n))

@@ -258,9 +258,9 @@ unsafe fn headers(m: NonNull<sys::rte_mbuf>) -> *const u8 {
     unsafe { m.as_ref().buf_addr.cast::<u8>().add(HEADROOM - HEADERS) }
 }
 
-/// Maximum number of bytes of payload that [`foresee_next`] prefetches: a processor has some ten to fifty fetches under
-/// way at a time.
-const FORESEEN: usize = 2048;
+/// Maximum number of bytes of payload that are prefetched at a time: a processor has some ten to fifty fetches under
+/// way.
+pub(crate) const FORESEEN: usize = 2048;
 
 /// Prefetches for writing the mbuf that the pool of `m` gives next: the space for headers, and `len` bytes of payload.
 ///

@@ -224,22 +224,22 @@ impl Drop for AtEnd<'_> {
 /// The CRC and the sum cover exactly the stored bytes, although the source changes all the time.
 #[test]
 fn a_changing_source_is_read_once() {
-    let source: Vec<AtomicU8> = (0..4096).map(|_| AtomicU8::new(0)).collect();
+    let source: Vec<AtomicU8> = (0..12_288).map(|_| AtomicU8::new(0)).collect();
     let stop = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = fastrand::Rng::with_seed(1);
             while stop.load(Ordering::Relaxed) == 0 {
-                for byte in &source[rng.usize(..4000)..] {
+                for byte in &source[rng.usize(..12_000)..] {
                     byte.store(rng.u8(..), Ordering::Relaxed);
                 }
             }
         });
         let _end = AtEnd(&stop);
-        let mut buffer = vec![0u8; 4096];
+        let mut buffer = vec![0u8; 12_288];
         for kernel in kernels() {
             for round in 0..4000 {
-                let len = [8, 28, 60, 120, 200, 600, 1460, 4000][round % 8];
+                let len = [8, 28, 60, 120, 200, 600, 1460, 12_000][round % 8];
                 let from = source[round % 64].as_ptr();
                 // SAFETY: both are long enough; the source may change, as the contract allows.
                 let (state, sum) = unsafe { (kernel.copy_crc_sum)(buffer.as_mut_ptr(), from, len, INIT) };

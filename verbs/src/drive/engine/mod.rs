@@ -88,11 +88,12 @@ const CLOCK_EVERY: u32 = 8;
 /// If TCP's timers were not checked for this long, the next pass receives up to `BURSTS_AFTER_PAUSE` bursts of
 /// frames before these timers fire.
 const PAUSE: Duration = Duration::from_micros(200);
-const BURSTS_AFTER_PAUSE: usize = 4;
+const BURSTS_AFTER_PAUSE: usize = 32;
 /// Maximum number of endpoints that get a turn in one pass.
 const TURNS_PER_PASS: usize = 16;
 /// Number of frames, and octets of payload, after which a pass begins no further turn, so that the pass ends soon: the
-/// engine receives at the end of a pass, and control verbs wait until a pass has ended.
+/// engine receives at the end of a pass, and control verbs wait until a pass has ended. A train of segments is one
+/// frame, so the frames alone would be no bound.
 const FRAMES_PER_PASS: u64 = 64;
 const OCTETS_PER_PASS: u64 = 48 << 10;
 

@@ -218,12 +218,13 @@ impl DpdkPort {
     /// Wraps an open port. `fault` describes the faults to inject into sent frames. Memory of the kind `lends` may be
     /// sent without a copy. `capture` records all frames.
     pub(crate) fn new(
-        port: urnic_dataplane::Port,
+        mut port: urnic_dataplane::Port,
         fault: Option<&Impairment>,
         lends: Option<ExternalMemory>,
         capture: Option<Capture>,
     ) -> Self {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
+        port.bound_bursts();
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             send_buffers: port.tx_capacity(),

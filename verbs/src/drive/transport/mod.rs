@@ -275,7 +275,7 @@ pub use urnic_tcp::{
 pub struct Sent {
     /// Frames, or calls of the kernel. A train of segments is one frame.
     pub frames: u64,
-    /// Octets of payload.
+    /// Octets of payload; always 0 if only the number of frames shall bound a pass.
     pub octets: u64,
 }
 

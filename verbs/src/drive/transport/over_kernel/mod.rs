@@ -599,7 +599,8 @@ impl Transport for OverKernel {
     }
 
     fn sent(&self) -> Sent {
-        Sent { frames: self.sent, octets: self.counters.octets_out }
+        // A call takes up to 192 KiB. With a bound of the octets, every pass would be one call, and look at all sockets.
+        Sent { frames: self.sent, octets: 0 }
     }
 
     fn resume(&mut self, _now: Time, conn: ConnId, events: &mut impl Events<Received>) {
