@@ -224,7 +224,7 @@ impl Pool {
         self.take().map(|m| {
             // SAFETY: `take` gives ownership of a fresh mbuf.
             unsafe {
-                prefetch_for_writing(headers(m), HEADERS + 64);
+                prefetch_for_writing(m.as_ref().buf_addr.cast(), HEADROOM + 64);
                 TxBuf::new(Mbuf::from_raw(m))
             }
         })
@@ -245,24 +245,12 @@ pub(crate) unsafe fn give_back(m: NonNull<sys::rte_mbuf>) {
     }
 }
 
-/// Bytes before the payload, in which a frame's headers end.
-const HEADERS: usize = 128;
-
-/// Returns where the headers of a frame begin, if the mbuf gets one, or up to [`HEADERS`] bytes before it.
-///
-/// # Safety
-/// `m` is a live direct mbuf.
-#[inline]
-unsafe fn headers(m: NonNull<sys::rte_mbuf>) -> *const u8 {
-    // SAFETY: as the caller promises; its buffer begins with the headroom.
-    unsafe { m.as_ref().buf_addr.cast::<u8>().add(HEADROOM - HEADERS) }
-}
-
 /// Maximum number of bytes of payload that are prefetched at a time: a processor has some ten to fifty fetches under
 /// way.
 pub(crate) const FORESEEN: usize = 2048;
 
-/// Prefetches for writing the mbuf that the pool of `m` gives next: the space for headers, and `len` bytes of payload.
+/// Prefetches for writing the buffer of the mbuf that the pool of `m` gives next: the headroom, in which the headers
+/// end, and `len` bytes of payload.
 ///
 /// # Safety
 /// `m` is a live direct mbuf, and only this thread uses its pool.
@@ -271,7 +259,8 @@ pub(crate) unsafe fn foresee_next(m: NonNull<sys::rte_mbuf>, len: usize) {
     // SAFETY: as the caller promises; what the stack holds are mbufs of the pool, which is alive.
     unsafe {
         if let Some(next) = lifo::top(m.as_ref().pool).and_then(NonNull::new) {
-            prefetch_for_writing(headers(next.cast()), HEADERS + len.min(FORESEEN));
+            let buffer = next.cast::<sys::rte_mbuf>().as_ref().buf_addr;
+            prefetch_for_writing(buffer.cast(), HEADROOM + len.min(FORESEEN));
         }
     }
 }
