@@ -488,6 +488,51 @@ fn needs_root_addresses_of_a_link_alone() {
     }
 }
 
+/// A peer that has received a Send may close the connection before our end looks at it again. The Send has succeeded
+/// even then, also if its payload was lent to the kernel.
+#[test]
+fn a_send_succeeds_although_the_peer_closes_at_once() {
+    const LEN: u32 = 96 << 10;
+    let mut config = Config::default();
+    config.engine.progress = Progress::Inline;
+    for _ in 0..20 {
+        let (server, client) = (Node::new(), Node::of(&config));
+        // Only polls drive the client.
+        let event = |node: &Node| {
+            let start = Instant::now();
+            loop {
+                client.cq.poll(&mut []);
+                match node.events.poll() {
+                    Some(event) => return event,
+                    None => assert!(start.elapsed() < PATIENCE, "no event"),
+                }
+            }
+        };
+        let listener = server.events.listen(0, 4).unwrap();
+        let to: SocketAddr = (LOOPBACK, listener.port()).into();
+        client.events.connect(&client.qp, to, &ConnParam::default()).unwrap();
+        let CmEvent::ConnectRequest(request) = event(&server) else { panic!("no request") };
+        let accepted = request.accept(&server.qp, &ConnParam::default()).unwrap();
+        for node in [&client, &server] {
+            assert!(matches!(event(node), CmEvent::Established { .. }));
+        }
+        let [here, there] =
+            [&client, &server].map(|node| node.pd.alloc_mr(LEN as usize, Access::LOCAL_WRITE).unwrap());
+        server.qp.post_recv(&RecvWr { wr_id: 1, sges: &[Sge::of(&there, 0, LEN)] }).unwrap();
+        let sges = [Sge::of(&here, 0, LEN)];
+        let send = SendWr { wr_id: 2, op: SendOp::Send, sges: &sges, flags: SendFlags::empty() };
+        client.qp.post_send(&send).unwrap();
+        assert_eq!(server.completion().wr_id, 1);
+        accepted.disconnect().unwrap();
+        // The server's end closes while the client does not look.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(2) {
+            assert_eq!(server.cq.poll(&mut [Wc::default()]), 0);
+        }
+        assert_eq!(client.completion().wr_id, 2);
+    }
+}
+
 /// Environment variable that is set in the process with few descriptors.
 const FEW: &str = "URNIC_TEST_FEW_DESCRIPTORS";
 

@@ -342,10 +342,7 @@ impl OverKernel {
     /// `events`.
     fn tell(&mut self, events: &mut impl Events<Received>) {
         while let Some(conn) = self.taken.pop() {
-            if let Some(stream) = self.stream_mut(conn) {
-                let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
-                events.acked(conn, tag, octets);
-            }
+            self.tell_taken(conn, events);
         }
         while let Some((conn, tag, why)) = self.news.pop_front() {
             events.closed(conn, tag, why);

@@ -91,11 +91,8 @@ impl OverKernel {
         let waits = !stream.queue.is_empty();
         if waits && !stream.blocked {
             self.put_out(now, conn);
-            if let Some(stream) = self.stream_mut(conn) {
-                let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
-                // This is reported even if the kernel has taken no octets, because there may be room now.
-                events.acked(conn, tag, octets);
-            }
+            // This is reported even if the kernel has taken no octets, because there may be room now.
+            self.tell_taken(conn, events);
         }
         let read = self.stream(conn).is_some_and(|stream| stream.readable && !stream.stopped);
         waits | (read && self.read(conn, events))
@@ -184,14 +181,25 @@ impl OverKernel {
                 false
             }
             Ok(Read::End) => {
+                self.tell_taken(conn, events);
                 self.heard_end(conn, events);
                 true
             }
             Err(error) => {
                 let why = stream.failure;
+                self.tell_taken(conn, events);
                 self.lost(conn, why.unwrap_or_else(|| reason(&error)), events);
                 true
             }
+        }
+    }
+
+    /// Reports to the engine the octets that the kernel has taken. This must precede the report of an end: otherwise
+    /// requests that the peer already has, and in answer to which it closes the connection, would be flushed.
+    pub(super) fn tell_taken(&mut self, conn: ConnId, events: &mut impl Events<Received>) {
+        if let Some(stream) = self.stream_mut(conn) {
+            let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
+            events.acked(conn, tag, octets);
         }
     }
 
