@@ -56,10 +56,10 @@ pub const INITIAL_WINDOW: u32 = 10;
 /// Upper limit of every window, in octets: the largest that window scaling can advertise (RFC 7323 §2.3).
 const MAX_WINDOW: u32 = 1 << 30;
 
-/// Lower limit of the bound of the octets in flight; two segments if these are more. This is about three trains of
-/// segments: one at the sender, one on the way and one at the receiver. With fewer, the sender, the link or the
-/// receiver would be idle.
-const LEAST_BOUND: u32 = 48 << 10;
+/// Lower limit of the bound of the octets in flight; two segments if these are more. This is about one train of
+/// segments. A connection may have one train beyond its bound ([`Controller::allowed`]), so that a lone one always
+/// keeps the link busy. With a higher limit, several connections together would fill a longer queue than wanted.
+const LEAST_BOUND: u32 = 16 << 10;
 
 /// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.
 #[derive(Clone, Copy, Debug)]

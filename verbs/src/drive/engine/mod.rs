@@ -29,6 +29,7 @@ mod rooms;
 mod senders;
 mod stags;
 mod teardown;
+mod turns;
 mod unready;
 
 pub(crate) use incomplete::INCOMPLETE_MAX;
@@ -68,6 +69,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use teardown::Why;
+use turns::Pace;
 use unready::Unready;
 use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_iwarp::{AccessFault, Budget};
@@ -89,14 +91,6 @@ const CLOCK_EVERY: u32 = 8;
 /// frames before these timers fire.
 const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 32;
-/// Maximum number of endpoints that get a turn in one pass.
-const TURNS_PER_PASS: usize = 16;
-/// Number of frames, and octets of payload, after which a pass begins no further turn, so that the pass ends soon: the
-/// engine receives at the end of a pass, and control verbs wait until a pass has ended. A train of segments is one
-/// frame, so the frames alone would be no bound.
-const FRAMES_PER_PASS: u64 = 64;
-const OCTETS_PER_PASS: u64 = 48 << 10;
-
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
 pub struct MpaConfig {
@@ -162,6 +156,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     idle_passes: u32,
     /// Whether the last pass received anything that the next pass may have to acknowledge.
     owes_acks: bool,
+    pace: Pace,
     /// Time at which TCP's timers were last checked.
     advanced: Time,
     /// Time at which the transport wants [`Transport::check`].
@@ -355,6 +350,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             posting: Posting::default(),
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
+            pace: Pace::default(),
             advanced: now,
             check_at: now,
             shutdown_at: None,
@@ -371,6 +367,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if looks {
             self.idle_passes = 0;
             self.core.now = self.clock.now();
+            self.pace.measure(self.core.now);
         }
         looks
     }
@@ -431,44 +428,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 break;
             }
         }
-    }
-
-    /// Returns whether [`serve`](Self::serve) has anything to do.
-    #[inline]
-    fn has_work(&self) -> bool {
-        !self.core.ready.is_empty() || !self.doorbells.is_empty() || self.core.unready.is_due()
-    }
-
-    /// Runs the turns of waiting endpoints, and looks for receives for the peers' Sends that wait for one. Returns
-    /// whether there was an endpoint that wanted a turn, or a reason to look for receives.
-    #[inline(never)]
-    fn serve(&mut self, now: Time) -> bool {
-        self.take_doorbells();
-        let takes_up = self.doorbells.take_receives() | self.core.unready.is_due();
-        if takes_up {
-            self.take_up_unready(now);
-        }
-        let turns = self.core.ready.len().min(TURNS_PER_PASS);
-        let before = self.transport.sent();
-        for turn in 0..turns {
-            if turn % foresee::TURNS == 0 {
-                self.foresee_turns();
-            }
-            let sent = self.transport.sent();
-            let frames = sent.frames.wrapping_sub(before.frames);
-            let octets = sent.octets.wrapping_sub(before.octets);
-            if !self.transport.has_room() || frames >= FRAMES_PER_PASS || octets >= OCTETS_PER_PASS {
-                break;
-            }
-            let Some(index) = self.core.ready.pop() else { break };
-            let Some(endpoint) = self.core.endpoints.get_mut(index) else { continue };
-            endpoint.queued = false;
-            let more = self.service(index, now);
-            if self.complete(index) | more {
-                self.core.schedule(index);
-            }
-        }
-        turns > 0 || takes_up
     }
 }
 

@@ -396,7 +396,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             None => QUANTUM_SEGMENTS,
             Some(share) => share.min(QUANTUM_SEGMENTS),
         };
-        let quantum = QUANTUM_OCTETS.min(segments * emss);
+        let pace = self.pace.octets(now).map_or(usize::MAX, |octets| octets as usize);
+        let quantum = QUANTUM_OCTETS.min(segments * emss).min(pace);
         let mut turn = Segments {
             emss,
             marked,

@@ -16,7 +16,8 @@
 use super::endpoint::{Farewell, Phase};
 use super::names::{EndpointId, EndpointIndex};
 use super::teardown::Why;
-use super::{Clock, Engine, TURNS_PER_PASS};
+use super::turns::TURNS_PER_PASS;
+use super::{Clock, Engine};
 use crate::drive::transport::Transport;
 use crate::shared::source::Source;
 use std::cmp::Reverse;
