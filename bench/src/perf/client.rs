@@ -24,6 +24,8 @@ use super::{
 
 /// Time that a server has to appear.
 const SERVER_APPEARS: Duration = Duration::from_secs(15);
+/// Time after which a warning says that the server has not appeared yet.
+const SERVER_IS_LATE: Duration = Duration::from_secs(1);
 
 /// Maximum number of connections being set up at once.
 const CONNECTING: usize = 64;
@@ -164,7 +166,8 @@ fn connect_control(
     crew: &Crew,
 ) -> Result<Connection, PerfError> {
     let hello = Hello::Session { version: VERSION, session: end.session.clone() };
-    let deadline = Instant::now() + SERVER_APPEARS;
+    let start = Instant::now();
+    let mut warned = false;
     loop {
         crew.check()?;
         let param = conn_param(config, &hello);
@@ -181,8 +184,12 @@ fn connect_control(
                     reason,
                     ConnectFailure::Refused | ConnectFailure::Unreachable | ConnectFailure::TimedOut
                 );
-                if !waits || Instant::now() > deadline {
+                if !waits || start.elapsed() > SERVER_APPEARS {
                     return failed(reason.to_string());
+                }
+                if start.elapsed() > SERVER_IS_LATE && !std::mem::replace(&mut warned, true) {
+                    let seconds = SERVER_APPEARS.as_secs();
+                    tracing::warn!("{server} does not answer yet; waiting up to {seconds} s for a server there");
                 }
                 end.renew_control()?;
                 std::thread::sleep(Duration::from_millis(20));
