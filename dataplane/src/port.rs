@@ -382,8 +382,9 @@ impl Port {
         Ok(lines.into_iter().zip(pools).map(port).collect())
     }
 
-    /// From now on, [`rx_burst`](Self::rx_burst) receives fewer frames at a time if they are long, some 80 KiB. Trains of
-    /// segments make a full burst of more than half a MiB, during which a caller cannot do anything else.
+    /// From now on, [`rx_burst`](Self::rx_burst) receives fewer frames at a time if they are long, some 80 KiB, while
+    /// short frames come too. Trains of segments make a full burst of more than half a MiB, during which a caller
+    /// cannot do anything else.
     pub fn bound_bursts(&mut self) {
         let trains = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         self.burst = BurstSize::bounded(trains);
@@ -463,12 +464,13 @@ impl Port {
             self.line.disarm();
         }
         let before = frames.len();
-        let mut bytes = 0;
+        let (mut bytes, mut shortest) = (0, u32::MAX);
         for &m in burst {
             let Some(m) = NonNull::new(m) else { continue };
             // SAFETY: as the caller promises.
             unsafe {
                 bytes += m.as_ref().pkt_len;
+                shortest = shortest.min(m.as_ref().pkt_len);
                 if m.as_ref().nb_segs == 1 {
                     prefetch_data(m);
                     let mut frame = Mbuf::from_raw(m);
@@ -490,7 +492,7 @@ impl Port {
                 }
             }
         }
-        self.burst.received(burst.len(), bytes);
+        self.burst.received(burst.len(), bytes, shortest);
         frames.len() - before
     }
 

@@ -189,7 +189,9 @@ fn connect_control(
                 }
                 if start.elapsed() > SERVER_IS_LATE && !std::mem::replace(&mut warned, true) {
                     let seconds = SERVER_APPEARS.as_secs();
-                    tracing::warn!("{server} does not answer yet; waiting up to {seconds} s for a server there");
+                    tracing::warn!(
+                        "{server} does not answer yet; waiting up to {seconds} s for a server there"
+                    );
                 }
                 end.renew_control()?;
                 std::thread::sleep(Duration::from_millis(20));

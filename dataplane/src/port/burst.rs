@@ -2,10 +2,13 @@
 
 use super::BURST;
 
-/// Bytes of frames that a burst should not exceed: eight jumbo frames, or four trains. The engine does nothing else
-/// while it processes a burst, so longer bursts would make small messages wait, and their first frames would leave the
-/// processor's cache before the engine has processed them.
+/// Bytes of frames that a burst should not exceed while short frames come too: eight jumbo frames, or four trains. The
+/// engine does nothing else while it processes a burst, so longer bursts would make small messages wait.
 const BYTES: u32 = 80 << 10;
+/// Maximum size, in bytes, of a short frame.
+const SHORT: u32 = 256;
+/// Number of bursts without a short frame after which bursts are no longer bounded.
+const QUIET: u8 = 16;
 /// The minimum number of frames that a burst asks for on ports that receive trains of segments. DPDK's drivers of these
 /// ports take any number of frames.
 const LEAST_TRAINS: u16 = 4;
@@ -19,17 +22,19 @@ const LEAST_FRAMES: u16 = 8;
 pub(super) struct BurstSize {
     frames: u16,
     least: u16,
+    /// Number of bursts since the last one with a short frame.
+    quiet: u8,
 }
 
 impl BurstSize {
     /// All bursts are full.
     pub(super) fn unbounded() -> Self {
-        Self { frames: BURST as u16, least: BURST as u16 }
+        Self { frames: BURST as u16, least: BURST as u16, quiet: QUIET }
     }
 
-    /// Bursts of long frames are shorter. `trains`: the port receives trains of segments.
+    /// Bursts of long frames are shorter while short frames come too. `trains`: the port receives trains of segments.
     pub(super) fn bounded(trains: bool) -> Self {
-        Self { frames: BURST as u16, least: if trains { LEAST_TRAINS } else { LEAST_FRAMES } }
+        Self { least: if trains { LEAST_TRAINS } else { LEAST_FRAMES }, ..Self::unbounded() }
     }
 
     #[inline]
@@ -37,13 +42,16 @@ impl BurstSize {
         self.frames
     }
 
-    /// Halves the next burst if this one had too many bytes. Doubles it if this one was full, and twice as many bytes
-    /// would not be too many.
+    /// Notes a burst of `frames` frames with `bytes` bytes, of which the shortest frame has `shortest`. While short
+    /// frames come, halves the next burst if this one had too many bytes. Doubles it if this one was full, and twice as
+    /// many bytes would not be too many, or no short frames come.
     #[inline]
-    pub(super) fn received(&mut self, frames: usize, bytes: u32) {
-        if bytes > BYTES {
+    pub(super) fn received(&mut self, frames: usize, bytes: u32, shortest: u32) {
+        self.quiet = if shortest <= SHORT { 0 } else { (self.quiet + 1).min(QUIET) };
+        let bounded = self.quiet < QUIET;
+        if bounded && bytes > BYTES {
             self.frames = (self.frames / 2).max(self.least);
-        } else if frames >= usize::from(self.frames) && bytes <= BYTES / 2 {
+        } else if frames >= usize::from(self.frames) && !(bounded && bytes > BYTES / 2) {
             self.frames = (self.frames * 2).min(BURST as u16);
         }
     }
@@ -53,17 +61,18 @@ impl BurstSize {
 mod tests {
     use super::*;
 
-    /// Feeds bursts of frames of `bytes` bytes each, as many as may come, until the size no longer changes.
-    fn settled(size: &mut BurstSize, bytes: u32) -> u16 {
-        for _ in 0..8 {
+    /// Feeds bursts of frames of `bytes` bytes each, as many as may come, until the size no longer changes. In each
+    /// burst, one frame has `shortest` bytes.
+    fn settled(size: &mut BurstSize, bytes: u32, shortest: u32) -> u16 {
+        for _ in 0..2 * QUIET {
             let frames = size.frames();
-            size.received(frames.into(), u32::from(frames) * bytes);
+            size.received(frames.into(), u32::from(frames) * bytes, shortest);
         }
         size.frames()
     }
 
     #[test]
-    fn bursts_of_long_frames_are_shorter() {
+    fn bursts_of_long_frames_are_shorter_while_short_ones_come() {
         for (trains, bytes, frames) in [
             (true, 64, 32),
             (true, 1514, 32),
@@ -74,17 +83,29 @@ mod tests {
             (false, 65_000, 8),
         ] {
             let mut size = BurstSize::bounded(trains);
-            assert_eq!(settled(&mut size, bytes), frames, "frames of {bytes} bytes, trains: {trains}");
-            assert_eq!(settled(&mut BurstSize::unbounded(), bytes), 32);
-            assert_eq!(settled(&mut size, 64), 32, "short frames after those");
+            assert_eq!(settled(&mut size, bytes, SHORT), frames, "frames of {bytes} bytes, trains: {trains}");
+            assert_eq!(settled(&mut size, bytes, SHORT + 1), 32, "no short frames");
+            assert_eq!(settled(&mut BurstSize::unbounded(), bytes, SHORT), 32);
+            assert_eq!(settled(&mut size, 64, 64), 32, "short frames after those");
         }
     }
 
     #[test]
     fn a_burst_that_was_not_full_changes_nothing() {
         let mut size = BurstSize::bounded(true);
-        settled(&mut size, 18_000);
-        size.received(3, 3 * 64);
+        settled(&mut size, 18_000, SHORT);
+        size.received(3, 3 * 64, 64);
+        assert_eq!(size.frames(), LEAST_TRAINS);
+    }
+
+    #[test]
+    fn one_short_frame_bounds_the_next_bursts() {
+        let mut size = BurstSize::bounded(true);
+        settled(&mut size, 18_000, SHORT + 1);
+        size.received(32, 32 * 18_000, SHORT);
+        for _ in 0..3 {
+            size.received(size.frames().into(), u32::from(size.frames()) * 18_000, 18_000);
+        }
         assert_eq!(size.frames(), LEAST_TRAINS);
     }
 }

@@ -21,11 +21,9 @@ use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Pending, STAG_OF_NOTHING, Terminate};
 use urnic_tcp::{ConnId, Time};
 
-/// A turn's limit while other endpoints wait: the octets of this many full segments.
-const QUANTUM_SEGMENTS: usize = 16;
-/// A turn's limit while no other endpoint waits, in full segments. It is higher because longer bursts cost the link
-/// less.
-const ALONE_SEGMENTS: usize = 64;
+/// Maximum length of a turn, in full segments. Long turns cost the link less, because they send more octets of one
+/// connection in a burst. Beside brief endpoints, turns are shorter ([`Pace`](super::turns::Pace)).
+const TURN_SEGMENTS: usize = 64;
 /// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
 /// endpoints do not wait long if segments are large.
 const QUANTUM_OCTETS: usize = 192 << 10;
@@ -391,11 +389,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
         let marked = stream.tx_markers().is_some();
-        let segments = match share {
-            None if self.core.ready.is_empty() => ALONE_SEGMENTS,
-            None => QUANTUM_SEGMENTS,
-            Some(share) => share.min(QUANTUM_SEGMENTS),
-        };
+        let segments = share.unwrap_or(TURN_SEGMENTS).min(TURN_SEGMENTS);
         let pace = self.pace.octets(now).map_or(usize::MAX, |octets| octets as usize);
         let quantum = QUANTUM_OCTETS.min(segments * emss).min(pace);
         let mut turn = Segments {
