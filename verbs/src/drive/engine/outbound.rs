@@ -26,9 +26,9 @@ use urnic_tcp::{ConnId, Time};
 const TURN_SEGMENTS: usize = 64;
 /// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
 /// endpoints do not wait long if segments are large.
-const QUANTUM_OCTETS: usize = 192 << 10;
+const TURN_OCTETS: usize = 192 << 10;
 /// Maximum number of FPDUs of any turn.
-const QUANTUM_FPDUS: usize = 128;
+const TURN_FPDUS: usize = 128;
 
 /// Maximum octets of a start-up frame in one transmit buffer. Every transmit buffer has room for them.
 const STARTUP_RECORD: usize = 512;
@@ -370,7 +370,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             // MPA-70: the Responder sends nothing until it has seen a valid FPDU. Requests that concern only local
             // memory need not wait.
             let table = &self.core.table;
-            let next = (0..QUANTUM_FPDUS)
+            let next = (0..TURN_FPDUS)
                 .map(|_| qp.next_work_request(table, &mut self.spares))
                 .find(|next| *next != Next::Done);
             qp.complete_sends();
@@ -391,7 +391,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let marked = stream.tx_markers().is_some();
         let segments = share.unwrap_or(TURN_SEGMENTS).min(TURN_SEGMENTS);
         let pace = self.pace.octets(now).map_or(usize::MAX, |octets| octets as usize);
-        let quantum = QUANTUM_OCTETS.min(segments * emss).min(pace);
+        let quantum = TURN_OCTETS.min(segments * emss).min(pace);
         let mut turn = Segments {
             emss,
             marked,
@@ -531,7 +531,7 @@ impl<D: Draft> Segments<'_, D> {
     ) -> Turn {
         let mut window = transport.room(self.conn);
         let mut octets = self.quantum;
-        let mut fpdus = QUANTUM_FPDUS;
+        let mut fpdus = TURN_FPDUS;
         loop {
             if qp.tx.message.is_none()
                 && let Some(turn) = begin(qp, table, self.spares, &mut fpdus)
