@@ -389,14 +389,19 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let first_words = !qp.tx.spoken && qp.tx.initiator;
         let emss = self.transport.segment(conn);
         let marked = stream.tx_markers().is_some();
-        let segments = share.unwrap_or(TURN_SEGMENTS).min(TURN_SEGMENTS);
-        let pace = self.pace.octets(now).map_or(usize::MAX, |octets| octets as usize);
-        let quantum = TURN_OCTETS.min(segments * emss).min(pace);
+        let record_max = self.transport.record_max(conn);
+        let mut segments = share.unwrap_or(TURN_SEGMENTS).min(TURN_SEGMENTS);
+        if let Some(octets) = self.pace.octets(now) {
+            // Whole trains, because a part of a train costs both ends as much as a train.
+            let train = (record_max / emss.max(1)).max(1);
+            segments = segments.min((octets as usize / (train * emss).max(1)).max(1) * train);
+        }
+        let quantum = TURN_OCTETS.min(segments * emss);
         let mut turn = Segments {
             emss,
             marked,
             mulpdu: urnic_iwarp::mulpdu(emss, marked),
-            record_max: self.transport.record_max(conn),
+            record_max,
             unit: 0,
             quantum,
             conn,
