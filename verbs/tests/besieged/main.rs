@@ -315,7 +315,7 @@ const PAUSES: [u64; 7] = [0, 100, 1000, 10_000, 100_000, 1_000_000, 6_000_000];
 const SHORT: [u64; 6] = [0, 100, 1000, 10_000, 30_000, 100_000];
 
 /// Pauses for thousands of peers.
-const MOMENTS: [u64; 4] = [0, 100, 1000, 20_000];
+const MOMENTS: [u64; 4] = [0, 100, 1000, 30_000];
 /// Number of attacks of each kind. The server may need more memory for the first ones than for the last.
 const ATTACKS: usize = 3;
 /// Octets that the server may keep after one more attack. It keeps entries for neighbours until other neighbours need
