@@ -294,7 +294,7 @@ fn reads_of_the_peer_pass_our_requests() {
     assert!(took < Duration::from_millis(4), "{took:?}");
 }
 
-/// Number of full segments that the turns of one pass send: one turn has more than 48 KiB.
+/// Number of full segments that the turns of one pass send: a turn already reaches the limits of a pass.
 const PASS_SEGMENTS: usize = TURN_SEGMENTS;
 
 impl Turns {
@@ -322,8 +322,7 @@ fn a_short_message_passes_those_that_are_never_done() {
     assert!(at <= before + TURN_SEGMENTS, "after {before} segments it is number {at}");
 }
 
-/// A pass ends before every queue pair has had its turn, so that the engine can receive frames and let verbs in. Octets
-/// end it if segments are long, and the number of segments if they are short: 64 of 524 octets are 33 KiB.
+/// A pass ends before every queue pair has had its turn, so that the engine can receive frames and let verbs in.
 #[test]
 fn a_pass_ends_after_some_segments() {
     for (mtu, segments) in [(1500, PASS_SEGMENTS), (576, 64)] {

@@ -5,9 +5,12 @@ use super::BURST;
 /// Bytes of frames that a burst should not exceed while short frames come too: eight jumbo frames, or four trains. The
 /// engine does nothing else while it processes a burst, so longer bursts would make small messages wait.
 const BYTES: u32 = 80 << 10;
+/// Bytes of frames that a burst should not exceed at other times, so that a short frame that comes rarely does not wait
+/// for half a MiB.
+const BYTES_IN_QUIET: u32 = 2 * BYTES;
 /// Maximum size, in bytes, of a short frame.
 const SHORT: u32 = 256;
-/// Number of bursts without a short frame after which bursts are no longer bounded.
+/// Number of bursts without a short frame after which bursts may be longer.
 const QUIET: u8 = 16;
 /// The minimum number of frames that a burst asks for on ports that receive trains of segments. DPDK's drivers of these
 /// ports take any number of frames.
@@ -42,16 +45,16 @@ impl BurstSize {
         self.frames
     }
 
-    /// Notes a burst of `frames` frames with `bytes` bytes, of which the shortest frame has `shortest`. While short
-    /// frames come, halves the next burst if this one had too many bytes. Doubles it if this one was full, and twice as
-    /// many bytes would not be too many, or no short frames come.
+    /// Notes a burst of `frames` frames with `bytes` bytes, of which the shortest frame has `shortest`. Halves the next
+    /// burst if this one had too many bytes. Doubles it if this one was full, and twice as many bytes would not be too
+    /// many.
     #[inline]
     pub(super) fn received(&mut self, frames: usize, bytes: u32, shortest: u32) {
         self.quiet = if shortest <= SHORT { 0 } else { (self.quiet + 1).min(QUIET) };
-        let bounded = self.quiet < QUIET;
-        if bounded && bytes > BYTES {
+        let most = if self.quiet < QUIET { BYTES } else { BYTES_IN_QUIET };
+        if bytes > most {
             self.frames = (self.frames / 2).max(self.least);
-        } else if frames >= usize::from(self.frames) && !(bounded && bytes > BYTES / 2) {
+        } else if frames >= usize::from(self.frames) && bytes <= most / 2 {
             self.frames = (self.frames * 2).min(BURST as u16);
         }
     }
@@ -73,18 +76,18 @@ mod tests {
 
     #[test]
     fn bursts_of_long_frames_are_shorter_while_short_ones_come() {
-        for (trains, bytes, frames) in [
-            (true, 64, 32),
-            (true, 1514, 32),
-            (true, 9014, 8),
-            (true, 18_000, 4),
-            (false, 1514, 32),
-            (false, 9014, 8),
-            (false, 65_000, 8),
+        for (trains, bytes, frames, in_quiet) in [
+            (true, 64, 32, 32),
+            (true, 1514, 32, 32),
+            (true, 9014, 8, 16),
+            (true, 18_000, 4, 8),
+            (false, 1514, 32, 32),
+            (false, 9014, 8, 16),
+            (false, 65_000, 8, 8),
         ] {
             let mut size = BurstSize::bounded(trains);
             assert_eq!(settled(&mut size, bytes, SHORT), frames, "frames of {bytes} bytes, trains: {trains}");
-            assert_eq!(settled(&mut size, bytes, SHORT + 1), 32, "no short frames");
+            assert_eq!(settled(&mut size, bytes, SHORT + 1), in_quiet, "{bytes} bytes, no short frames");
             assert_eq!(settled(&mut BurstSize::unbounded(), bytes, SHORT), 32);
             assert_eq!(settled(&mut size, 64, 64), 32, "short frames after those");
         }
@@ -99,12 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn one_short_frame_bounds_the_next_bursts() {
+    fn bursts_become_shorter_when_short_frames_come_again() {
         let mut size = BurstSize::bounded(true);
         settled(&mut size, 18_000, SHORT + 1);
-        size.received(32, 32 * 18_000, SHORT);
-        for _ in 0..3 {
-            size.received(size.frames().into(), u32::from(size.frames()) * 18_000, 18_000);
+        for _ in 0..2 {
+            size.received(size.frames().into(), u32::from(size.frames()) * 18_000, SHORT);
         }
         assert_eq!(size.frames(), LEAST_TRAINS);
     }

@@ -57,8 +57,9 @@ pub const INITIAL_WINDOW: u32 = 10;
 const MAX_WINDOW: u32 = 1 << 30;
 
 /// Lower limit of the bound of the octets in flight; two segments if these are more. This is about one train of
-/// segments. A connection may have one train beyond its bound ([`Controller::allowed`]), so that a lone one always
-/// keeps the link busy. With a higher limit, several connections together would fill a longer queue than wanted.
+/// segments. A connection that has less in flight may send a whole train ([`Controller::allowed`]). With a higher
+/// limit, several connections together would fill a longer queue than wanted. A lone connection gets so low only if its
+/// round trips last much longer than wanted, because its peer is slow.
 const LEAST_BOUND: u32 = 16 << 10;
 
 /// The facts about an ACK of new data, outside of loss recovery, that an algorithm needs.

@@ -1,8 +1,8 @@
 //! The order in which members have their turns. Members are connections that send, or sources of events (see
 //! [`BySource`](super::by_source::BySource)).
 //!
-//! A member that was done after its last turn (a brief member) comes before members that had more to do than one turn
-//! allows (greedy members). A short message thus passes thousands of connections that are never done (as new flows do
+//! A member that was done after its last turn, and had little to do (a brief member), comes before members that had more
+//! to do (greedy members). A short message thus passes thousands of connections that are never done (as new flows do
 //! in RFC 8290 §4.2). Every fourth turn belongs to greedy members, so that they are not kept out either.
 
 use std::collections::VecDeque;
@@ -41,6 +41,12 @@ impl<T> Turns<T> {
         if greedy { &mut self.greedy } else { &mut self.brief }.push_back(who);
     }
 
+    /// Returns whether the next turn is that of a greedy member.
+    #[inline]
+    pub(crate) fn next_is_greedy(&self) -> bool {
+        !self.greedy.is_empty() && (self.row >= IN_A_ROW || self.brief.is_empty())
+    }
+
     /// Returns all members, roughly in the order of their turns: the turns of greedy members between those of brief
     /// members are not considered.
     pub(crate) fn soon(&self) -> impl Iterator<Item = &T> {
@@ -50,7 +56,7 @@ impl<T> Turns<T> {
     /// Takes the member whose turn it is; `None` if there is none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
-        if self.greedy.is_empty() || self.row < IN_A_ROW && !self.brief.is_empty() {
+        if !self.next_is_greedy() {
             self.row = if self.greedy.is_empty() { 0 } else { self.row + 1 };
             return self.brief.pop_front();
         }

@@ -18,7 +18,7 @@ pub(super) struct Endpoint {
     pub(super) lender: Option<u32>,
     /// Whether the endpoint is in the ready list.
     pub(super) queued: bool,
-    /// Whether the endpoint's last turn in RDMA mode ended before the endpoint's work did (`Turn::More` or
+    /// Whether the endpoint's last turn in RDMA mode was long, or ended before the endpoint's work did (`Turn::More` or
     /// `Turn::Starved`), so that turns of endpoints with less work come first.
     pub(super) greedy: bool,
     /// Whether the stream has stopped for want of memory, and waits for another try.

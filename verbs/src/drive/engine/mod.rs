@@ -367,7 +367,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if looks {
             self.idle_passes = 0;
             self.core.now = self.clock.now();
-            self.pace.measure(self.core.now);
         }
         looks
     }
@@ -462,6 +461,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             self.transport.advance(now, &mut self.core);
         }
         self.transport.flush();
+        self.pace.measure(|| self.clock.now());
         let received = self.receive(now);
         self.owes_acks = received;
         self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };

@@ -24,6 +24,8 @@ use urnic_tcp::{ConnId, Time};
 /// Maximum length of a turn, in full segments. Long turns cost the link less, because they send more octets of one
 /// connection in a burst. Beside brief endpoints, turns are shorter ([`Pace`](super::turns::Pace)).
 const TURN_SEGMENTS: usize = 64;
+/// Maximum length, in full segments, of the turn of a brief endpoint, and of any turn while buffers are scarce.
+const BRIEF_SEGMENTS: usize = 16;
 /// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
 /// endpoints do not wait long if segments are large.
 const TURN_OCTETS: usize = 192 << 10;
@@ -390,7 +392,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let emss = self.transport.segment(conn);
         let marked = stream.tx_markers().is_some();
         let record_max = self.transport.record_max(conn);
-        let mut segments = share.unwrap_or(TURN_SEGMENTS).min(TURN_SEGMENTS);
+        let mut segments = share.map_or(TURN_SEGMENTS, |buffers| buffers.min(BRIEF_SEGMENTS));
         if let Some(octets) = self.pace.octets(now) {
             // Whole trains, because a part of a train costs both ends as much as a train.
             let train = (record_max / emss.max(1)).max(1);
@@ -413,6 +415,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         };
         let outcome = turn.run(qp, &self.core.table, &mut self.transport);
         turn.hand_over(&mut self.transport);
+        let much = quantum - turn.quantum > BRIEF_SEGMENTS * emss;
         self.posting.began(qp.tx.next.since(next));
         let nudge = first_words && qp.tx.spoken;
         if qp.tx.closing || matches!(outcome, Turn::Fault { .. }) {
@@ -423,7 +426,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.core.set_alarm(index, now + NUDGE_AFTER, Alarm::Nudge);
         }
         if let Some(endpoint) = self.core.endpoints.get_mut(index) {
-            endpoint.greedy = matches!(outcome, Turn::More | Turn::Starved);
+            endpoint.greedy = much || matches!(outcome, Turn::More | Turn::Starved);
         }
         match outcome {
             Turn::Idle if finished => self.core.farewell(index, Farewell::Fin),
@@ -513,7 +516,7 @@ struct Segments<'a, D> {
     /// Size of the FPDUs of the train under construction, in octets. Only its last FPDU may be smaller. 0: the
     /// record under construction is not a train.
     unit: usize,
-    /// Octets after which the turn is over.
+    /// Octets that are left of the turn.
     quantum: usize,
     conn: ConnId,
     /// First the record under construction, then a spare, in which [`add`](Self::add) continues if the next FPDU does
@@ -535,7 +538,6 @@ impl<D: Draft> Segments<'_, D> {
         transport: &mut T,
     ) -> Turn {
         let mut window = transport.room(self.conn);
-        let mut octets = self.quantum;
         let mut fpdus = TURN_FPDUS;
         loop {
             if qp.tx.message.is_none()
@@ -546,7 +548,7 @@ impl<D: Draft> Segments<'_, D> {
             if window == 0 {
                 return Turn::Starved;
             }
-            if octets == 0 || fpdus == 0 || !self.refill(transport) {
+            if self.quantum == 0 || fpdus == 0 || !self.refill(transport) {
                 return Turn::More;
             }
             let len = match self.add(qp, table, transport) {
@@ -555,7 +557,7 @@ impl<D: Draft> Segments<'_, D> {
                 Err(turn) => return turn,
             };
             window = window.saturating_sub(len);
-            octets = octets.saturating_sub(len);
+            self.quantum = self.quantum.saturating_sub(len);
             fpdus -= 1;
             if qp.tx.message.is_none() && qp.tx.terminate.is_some() {
                 return Turn::Terminated;

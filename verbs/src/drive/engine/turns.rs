@@ -14,8 +14,8 @@ pub(super) const TURNS_PER_PASS: usize = 16;
 /// frame, so the frames alone would be no bound.
 const FRAMES_PER_PASS: u64 = 64;
 const OCTETS_PER_PASS: u64 = 48 << 10;
-/// How long a pass should take while [brief](crate::shared::turns) endpoints have turns too: their peers may answer
-/// soon, and the answers should not wait for a long pass. Shorter passes cost streams a few percent.
+/// How long the turns of a pass should take while [brief](crate::shared::turns) endpoints have turns too: their peers
+/// may answer soon, and the answers should not wait for a long pass. Shorter passes cost streams a few percent.
 const PASS_TIME: Duration = Duration::from_micros(8);
 /// Minimum octets that a pass sends even if they take longer: about one train of segments.
 const LEAST_OCTETS: u64 = 16 << 10;
@@ -55,12 +55,13 @@ impl Pace {
         self.company_until = now + COMPANY;
     }
 
-    /// Notes that all of the last pass is over.
+    /// Notes that all octets of the pass have been handed to the link. `clock` reads the time.
     #[inline]
-    pub(super) fn measure(&mut self, now: Time) {
+    pub(super) fn measure(&mut self, clock: impl FnOnce() -> Time) {
         let sent = std::mem::take(&mut self.sent);
-        if sent >= LEAST_OCTETS {
-            let took = now.0.saturating_sub(self.began.0).max(1);
+        // Turns are of whole segments, so a bounded pass may send little more than half of the bound.
+        if sent > LEAST_OCTETS / 2 {
+            let took = clock().0.saturating_sub(self.began.0).max(1);
             let fits = (sent * PASS_TIME.as_nanos() as u64 / took).min(MOST_OCTETS);
             self.octets = (self.octets * 7 + fits) / 8;
         }
@@ -104,7 +105,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             let octets = sent.octets.wrapping_sub(before.octets);
             let last = octets - std::mem::replace(&mut taken, octets);
             let fits = match pace {
-                Some(most) => octets + last <= most.min(OCTETS_PER_PASS),
+                Some(most) => {
+                    let next = if self.core.ready.next_is_greedy() { last } else { 0 };
+                    octets + next <= most.min(OCTETS_PER_PASS)
+                }
                 None => octets < OCTETS_PER_PASS,
             };
             if !self.transport.has_room() || frames >= FRAMES_PER_PASS || !fits {
@@ -141,7 +145,7 @@ mod tests {
         for _ in 0..100 {
             pace.sent(now, octets);
             now += Duration::from_micros(micros);
-            pace.measure(now);
+            pace.measure(|| now);
         }
         pace.in_company(now);
         pace.octets(now).expect("there is company")
@@ -160,7 +164,25 @@ mod tests {
 
     #[test]
     fn passes_that_send_little_say_nothing() {
-        assert_eq!(paced(LEAST_OCTETS - 1, 1000), MOST_OCTETS);
+        assert_eq!(paced(LEAST_OCTETS / 2, 1000), MOST_OCTETS);
+    }
+
+    /// After some slow passes, passes become long again, whatever the size of segments, and with trains or without.
+    #[test]
+    fn passes_recover_from_slow_moments() {
+        for unit in [1448, 17_376, 8948, 17_896, 4060] {
+            let mut pace = Pace::default();
+            let mut now = Time::ZERO;
+            for pass in 0..200 {
+                pace.in_company(now);
+                let bound = pace.octets(now).expect("there is company").min(64 << 10);
+                pace.sent(now, (bound / unit).max(1) * unit);
+                now += Duration::from_micros(if pass < 100 { 500 } else { 1 });
+                pace.measure(|| now);
+            }
+            let bound = pace.octets(now).expect("there is company");
+            assert!(bound > 48 << 10, "{unit}: {bound}");
+        }
     }
 
     #[test]

@@ -187,15 +187,14 @@ impl OverKernel {
             }
             Err(error) => {
                 let why = stream.failure;
-                self.tell_taken(conn, events);
                 self.lost(conn, why.unwrap_or_else(|| reason(&error)), events);
                 true
             }
         }
     }
 
-    /// Reports to the engine the octets that the kernel has taken. This must precede the report of an end: otherwise
-    /// requests that the peer already has, and in answer to which it closes the connection, would be flushed.
+    /// Reports to the engine the octets that the kernel has taken. This must precede the report of the peer's FIN:
+    /// otherwise requests that the peer already has, and in answer to which it closes the connection, would be flushed.
     pub(super) fn tell_taken(&mut self, conn: ConnId, events: &mut impl Events<Received>) {
         if let Some(stream) = self.stream_mut(conn) {
             let (tag, octets) = (stream.tag, std::mem::take(&mut stream.untold));
