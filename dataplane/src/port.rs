@@ -383,8 +383,8 @@ impl Port {
     }
 
     /// From now on, [`rx_burst`](Self::rx_burst) receives fewer frames at a time if they are long: some 80 KiB while
-    /// short frames come too, else twice as many. Trains of segments make a full burst of more than half a MiB, during which a caller
-    /// cannot do anything else.
+    /// short frames come too, else twice as many. Trains of segments make a full burst of more than half a MiB, during
+    /// which a caller cannot do anything else.
     pub fn bound_bursts(&mut self) {
         let trains = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         self.burst = BurstSize::bounded(trains);

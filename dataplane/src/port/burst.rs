@@ -35,7 +35,8 @@ impl BurstSize {
         Self { frames: BURST as u16, least: BURST as u16, quiet: QUIET }
     }
 
-    /// Bursts of long frames are shorter while short frames come too. `trains`: the port receives trains of segments.
+    /// Bursts of long frames are shorter, above all while short frames come too. `trains`: the port receives trains of
+    /// segments.
     pub(super) fn bounded(trains: bool) -> Self {
         Self { least: if trains { LEAST_TRAINS } else { LEAST_FRAMES }, ..Self::unbounded() }
     }

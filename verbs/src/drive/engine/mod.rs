@@ -91,6 +91,7 @@ const CLOCK_EVERY: u32 = 8;
 /// frames before these timers fire.
 const PAUSE: Duration = Duration::from_micros(200);
 const BURSTS_AFTER_PAUSE: usize = 32;
+
 /// MPA settings of an engine.
 #[derive(Clone, Debug)]
 pub struct MpaConfig {
@@ -156,6 +157,7 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     idle_passes: u32,
     /// Whether the last pass received anything that the next pass may have to acknowledge.
     owes_acks: bool,
+    /// The bound of passes beside short messages.
     pace: Pace,
     /// Time at which TCP's timers were last checked.
     advanced: Time,

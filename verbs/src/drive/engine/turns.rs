@@ -15,7 +15,7 @@ pub(super) const TURNS_PER_PASS: usize = 16;
 const FRAMES_PER_PASS: u64 = 64;
 const OCTETS_PER_PASS: u64 = 48 << 10;
 /// How long the turns of a pass should take while [brief](crate::shared::turns) endpoints have turns too: their peers
-/// may answer soon, and the answers should not wait for a long pass. Shorter passes cost streams a few percent.
+/// may answer soon, and the answers should not wait for a long pass. Shorter passes cost streams some of their rate.
 const PASS_TIME: Duration = Duration::from_micros(8);
 /// Minimum octets that a pass sends even if they take longer: about one train of segments.
 const LEAST_OCTETS: u64 = 16 << 10;
