@@ -13,7 +13,7 @@ use urnic_iwarp::startup::{Negotiated, PeerParams};
 use urnic_tcp::{BindId, Bound};
 
 use crate::api::device::{Device, World};
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Shards, Ties, Undriven, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Occasion, Shards, Ties, Undriven, Way};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{
     CmEvent, ConnParam, ConnRequest, ConnectFailure, DisconnectReason, EventQueue, RequestId, Terms,
@@ -194,7 +194,7 @@ impl EngineOps for FakeEngine {
         false
     }
 
-    fn pass(&mut self) -> bool {
+    fn pass(&mut self, _occasion: Occasion) -> bool {
         if self.knobs.inside.swap(true, Ordering::SeqCst) {
             self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::device::DeviceShared;
-use crate::drive::shard::{EngineOps, Parcel, Way};
+use crate::drive::shard::{EngineOps, Occasion, Parcel, Way};
 use crate::shared::cm::{ConnParam, RequestId};
 use crate::shared::cq::CqShared;
 use crate::shared::engines::EngineNumber;
@@ -84,7 +84,7 @@ impl DeviceShared {
         if home != request.engine {
             let parcel = self.shards.of(request.engine).control(|engine| {
                 // This pass learns whether the peer has given up.
-                engine.pass();
+                engine.pass(Occasion::Other);
                 engine.part_with(*request)
             })?;
             match parcel {
@@ -93,7 +93,7 @@ impl DeviceShared {
             }
         }
         self.control_qp(qp, |engine| {
-            engine.pass();
+            engine.pass(Occasion::Other);
             engine.accept(*request, qp.qpn, param)
         })
     }

@@ -146,6 +146,14 @@ impl Doorbells {
         self.is_taken_out() && !self.receives.load(Ordering::Acquire)
     }
 
+    /// Returns whether at most this many queue pairs are entered, and no receives were posted to a shared queue at
+    /// which Sends wait.
+    #[inline]
+    pub(crate) fn are_at_most(&self, qps: u32) -> bool {
+        let entered = self.rung.load(Ordering::Acquire).wrapping_sub(self.taken.load(Ordering::Relaxed));
+        entered <= qps && !self.receives.load(Ordering::Acquire)
+    }
+
     /// Returns whether no queue pair is entered.
     #[inline]
     fn is_taken_out(&self) -> bool {

@@ -36,7 +36,7 @@ pub(crate) use incomplete::INCOMPLETE_MAX;
 pub(crate) use senders::ASIDE_MAX;
 
 use crate::drive::clock::Clock;
-use crate::drive::shard::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
+use crate::drive::shard::{Deed, EngineAttr, EngineOps, Occasion, Parcel, Population, Ties, Way};
 use crate::drive::transport::{Data, StreamFacts, Transport};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::cm::{ConnParam, EventQueue, RequestId};
@@ -435,7 +435,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     /// A pass sends first and receives last. So newly posted data leaves at once, and carries the ACKs for the data
     /// that the previous pass received. ACKs that no data has carried are sent afterwards.
-    fn pass(&mut self) -> bool {
+    fn pass(&mut self, occasion: Occasion) -> bool {
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
         if looks {
@@ -448,12 +448,14 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
                 self.tend(now);
             }
         }
-        let served = self.has_work() && self.serve(now);
+        let polled = occasion == Occasion::Poll;
+        let holds = polled && self.holds_posts(now);
+        let served = !holds && self.has_work() && self.serve(now);
         if served {
             self.transport.flush();
         }
-        if self.posting.any() {
-            self.posting.judge(now);
+        if !holds {
+            self.posting.judge(now, polled);
         }
         if looks || served {
             let before = std::mem::replace(&mut self.advanced, now);
@@ -467,7 +469,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         let received = self.receive(now);
         self.owes_acks = received;
         self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };
-        received || served || !self.core.ready.is_empty()
+        received || served || holds || !self.core.ready.is_empty()
     }
 
     fn kick(&mut self, qpn: u32) -> bool {

@@ -1,9 +1,15 @@
 //! Decides whether a posted request leaves at once or waits for requests that are posted next.
 //!
 //! A single request must leave before the poster returns. If a poster posts many requests, they should share segments
-//! and bursts. The engine cannot know whether more requests will follow, so it goes by the poster's recent behaviour.
-//! A batch is several posts and then a poll, all within [`LONGEST`]. After [`BATCHES`] batches in a row, posts wait for
-//! the next poll. After a poll that comes late or finds only one request, posts leave at once again.
+//! and bursts. The engine cannot know whether more requests will follow, so it goes by the poster's recent behaviour:
+//!
+//! * **Batches.** A batch is several posts and then a poll, all within [`LONGEST`]. After [`BATCHES`] batches in a row,
+//!   posts wait for the next poll. After a poll that comes late or finds only one request, posts leave at once again.
+//! * **A busy poster** posts something before each of its polls, so it never waits for the peer. After [`RUN`] such
+//!   polls in a row, posts wait even longer, until a burst is [full](FULL), until the first poll before which nothing
+//!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. A poster whose window
+//!   is small may become idle only because its requests have waited. Each time a busy poster becomes idle, the run
+//!   that is required doubles, so this costs such a poster little.
 
 use std::time::Duration;
 
@@ -23,6 +29,18 @@ const LONGEST: Duration = Duration::from_micros(1);
 const BATCHES: u8 = 4;
 /// Maximum number of queue pairs with waiting posts: a burst of the link.
 const MOST: u32 = 32;
+/// Number of queue pairs with waiting posts at which a busy poster's next poll lets them leave. Larger bursts hardly
+/// save more time.
+const FULL: u32 = 16;
+/// Longest time that a busy poster's requests wait. Posting to [`FULL`] queue pairs, with a poll after each, takes
+/// less.
+const PATIENCE: Duration = Duration::from_micros(8);
+/// Longest time between two polls of a run. A poster that polls later does something else in between.
+const SWIFT: Duration = Duration::from_micros(3);
+/// Number of polls in a row, each after a post, after which a poster counts as busy.
+const RUN: u32 = 16;
+/// The largest number that is required of a poster that often becomes idle.
+const LONGEST_RUN: u32 = 256;
 
 /// The treatment of a request that has just been posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +55,9 @@ pub(super) enum Verdict {
     All,
 }
 
-/// The posts since the last pass, and the poster's behaviour before.
-#[derive(Default)]
+/// The posts since the last pass that let requests leave, and the poster's behaviour before.
 pub(super) struct Posting {
-    /// Number of posts since the last pass, except posts to queue pairs that already wait for the next pass.
+    /// Number of posts since that pass, except posts to queue pairs that already wait for the next one.
     posts: u32,
     /// Time of the first of these posts.
     since: Time,
@@ -50,6 +67,21 @@ pub(super) struct Posting {
     batches: u8,
     /// Whether posts wait for the next pass.
     waits: bool,
+    /// Number of polls in a row that each found new posts, except polls that have held them back.
+    run: u32,
+    /// The length of a run that makes a poster busy.
+    required: u32,
+    /// Number of posts that the last poll's pass has held back; 0 if it has let all leave.
+    held: u32,
+    /// Time of the last poll's pass that has let requests leave.
+    left: Time,
+}
+
+impl Default for Posting {
+    fn default() -> Self {
+        let (since, left) = (Time::ZERO, Time::ZERO);
+        Self { posts: 0, since, begun: 0, batches: 0, waits: false, run: 0, required: RUN, held: 0, left }
+    }
 }
 
 impl Posting {
@@ -62,9 +94,9 @@ impl Posting {
             self.since = now();
             self.begun = 0;
         }
-        match (self.waits, self.posts) {
+        match (self.waits || self.is_busy(), self.posts) {
             (true, MOST) => {
-                self.posts = 1;
+                (self.posts, self.held) = (1, 0);
                 self.since = now();
                 Verdict::All
             }
@@ -80,15 +112,50 @@ impl Posting {
         self.begun = self.begun.wrapping_add(requests);
     }
 
-    /// Returns whether [`judge`](Self::judge) is due in this pass.
     #[inline]
-    pub(super) fn any(&self) -> bool {
-        self.posts > 0
+    fn is_busy(&self) -> bool {
+        self.run >= self.required
     }
 
-    /// Judges the poster's behaviour, after a pass at `now` has served the posts.
+    /// Called by the pass of a poll, at `now`. Returns whether the posts go on waiting.
     #[inline]
-    pub(super) fn judge(&mut self, now: Time) {
+    pub(super) fn holds(&mut self, now: Time) -> bool {
+        let is_new = self.posts > self.held;
+        let holds = self.is_busy() && is_new && self.posts < FULL && now < self.since + PATIENCE;
+        if holds {
+            self.held = self.posts;
+        }
+        holds
+    }
+
+    /// Judges the poster's behaviour, after a pass at `now` has let the posts leave. `polled`: it was the pass of a
+    /// poll.
+    #[inline]
+    pub(super) fn judge(&mut self, now: Time, polled: bool) {
+        if polled && (self.posts > 0 || self.run > 0) {
+            self.judge_run(now);
+        }
+        if self.posts > 0 {
+            self.judge_batch(now);
+        }
+        (self.posts, self.held) = (0, 0);
+    }
+
+    fn judge_run(&mut self, now: Time) {
+        let was_busy = self.is_busy();
+        let idle = self.posts == self.held;
+        if was_busy && idle {
+            self.required = (2 * self.required).min(LONGEST_RUN);
+        } else if was_busy && self.posts >= FULL {
+            self.required = (self.required - self.required / 8).max(RUN);
+        }
+        let pause = if was_busy { PATIENCE + SWIFT } else { SWIFT };
+        let swift = now <= self.left + pause;
+        self.run = if idle || !swift { 0 } else { self.run.saturating_add(1) };
+        self.left = now;
+    }
+
+    fn judge_batch(&mut self, now: Time) {
         let prompt = now <= self.since + LONGEST;
         if self.waits {
             self.waits = prompt && self.begun > 1;
@@ -99,11 +166,18 @@ impl Posting {
         } else {
             self.batches = 0;
         }
-        self.posts = 0;
     }
 }
 
 impl<T: Transport, C: Clock> Engine<T, C> {
+    /// Called by the pass of a poll. Returns whether the posts go on waiting because the poster
+    /// [is busy](Posting::holds). If anything else waits for a turn, it must not wait for the posts.
+    #[inline]
+    pub(super) fn holds_posts(&mut self, now: Time) -> bool {
+        let others = !self.core.ready.is_empty() || self.core.unready.is_due();
+        !others && self.doorbells.are_at_most(self.posting.posts) && self.posting.holds(now)
+    }
+
     /// Handles a post to a queue pair that does not wait for a pass: sends its requests if they may leave at once,
     /// and returns whether they may.
     #[inline]

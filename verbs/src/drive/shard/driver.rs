@@ -10,7 +10,7 @@ use urnic_config::Progress;
 use urnic_dataplane::{Machine, free_cores, pin_current_thread, set_current_thread};
 
 use super::last::Watch;
-use super::{Shard, linger};
+use super::{Occasion, Shard, linger};
 use crate::drive::wakeup::Wakeup;
 use crate::shared::doorbell::Doorbells;
 use crate::shared::error::{Error, Result};
@@ -269,7 +269,7 @@ fn dedicated(shard: &Shard) {
         step_aside(shard);
         let mut freed = false;
         if let Some(mut engine) = shard.try_lock() {
-            freed = !engine.pass() && engine.has_freed_much();
+            freed = !engine.pass(Occasion::Other) && engine.has_freed_much();
         }
         if freed {
             give_memory_back();
@@ -349,7 +349,7 @@ fn drive(shard: &Shard, polls: u32, watch: &mut Watch) -> Option<Drive> {
         let Some(mut engine) = shard.try_lock() else {
             return (passes > 0).then_some(Drive { deadline: None, event: None, ..done });
         };
-        let found = engine.pass();
+        let found = engine.pass(Occasion::Other);
         done.worked |= found;
         if found {
             (end, done.event) = (None, None);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Shard, driver};
+use super::{Occasion, Shard, driver};
 use crate::shared::error::Result;
 use crate::shared::quiet::{self, forked};
 use crate::shared::sync::this_thread;
@@ -263,13 +263,13 @@ fn see_out(shards: &[&Shard]) -> Result<()> {
         let (mut worked, mut drained) = (false, true);
         for shard in shards {
             let mut engine = shard.lock()?;
-            worked |= engine.pass();
+            worked |= engine.pass(Occasion::Other);
             drained &= engine.drained();
         }
         if drained {
             // This pass acknowledges what the last pass received, for example a peer's FIN.
             for shard in shards {
-                shard.lock()?.pass();
+                shard.lock()?.pass(Occasion::Other);
             }
             return Ok(());
         }

@@ -31,7 +31,7 @@ pub use linger::before_exit;
 #[cfg(feature = "dpdk")]
 pub(crate) use linger::close_ports;
 pub(crate) use linger::{linger_at_exit, still_quiet};
-pub(crate) use ops::{Deed, EngineAttr, EngineOps, Parcel, Population, Ties, Way};
+pub(crate) use ops::{Deed, EngineAttr, EngineOps, Occasion, Parcel, Population, Ties, Way};
 pub(crate) use shards::{Shards, Undriven, WeakShards};
 
 use urnic_config::Progress;
@@ -222,13 +222,14 @@ impl Shard {
             let polls = self.hot.polls.load(Ordering::Relaxed);
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
-        if engine.pass() { Polled::Worked } else { Polled::Idle }
+        let occasion = if stays { Occasion::Poll } else { Occasion::Other };
+        if engine.pass(occasion) { Polled::Worked } else { Polled::Idle }
     }
 
     /// Runs a pass, ahead of all pollers. Returns whether the pass found work, and the time until the engine wants
     /// the next pass; `None`: the engine wants a pass only if something happens, or the lock is not available.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
-        self.lock().map_or((false, None), |mut engine| (engine.pass(), engine.next_deadline()))
+        self.lock().map_or((false, None), |mut engine| (engine.pass(Occasion::Other), engine.next_deadline()))
     }
 
     /// Waits for the end of the pass that is under way, if there is one, without taking the lock. Later passes see
@@ -272,7 +273,7 @@ impl Shard {
         }
         let answer = self.lock().and_then(|mut engine| {
             let answer = verb(&mut **engine);
-            engine.pass();
+            engine.pass(Occasion::Other);
             answer
         });
         self.driver.nudge();
@@ -464,8 +465,8 @@ struct EngineGuard<'a> {
 impl EngineGuard<'_> {
     /// Runs a pass, and counts it if it finds work.
     #[inline]
-    fn pass(&mut self) -> bool {
-        let found = (**self).pass();
+    fn pass(&mut self, occasion: Occasion) -> bool {
+        let found = (**self).pass(occasion);
         let Hot { passes, busy, driver, .. } = &*self.shard.hot;
         driver.store(this_thread(), Ordering::Relaxed);
         // No read-modify-write is needed, because only the holder of the lock writes these words.

@@ -82,12 +82,21 @@ pub(crate) struct Population {
     pub(crate) connections: usize,
 }
 
+/// The reason for a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// A program polls, and will poll again. If it is busy posting, its requests may wait for further polls.
+    Poll,
+    /// All others.
+    Other,
+}
+
 /// An engine. Only the holder of its shard's lock uses it.
 pub(crate) trait EngineOps: Send {
     /// Runs one bounded pass.
     ///
     /// Returns true if something was received, sent or completed, or if there is more to do now.
-    fn pass(&mut self) -> bool;
+    fn pass(&mut self, occasion: Occasion) -> bool;
     /// Sends at once what was posted to a queue pair, and returns true. Returns false without sending if the
     /// queue pair's connection has unsent data, another connection waits, or more posts are likely to follow
     /// soon. Unless this is the first post since the last pass, returns false also if the connection has

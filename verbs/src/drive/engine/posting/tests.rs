@@ -10,7 +10,7 @@ fn batch(p: &mut Posting, now: &mut Time, posts: u32, wait: Duration) -> Vec<Ver
     let verdicts = (0..posts).map(|_| p.posted(|| *now)).collect();
     p.began(posts);
     *now += wait;
-    p.judge(*now);
+    p.judge(*now, false);
     verdicts
 }
 
@@ -73,4 +73,148 @@ fn a_full_burst_leaves() {
     let left: Vec<usize> = (0..verdicts.len()).filter(|&i| verdicts[i] == Verdict::All).collect();
     assert_eq!(left, [MOST as usize - 1, 2 * MOST as usize - 2]);
     assert!(verdicts.iter().all(|v| matches!(v, Verdict::All | Verdict::Wait)));
+}
+
+/// Polls after `gap`, and returns whether the pass holds the posts back.
+fn poll(p: &mut Posting, now: &mut Time, gap: Duration) -> bool {
+    *now += gap;
+    let holds = p.holds(*now);
+    if !holds {
+        p.judge(*now, true);
+    }
+    holds
+}
+
+/// Posts to one queue pair and polls, time and again, until requests begin to wait for further polls. Returns how many
+/// polls this took; at most `most`.
+fn polls_until_busy(p: &mut Posting, now: &mut Time, most: u32) -> u32 {
+    let mut polls = 0;
+    while p.posted(|| *now) == Verdict::First && polls < most {
+        assert!(!poll(p, now, PROMPT));
+        polls += 1;
+    }
+    polls
+}
+
+/// Makes a `Posting` whose poster is busy and has just posted.
+fn busy(now: &mut Time) -> Posting {
+    let mut p = Posting::default();
+    // The first poll of a run does not count, because nothing says how long ago the poll before it was.
+    assert_eq!(polls_until_busy(&mut p, now, 100), RUN + 1);
+    p
+}
+
+#[test]
+fn posts_of_a_busy_poster_wait_until_the_burst_is_full() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    for _ in 0..10 {
+        for _ in 1..FULL {
+            assert!(poll(&mut p, &mut now, PROMPT));
+            assert_eq!(p.posted(|| now), Verdict::Wait);
+        }
+        assert!(!poll(&mut p, &mut now, PROMPT));
+        assert_eq!(p.posted(|| now), Verdict::Wait);
+    }
+}
+
+#[test]
+fn posts_of_a_busy_poster_leave_when_it_is_idle() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    assert!(poll(&mut p, &mut now, PROMPT));
+    assert_eq!(p.posted(|| now), Verdict::Wait);
+    assert!(poll(&mut p, &mut now, PROMPT));
+    assert!(!poll(&mut p, &mut now, PROMPT), "nothing was posted since the last poll");
+    assert_eq!(p.posted(|| now), Verdict::First);
+}
+
+#[test]
+fn a_full_burst_that_makes_the_poster_idle_counts_against_waiting() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    for _ in 1..FULL {
+        assert!(poll(&mut p, &mut now, PROMPT));
+        assert_eq!(p.posted(|| now), Verdict::Wait);
+    }
+    assert!(!poll(&mut p, &mut now, PROMPT), "the burst is full");
+    assert!(!poll(&mut p, &mut now, PROMPT), "nothing waits");
+    assert_eq!(polls_until_busy(&mut p, &mut now, 1000), 2 * RUN);
+}
+
+/// A poster whose window is smaller than a burst is held up ever more rarely. One that becomes idle rarely, and fills
+/// bursts in between, is soon trusted again.
+#[test]
+fn what_is_required_of_a_run_follows_its_success() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    for required in [2 * RUN, 4 * RUN, 8 * RUN, LONGEST_RUN, LONGEST_RUN] {
+        assert!(poll(&mut p, &mut now, PROMPT));
+        assert!(!poll(&mut p, &mut now, PROMPT));
+        assert_eq!(polls_until_busy(&mut p, &mut now, 1000), required);
+    }
+    for _ in 0..30 * FULL {
+        poll(&mut p, &mut now, PROMPT);
+        assert_eq!(p.posted(|| now), Verdict::Wait);
+    }
+    assert!(!poll(&mut p, &mut now, PROMPT) || !poll(&mut p, &mut now, PROMPT));
+    assert_eq!(polls_until_busy(&mut p, &mut now, 1000), 2 * RUN);
+}
+
+#[test]
+fn posts_wait_for_a_limited_time() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    let gap = PATIENCE / 4;
+    for _ in 0..10 {
+        for _ in 0..3 {
+            assert!(poll(&mut p, &mut now, gap));
+            assert_eq!(p.posted(|| now), Verdict::Wait);
+        }
+        assert!(!poll(&mut p, &mut now, gap));
+        assert_eq!(p.posted(|| now), Verdict::Wait);
+    }
+}
+
+#[test]
+fn a_poster_that_works_between_polls_is_not_busy() {
+    let mut now = at(5);
+    let mut p = Posting::default();
+    for _ in 0..100 {
+        assert_eq!(p.posted(|| now), Verdict::First);
+        assert!(!poll(&mut p, &mut now, SWIFT + PROMPT));
+    }
+}
+
+#[test]
+fn a_poster_that_waits_for_answers_is_not_busy() {
+    let mut now = at(5);
+    let mut p = Posting::default();
+    for _ in 0..100 {
+        assert_eq!(p.posted(|| now), Verdict::First);
+        assert!(!poll(&mut p, &mut now, PROMPT));
+        assert!(!poll(&mut p, &mut now, PROMPT));
+    }
+}
+
+/// Passes of the engine's own thread say nothing about the poster, but let everything leave.
+#[test]
+fn passes_without_a_poll_do_not_end_a_run() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    assert!(poll(&mut p, &mut now, PROMPT));
+    p.judge(now, false);
+    p.judge(now, false);
+    assert_eq!(p.posted(|| now), Verdict::Wait);
+    assert!(poll(&mut p, &mut now, PROMPT));
+}
+
+#[test]
+fn a_burst_that_leaves_without_a_poll_starts_another() {
+    let mut now = at(5);
+    let mut p = busy(&mut now);
+    assert!(poll(&mut p, &mut now, PROMPT));
+    assert!((0..MOST - 2).all(|_| p.posted(|| now) == Verdict::Wait));
+    assert_eq!(p.posted(|| now), Verdict::All);
+    assert!(poll(&mut p, &mut now, PROMPT), "one post since the burst");
 }
