@@ -7,9 +7,10 @@
 //!   posts wait for the next poll. After a poll that comes late or finds only one request, posts leave at once again.
 //! * **A busy poster** posts something before each of its polls, so it never waits for the peer. After [`RUN`] such
 //!   polls in a row, posts wait even longer, until a burst is [full](FULL), until the first poll before which nothing
-//!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. A poster whose window
-//!   is small may become idle only because its requests have waited. Each time a busy poster becomes idle, the run
-//!   that is required doubles, so this costs such a poster little.
+//!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. But a poster whose
+//!   window is small may become idle only because its requests have waited. And a poster that stops polling leaves
+//!   its last requests to the engine's own thread, which takes over after some milliseconds. Each time that requests
+//!   have [waited in vain](VAIN), the required run doubles, so both happen rarely.
 
 use std::time::Duration;
 
@@ -33,14 +34,17 @@ const MOST: u32 = 32;
 /// save more time.
 const FULL: u32 = 16;
 /// Longest time that a busy poster's requests wait. Posting to [`FULL`] queue pairs, with a poll after each, takes
-/// less.
-const PATIENCE: Duration = Duration::from_micros(8);
+/// less, unless their state is in no cache.
+const PATIENCE: Duration = Duration::from_micros(16);
 /// Longest time between two polls of a run. A poster that polls later does something else in between.
-const SWIFT: Duration = Duration::from_micros(3);
+const SWIFT: Duration = Duration::from_micros(8);
 /// Number of polls in a row, each after a post, after which a poster counts as busy.
-const RUN: u32 = 16;
-/// The largest number that is required of a poster that often becomes idle.
-const LONGEST_RUN: u32 = 256;
+const RUN: u32 = 64;
+/// The largest number that is required of a poster whose requests often wait in vain.
+const LONGEST_RUN: u32 = 4096;
+/// Requests have waited in vain if a busy poster polls without having posted anything, or later than this after it
+/// has posted them. This is more than the pauses of a thread that loses its processor for a moment.
+const VAIN: Duration = Duration::from_micros(200);
 
 /// The treatment of a request that has just been posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +148,7 @@ impl Posting {
     fn judge_run(&mut self, now: Time) {
         let was_busy = self.is_busy();
         let idle = self.posts == self.held;
-        if was_busy && idle {
+        if was_busy && (idle || now > self.since + VAIN) {
             self.required = (2 * self.required).min(LONGEST_RUN);
         } else if was_busy && self.posts >= FULL {
             self.required = (self.required - self.required / 8).max(RUN);

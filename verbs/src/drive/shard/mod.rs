@@ -222,7 +222,8 @@ impl Shard {
             let polls = self.hot.polls.load(Ordering::Relaxed);
             self.hot.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
         }
-        let occasion = if stays { Occasion::Poll } else { Occasion::Other };
+        // Without a thread of the engine's own, what waits would wait forever if the program stops polling.
+        let occasion = if stays && self.driver.has_thread() { Occasion::Poll } else { Occasion::Other };
         if engine.pass(occasion) { Polled::Worked } else { Polled::Idle }
     }
 

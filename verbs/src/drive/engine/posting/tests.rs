@@ -27,7 +27,7 @@ fn accustomed(now: &mut Time) -> Posting {
 
 #[test]
 fn lone_posts_leave_at_once_however_many() {
-    let (mut p, mut now) = (Posting::default(), at(5));
+    let (mut p, mut now) = (Posting::default(), at(50));
     for _ in 0..100 {
         assert_eq!(batch(&mut p, &mut now, 1, PROMPT), [Verdict::First]);
     }
@@ -35,7 +35,7 @@ fn lone_posts_leave_at_once_however_many() {
 
 #[test]
 fn after_some_batches_posts_wait_for_company() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = accustomed(&mut now);
     for _ in 0..100 {
         assert_eq!(batch(&mut p, &mut now, 2, PROMPT), [Verdict::Wait; 2]);
@@ -44,7 +44,7 @@ fn after_some_batches_posts_wait_for_company() {
 
 #[test]
 fn a_post_that_waited_in_vain_is_the_last() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = accustomed(&mut now);
     assert_eq!(batch(&mut p, &mut now, 1, PROMPT), [Verdict::Wait]);
     assert_eq!(batch(&mut p, &mut now, 1, PROMPT), [Verdict::First]);
@@ -57,7 +57,7 @@ fn a_post_that_waited_in_vain_is_the_last() {
 
 #[test]
 fn a_poster_that_polls_late_is_not_waited_for() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = accustomed(&mut now);
     assert_eq!(batch(&mut p, &mut now, 2, LONGEST + PROMPT), [Verdict::Wait; 2]);
     for _ in 0..100 {
@@ -67,7 +67,7 @@ fn a_poster_that_polls_late_is_not_waited_for() {
 
 #[test]
 fn a_full_burst_leaves() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = accustomed(&mut now);
     let verdicts = batch(&mut p, &mut now, 2 * MOST, PROMPT);
     let left: Vec<usize> = (0..verdicts.len()).filter(|&i| verdicts[i] == Verdict::All).collect();
@@ -100,13 +100,13 @@ fn polls_until_busy(p: &mut Posting, now: &mut Time, most: u32) -> u32 {
 fn busy(now: &mut Time) -> Posting {
     let mut p = Posting::default();
     // The first poll of a run does not count, because nothing says how long ago the poll before it was.
-    assert_eq!(polls_until_busy(&mut p, now, 100), RUN + 1);
+    assert_eq!(polls_until_busy(&mut p, now, 1000), RUN + 1);
     p
 }
 
 #[test]
 fn posts_of_a_busy_poster_wait_until_the_burst_is_full() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     for _ in 0..10 {
         for _ in 1..FULL {
@@ -120,7 +120,7 @@ fn posts_of_a_busy_poster_wait_until_the_burst_is_full() {
 
 #[test]
 fn posts_of_a_busy_poster_leave_when_it_is_idle() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     assert!(poll(&mut p, &mut now, PROMPT));
     assert_eq!(p.posted(|| now), Verdict::Wait);
@@ -131,7 +131,7 @@ fn posts_of_a_busy_poster_leave_when_it_is_idle() {
 
 #[test]
 fn a_full_burst_that_makes_the_poster_idle_counts_against_waiting() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     for _ in 1..FULL {
         assert!(poll(&mut p, &mut now, PROMPT));
@@ -146,14 +146,17 @@ fn a_full_burst_that_makes_the_poster_idle_counts_against_waiting() {
 /// bursts in between, is soon trusted again.
 #[test]
 fn what_is_required_of_a_run_follows_its_success() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
-    for required in [2 * RUN, 4 * RUN, 8 * RUN, LONGEST_RUN, LONGEST_RUN] {
+    let mut required = RUN;
+    for _ in 0..10 {
         assert!(poll(&mut p, &mut now, PROMPT));
         assert!(!poll(&mut p, &mut now, PROMPT));
-        assert_eq!(polls_until_busy(&mut p, &mut now, 1000), required);
+        required = (2 * required).min(LONGEST_RUN);
+        assert_eq!(polls_until_busy(&mut p, &mut now, 10_000), required);
     }
-    for _ in 0..30 * FULL {
+    assert_eq!(required, LONGEST_RUN);
+    for _ in 0..50 * FULL {
         poll(&mut p, &mut now, PROMPT);
         assert_eq!(p.posted(|| now), Verdict::Wait);
     }
@@ -163,7 +166,7 @@ fn what_is_required_of_a_run_follows_its_success() {
 
 #[test]
 fn posts_wait_for_a_limited_time() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     let gap = PATIENCE / 4;
     for _ in 0..10 {
@@ -178,9 +181,9 @@ fn posts_wait_for_a_limited_time() {
 
 #[test]
 fn a_poster_that_works_between_polls_is_not_busy() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = Posting::default();
-    for _ in 0..100 {
+    for _ in 0..4 * RUN {
         assert_eq!(p.posted(|| now), Verdict::First);
         assert!(!poll(&mut p, &mut now, SWIFT + PROMPT));
     }
@@ -188,9 +191,9 @@ fn a_poster_that_works_between_polls_is_not_busy() {
 
 #[test]
 fn a_poster_that_waits_for_answers_is_not_busy() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = Posting::default();
-    for _ in 0..100 {
+    for _ in 0..4 * RUN {
         assert_eq!(p.posted(|| now), Verdict::First);
         assert!(!poll(&mut p, &mut now, PROMPT));
         assert!(!poll(&mut p, &mut now, PROMPT));
@@ -200,7 +203,7 @@ fn a_poster_that_waits_for_answers_is_not_busy() {
 /// Passes of the engine's own thread say nothing about the poster, but let everything leave.
 #[test]
 fn passes_without_a_poll_do_not_end_a_run() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     assert!(poll(&mut p, &mut now, PROMPT));
     p.judge(now, false);
@@ -211,10 +214,23 @@ fn passes_without_a_poll_do_not_end_a_run() {
 
 #[test]
 fn a_burst_that_leaves_without_a_poll_starts_another() {
-    let mut now = at(5);
+    let mut now = at(50);
     let mut p = busy(&mut now);
     assert!(poll(&mut p, &mut now, PROMPT));
     assert!((0..MOST - 2).all(|_| p.posted(|| now) == Verdict::Wait));
     assert_eq!(p.posted(|| now), Verdict::All);
     assert!(poll(&mut p, &mut now, PROMPT), "one post since the burst");
+}
+
+/// A poster that stops polling for a while is trusted less. A pause of its thread does not matter.
+#[test]
+fn a_poster_that_leaves_requests_unsent_is_trusted_less() {
+    let mut now = at(50);
+    let mut p = busy(&mut now);
+    for (pause, required) in [(VAIN / 4, RUN), (VAIN + PROMPT, 2 * RUN), (VAIN + PROMPT, 4 * RUN)] {
+        assert!(poll(&mut p, &mut now, PROMPT));
+        assert_eq!(p.posted(|| now), Verdict::Wait);
+        assert!(!poll(&mut p, &mut now, pause));
+        assert_eq!(polls_until_busy(&mut p, &mut now, 10_000), required);
+    }
 }
