@@ -179,6 +179,7 @@ impl Qp {
     /// [`PostError`]; nothing was queued then.
     #[inline]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.shared.send.foresee_poster();
         let far = self.shard().is_far();
         self.post(wr, Payload::Listed(&self.pd.shared.regions), far)?;
         self.ring(far);
@@ -228,6 +229,7 @@ impl Qp {
     /// # Errors
     /// [`PostError`]; nothing was queued then.
     pub fn post_send_inline(&self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
+        self.shared.send.foresee_poster();
         let far = self.shard().is_far();
         self.post(wr, Payload::Bytes(bytes), far)?;
         self.ring(far);

@@ -80,6 +80,28 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
+    /// Prefetches parts of a queue pair with a request that waits for a pass, and what the previous such queue pair
+    /// refers to, if there are many connections. So these lines come while the poster goes on.
+    #[inline]
+    pub(super) fn foresee_waiting(&mut self, qpn: Qpn) {
+        if !self.transport.has_crowd() {
+            return;
+        }
+        let index = self.core.index_of(qpn);
+        let previous = std::mem::replace(&mut self.waiting, index);
+        if let Some(qp) = index.and_then(|index| self.core.qps.get(index)) {
+            prefetch(ptr::from_ref(&**qp), QUEUE_PAIR);
+        }
+        if let Some(qp) = previous.and_then(|index| self.core.qps.get(index)) {
+            if let Some(place) = qp.endpoint.and_then(|index| self.core.endpoints.place(index)) {
+                prefetch(ptr::from_ref(place), ENDPOINT);
+            }
+            if let Some(stream) = qp.stream.as_deref() {
+                prefetch(ptr::from_ref(stream), STREAM);
+            }
+        }
+    }
+
     /// Prefetches what the next [`TURNS`] turns need, if there are several and there are many connections.
     #[inline]
     pub(super) fn foresee_turns(&self) {

@@ -153,6 +153,8 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     later: Later,
     attributes: EngineAttr,
     posting: Posting,
+    /// The queue pair for which [`foresee_waiting`](Self::foresee_waiting) was last called.
+    waiting: Option<QpIndex>,
     /// Number of idle passes since the clock was read. At [`CLOCK_EVERY`] or more, the next pass reads the clock.
     idle_passes: u32,
     /// Whether the last pass received anything that the next pass may have to acknowledge.
@@ -350,6 +352,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             later: Later::default(),
             attributes,
             posting: Posting::default(),
+            waiting: None,
             idle_passes: CLOCK_EVERY,
             owes_acks: false,
             pace: Pace::default(),

@@ -188,6 +188,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn posted_to(&mut self, qpn: Qpn) -> bool {
         let verdict = self.posting.posted(|| self.clock.now());
         if verdict == Verdict::Wait {
+            self.foresee_waiting(qpn);
             return false;
         }
         if verdict == Verdict::All {

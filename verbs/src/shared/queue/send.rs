@@ -7,6 +7,7 @@ use super::ring::CacheLine;
 use super::{Entry, OrderedRing, Room, WrNumber, elements};
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
+use crate::shared::prefetch::prefetch_for_writing;
 use crate::shared::sync::{SpinGuard, SpinLock};
 use crate::shared::wc::WcOpcode;
 use crate::shared::wr::{SendFlags, SendOp, SendWr, Sge};
@@ -159,6 +160,12 @@ impl SendQueue {
 
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline
+    }
+
+    /// Application: prefetches what [`poster`](Self::poster) takes, for a queue that may be in no cache.
+    #[inline]
+    pub(crate) fn foresee_poster(&self) {
+        prefetch_for_writing(&raw const self.tail);
     }
 
     /// Application: takes the right to post, until the result is dropped.
