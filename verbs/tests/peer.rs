@@ -415,6 +415,23 @@ fn a_terminate_is_answered_by_fin_only() {
     }
 }
 
+/// A request that was not begun is not what the peer objects to: it is flushed, and an event tells of the Terminate.
+#[test]
+fn a_terminate_does_not_blame_a_request_that_was_not_begun() {
+    // The RNIC must be silent until the peer has sent something (MPA-70), so the Send cannot begin.
+    let mut s = silent_scene();
+    s.end.post(1, SendOp::Send, &[]);
+    s.say(&[untagged(0x41, 0x47, 2, 1, 0, &[0x11, 0x01, 0, 0])]);
+    s.ends(&[], DisconnectReason::TerminateReceived);
+    assert_eq!(s.statuses(), [flushed(1)]);
+    assert!(s.end.qp.terminate().is_some_and(|t| !t.sent));
+    let event = s.simulation.device(0).async_events().poll();
+    assert!(
+        matches!(&event, Some(AsyncEvent::QpFatal(fault)) if fault.cause == FaultCause::Terminated),
+        "{event:?}"
+    );
+}
+
 /// ERR-44, RDMAP-76, RDMAPX-26: the RNIC reports a fault of its own by a Terminate without headers, which it sends in
 /// place of the message. RDMAP-17, 19, 50.
 #[test]

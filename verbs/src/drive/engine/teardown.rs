@@ -109,11 +109,13 @@ impl<D: Data> Core<D> {
         core.complete_sends();
         let status = blame(&terminate);
         let peer = core.endpoint.and_then(|index| self.endpoints.get(index)).map(|endpoint| endpoint.peer);
+        // A request that was not begun cannot be what the peer objects to.
         let oldest = core.tx.done;
-        let told = core.shared.send.peek(oldest).is_some();
+        let begun = oldest != core.tx.next || core.tx.immediate;
+        let culprit = begun.then_some(Culprit { request: oldest, status });
         core.shared.set_terminate(info(&terminate, false));
-        core.end(QpState::Terminate, Some(Culprit { request: oldest, status }), WcStatus::Flushed);
-        if !told {
+        core.end(QpState::Terminate, culprit, WcStatus::Flushed);
+        if culprit.is_none() {
             core.shared.events.raise(AsyncEvent::QpFatal(QpFault {
                 qpn: core.shared.qpn,
                 peer,
