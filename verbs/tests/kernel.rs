@@ -488,6 +488,48 @@ fn needs_root_addresses_of_a_link_alone() {
     }
 }
 
+/// If the peer has reset the connection, the kernel refuses a Send whose payload is lent to it. The Send then must not
+/// succeed.
+#[test]
+fn a_send_that_the_kernel_refuses_does_not_succeed() {
+    const LEN: u32 = 96 << 10;
+    let mut config = Config::default();
+    config.engine.progress = Progress::Inline;
+    let (server, client) = (Node::of(&config), Node::of(&config));
+    let listener = server.events.listen(0, 4).unwrap();
+    let to: SocketAddr = (LOOPBACK, listener.port()).into();
+    client.events.connect(&client.qp, to, &ConnParam::default()).unwrap();
+    let event = |node: &Node| {
+        let start = Instant::now();
+        loop {
+            for end in [&server, &client] {
+                end.cq.poll(&mut []);
+            }
+            match node.events.poll() {
+                Some(event) => return event,
+                None => assert!(start.elapsed() < PATIENCE, "no event"),
+            }
+        }
+    };
+    let CmEvent::ConnectRequest(request) = event(&server) else { panic!("no request") };
+    let _accepted = request.accept(&server.qp, &ConnParam::default()).unwrap();
+    for node in [&client, &server] {
+        assert!(matches!(event(node), CmEvent::Established { .. }));
+    }
+    server.qp.to_error();
+    let memory = client.pd.alloc_mr(LEN as usize, Access::LOCAL_WRITE).unwrap();
+    let sges = [Sge::of(&memory, 0, LEN)];
+    client
+        .qp
+        .post_send(&SendWr { wr_id: 2, op: SendOp::Send, sges: &sges, flags: SendFlags::empty() })
+        .unwrap();
+    let (mut wc, start) = ([Wc::default()], Instant::now());
+    while client.cq.poll(&mut wc) == 0 {
+        assert!(start.elapsed() < PATIENCE, "no completion");
+    }
+    assert_eq!((wc[0].wr_id, wc[0].status), (2, WcStatus::Flushed));
+}
+
 /// A peer that has received a Send may close the connection before our end looks at it again. The Send has succeeded
 /// even then, also if its payload was lent to the kernel.
 #[test]

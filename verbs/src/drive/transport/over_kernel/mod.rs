@@ -642,10 +642,8 @@ impl Transport for OverKernel {
 
     #[inline]
     fn send(&mut self, conn: ConnId, record: Record, _sum: Option<u16>, _unit: u16) {
-        if let Some(stream) =
-            self.stream_mut(conn).filter(|stream| !stream.closing && stream.failure.is_none())
-        {
-            stream.queue.push(record);
+        if let Some(stream) = self.stream_mut(conn) {
+            stream.send(record);
         }
     }
 
@@ -658,7 +656,7 @@ impl Transport for OverKernel {
     /// longer reads our memory.
     #[inline]
     fn unacked(&self, conn: ConnId) -> u64 {
-        self.stream(conn).map_or(0, |stream| stream.queue.octets() as u64 + stream.untold)
+        self.stream(conn).map_or(0, Stream::unacked)
     }
 
     fn stalled_since(&self, conn: ConnId) -> Option<Time> {

@@ -9,9 +9,9 @@ use urnic_iwarp::Chunk;
 use urnic_tcp::{CloseReason, Patience, Time};
 
 use super::doors::Claim;
-use super::record::{Pieces, Queue, Spare};
+use super::record::{Pieces, Queue, Record, Spare};
 use super::socket::Socket;
-use crate::drive::transport::Data;
+use crate::drive::transport::{Data, Draft as _};
 
 /// Maximum octets that wait in the queue of a connection until the kernel takes them.
 const ROOM: usize = 1 << 20;
@@ -33,9 +33,11 @@ pub(super) struct Stream {
     /// Whether the receive window was opened, because the peer sends much data.
     pub(super) wide: bool,
     pub(super) queue: Queue,
-    /// Number of octets that have left the queue, but were not reported to the engine yet: octets that the kernel has
-    /// taken, or that were dropped because sending failed.
+    /// Number of octets that the kernel has taken, but that were not reported to the engine yet.
     pub(super) untold: u64,
+    /// Number of octets that were dropped because sending failed. They are never reported, because requests that have
+    /// lent them must not count as complete.
+    pub(super) dropped: u64,
     /// Whether the kernel takes no octets until it reports that it has room.
     pub(super) blocked: bool,
     /// Whether there may be data to read.
@@ -78,6 +80,7 @@ impl Stream {
             wide: false,
             queue: Queue::default(),
             untold: 0,
+            dropped: 0,
             blocked: false,
             readable: false,
             ends: false,
@@ -119,6 +122,22 @@ impl Stream {
         if self.blocked || self.connecting { 0 } else { ROOM.saturating_sub(self.queue.octets()) }
     }
 
+    /// Queues a record, unless our half ends or sending has failed.
+    #[inline]
+    pub(super) fn send(&mut self, record: Record) {
+        if self.failure.is_some() {
+            self.dropped += record.len() as u64;
+        } else if !self.closing {
+            self.queue.push(record);
+        }
+    }
+
+    /// Returns the number of octets that were sent, and of which the engine was not told that the kernel has them.
+    #[inline]
+    pub(super) fn unacked(&self) -> u64 {
+        self.queue.octets() as u64 + self.untold + self.dropped
+    }
+
     /// Hands queued octets to the kernel. Ends our half after the last octet if `closing` is set. Returns the number
     /// of octets that the kernel took.
     pub(super) fn output(&mut self, pieces: &mut Pieces, spare: &mut Spare) -> usize {
@@ -131,7 +150,7 @@ impl Stream {
         if let Some(error) = error {
             self.failure = Some(reason(&error));
             // The kernel will not take the queued octets. All arrived data is read before the end is reported.
-            self.untold += self.queue.octets() as u64;
+            self.dropped += self.queue.octets() as u64;
             self.queue.clear(spare);
             self.readable = true;
         } else if self.closing && !self.shut && self.queue.is_empty() {
