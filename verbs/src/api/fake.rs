@@ -38,6 +38,8 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 #[derive(Default)]
 pub(crate) struct Knobs {
     pub(crate) passes: AtomicU64,
+    /// Number of passes that may hold requests back ([`Occasion::Poll`]).
+    pub(crate) polls: AtomicU64,
     /// Number of posts that came with a look at the engine ([`EngineOps::kick`]).
     pub(crate) kicks: AtomicU32,
     /// Number of passes that began while another pass ran; must stay 0.
@@ -194,7 +196,10 @@ impl EngineOps for FakeEngine {
         false
     }
 
-    fn pass(&mut self, _occasion: Occasion) -> bool {
+    fn pass(&mut self, occasion: Occasion) -> bool {
+        if occasion == Occasion::Poll {
+            self.knobs.polls.fetch_add(1, Ordering::SeqCst);
+        }
         if self.knobs.inside.swap(true, Ordering::SeqCst) {
             self.knobs.overlaps.fetch_add(1, Ordering::SeqCst);
         }

@@ -59,6 +59,42 @@ fn inline_has_no_thread() {
     assert_eq!(passes(&knobs), before + 2);
 }
 
+/// Requests may wait for further polls only in the pass of a poll that will be followed by others, and only if a thread
+/// of the engine's own sends them should the program stop polling.
+#[test]
+fn only_polls_may_hold_requests_back() {
+    for (progress, may) in [(Progress::Inline, 0), (Progress::Adaptive, 1)] {
+        let (device, knobs) = fake::device(progress);
+        let cq = device.create_cq(4, None).unwrap();
+        let polls = || knobs.polls.load(Ordering::SeqCst);
+        let shard = device.shared.shards.first();
+        let counts = |poll: &dyn Fn()| {
+            let before = (polls(), passes(&knobs));
+            // A poll does nothing if the engine's thread is in a pass.
+            until("a poll", || {
+                poll();
+                passes(&knobs) > before.1 && (may == 0 || polls() > before.0)
+            });
+        };
+        counts(&|| _ = cq.poll(&mut []));
+        assert_eq!(polls() > 0, may == 1, "{progress:?}");
+        let before = polls();
+        cq.arm(false);
+        for _ in 0..10 {
+            cq.poll(&mut []);
+            shard.try_pass();
+            shard.pass();
+            shard.control(|_| Ok(())).unwrap();
+        }
+        knobs.arrivals.store(10, Ordering::SeqCst);
+        until("serving what arrives", || {
+            shard.try_pass();
+            knobs.arrivals.load(Ordering::SeqCst) == 0
+        });
+        assert_eq!(polls(), before, "{progress:?}");
+    }
+}
+
 #[test]
 fn passes_that_find_work_are_counted_beside_all() {
     let (device, knobs) = fake::device(Progress::Inline);
