@@ -8,9 +8,10 @@
 //! * **A busy poster** posts something before each of its polls, so it never waits for the peer. After [`RUN`] such
 //!   polls in a row, posts wait even longer, until a burst is [full](FULL), until the first poll before which nothing
 //!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. But a poster whose
-//!   window is small may become idle only because its requests have waited. And a poster that stops polling leaves
-//!   its last requests to the engine's own thread, which takes over after some milliseconds. Each time that requests
-//!   have [waited in vain](VAIN), the required run doubles, so both happen rarely.
+//!   window is small may become idle only because its requests have waited. Each time that a busy poster becomes idle,
+//!   the required run doubles. And a poster that stops polling, to compute for example, leaves its last requests to
+//!   the engine's own thread, which takes over after some milliseconds. If this happens [soon again](SOON), the poster
+//!   does not count as busy [for long](DISTRUST).
 
 use std::time::Duration;
 
@@ -40,11 +41,17 @@ const PATIENCE: Duration = Duration::from_micros(16);
 const SWIFT: Duration = Duration::from_micros(8);
 /// Number of polls in a row, each after a post, after which a poster counts as busy.
 const RUN: u32 = 64;
-/// The largest number that is required of a poster whose requests often wait in vain.
+/// The largest number that is required of a poster that becomes idle now and then.
 const LONGEST_RUN: u32 = 4096;
-/// Requests have waited in vain if a busy poster polls without having posted anything, or later than this after it
-/// has posted them. This is more than the pauses of a thread that loses its processor for a moment.
-const VAIN: Duration = Duration::from_micros(200);
+/// If requests that a poll has held back wait longer than this, the poster has stopped polling, or its thread has lost
+/// its processor.
+const LATE: Duration = Duration::from_micros(100);
+/// If this happens twice within fewer polls that let requests leave, it is not by chance: the program posts and polls
+/// for a while, and then does something else.
+const SOON: u32 = 2048;
+/// Number of polls for which the poster then does not count as busy. So at most one in so many of the program's polls
+/// leaves requests behind.
+const DISTRUST: u32 = 1 << 14;
 
 /// The treatment of a request that has just been posted to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +82,11 @@ pub(super) struct Posting {
     run: u32,
     /// The length of a run that makes a poster busy.
     required: u32,
+    /// Number of polls that have let requests leave since requests were last left behind, except those of `distrust`.
+    /// Begins at [`SOON`].
+    polls: u32,
+    /// Number of further such polls for which the poster does not count as busy.
+    distrust: u32,
     /// Number of posts that the last poll's pass has held back; 0 if it has let all leave.
     held: u32,
     /// Time of the last poll's pass that has let requests leave.
@@ -84,7 +96,19 @@ pub(super) struct Posting {
 impl Default for Posting {
     fn default() -> Self {
         let (since, left) = (Time::ZERO, Time::ZERO);
-        Self { posts: 0, since, begun: 0, batches: 0, waits: false, run: 0, required: RUN, held: 0, left }
+        Self {
+            posts: 0,
+            since,
+            begun: 0,
+            batches: 0,
+            waits: false,
+            run: 0,
+            required: RUN,
+            polls: SOON,
+            distrust: 0,
+            held: 0,
+            left,
+        }
     }
 }
 
@@ -118,7 +142,7 @@ impl Posting {
 
     #[inline]
     fn is_busy(&self) -> bool {
-        self.run >= self.required
+        self.run >= self.required && self.distrust == 0
     }
 
     /// Called by the pass of a poll, at `now`. Returns whether the posts go on waiting.
@@ -136,7 +160,9 @@ impl Posting {
     /// poll.
     #[inline]
     pub(super) fn judge(&mut self, now: Time, polled: bool) {
-        if polled && (self.posts > 0 || self.run > 0) {
+        if self.held > 0 && now > self.since + LATE {
+            self.left_behind();
+        } else if polled && (self.posts > 0 || self.run > 0) {
             self.judge_run(now);
         }
         if self.posts > 0 {
@@ -145,18 +171,38 @@ impl Posting {
         (self.posts, self.held) = (0, 0);
     }
 
+    /// Notes that requests have waited too long, because the poster did not poll.
+    #[cold]
+    fn left_behind(&mut self) {
+        if self.polls < SOON {
+            self.distrust = DISTRUST;
+        }
+        self.required = (2 * self.required).min(LONGEST_RUN);
+        (self.run, self.polls) = (0, 0);
+    }
+
     fn judge_run(&mut self, now: Time) {
+        if self.distrust > 0 {
+            self.distrust -= 1;
+        } else {
+            self.polls = self.polls.saturating_add(1);
+        }
         let was_busy = self.is_busy();
         let idle = self.posts == self.held;
-        if was_busy && (idle || now > self.since + VAIN) {
-            self.required = (2 * self.required).min(LONGEST_RUN);
-        } else if was_busy && self.posts >= FULL {
-            self.required = (self.required - self.required / 8).max(RUN);
-        }
         let pause = if was_busy { PATIENCE + SWIFT } else { SWIFT };
         let swift = now <= self.left + pause;
-        self.run = if idle || !swift { 0 } else { self.run.saturating_add(1) };
         self.left = now;
+        if idle || !swift {
+            self.run = 0;
+            if was_busy && idle {
+                self.required = (2 * self.required).min(LONGEST_RUN);
+            }
+        } else {
+            self.run = self.run.saturating_add(1);
+            if was_busy && self.posts >= FULL {
+                self.required = (self.required - self.required / 8).max(RUN);
+            }
+        }
     }
 
     fn judge_batch(&mut self, now: Time) {
