@@ -160,9 +160,12 @@ impl Posting {
     /// poll.
     #[inline]
     pub(super) fn judge(&mut self, now: Time, polled: bool) {
+        if self.posts == 0 && self.run == 0 {
+            return;
+        }
         if self.held > 0 && now > self.since + LATE {
             self.left_behind();
-        } else if polled && (self.posts > 0 || self.run > 0) {
+        } else if polled {
             self.judge_run(now);
         }
         if self.posts > 0 {
