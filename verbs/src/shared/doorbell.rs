@@ -143,7 +143,7 @@ impl Doorbells {
     /// shared queue at which Sends wait.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_taken_out() && !self.receives.load(Ordering::Acquire)
+        self.are_at_most(0)
     }
 
     /// Returns whether at most this many queue pairs are entered, and no receives were posted to a shared queue at

@@ -39,10 +39,12 @@ impl<D: Data> Core<D> {
     pub(super) fn foresee_doorbells(&self, rung: &[u32]) {
         let qps = || rung.iter().filter_map(|qpn| self.qps.get(self.index_of(Qpn(*qpn))?));
         qps().for_each(|qp| prefetch(ptr::from_ref(&**qp), QUEUE_PAIR));
-        for qp in qps() {
-            if let Some(place) = qp.endpoint.and_then(|index| self.endpoints.place(index)) {
-                prefetch(ptr::from_ref(place), ENDPOINT);
-            }
+        qps().for_each(|qp| self.foresee_endpoint_of(qp));
+    }
+
+    fn foresee_endpoint_of(&self, qp: &QpCore<D>) {
+        if let Some(place) = qp.endpoint.and_then(|index| self.endpoints.place(index)) {
+            prefetch(ptr::from_ref(place), ENDPOINT);
         }
     }
 
@@ -93,9 +95,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             prefetch(ptr::from_ref(&**qp), QUEUE_PAIR);
         }
         if let Some(qp) = previous.and_then(|index| self.core.qps.get(index)) {
-            if let Some(place) = qp.endpoint.and_then(|index| self.core.endpoints.place(index)) {
-                prefetch(ptr::from_ref(place), ENDPOINT);
-            }
+            self.core.foresee_endpoint_of(qp);
             if let Some(stream) = qp.stream.as_deref() {
                 prefetch(ptr::from_ref(stream), STREAM);
             }

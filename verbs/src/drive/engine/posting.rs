@@ -49,8 +49,7 @@ const LATE: Duration = Duration::from_micros(100);
 /// If this happens twice within fewer polls that let requests leave, it is not by chance: the program posts and polls
 /// for a while, and then does something else.
 const SOON: u32 = 2048;
-/// Number of polls for which the poster then does not count as busy. So at most one in so many of the program's polls
-/// leaves requests behind.
+/// Number of polls for which the poster then does not count as busy.
 const DISTRUST: u32 = 1 << 14;
 
 /// The treatment of a request that has just been posted to a queue pair.
