@@ -29,7 +29,7 @@ impl<B: Buffers> Connection<B> {
         must!(if opening { nxt == c.iss + 1 } else { nxt.le(end + u32::from(fin)) });
         must!(!fin || nxt == end + 1);
         must!(!fin || self.flags.has(Flags::CLOSE));
-        c.queue.audit(una.max(c.iss + 1).min(end))?;
+        c.queue.audit(self.first_unacked().min(end))?;
         must!(self.unacked() <= u64::from(net.cfg.tcp.send_buffer));
         if !opening {
             c.scoreboard.audit(una, nxt)?;

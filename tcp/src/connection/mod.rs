@@ -603,10 +603,21 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Returns the octets queued or in flight.
+    #[inline]
     pub fn unacked(&self) -> u64 {
-        // The SYN is in sequence space but not in the queue.
-        let una = self.snd_una.max(self.cold.iss + 1);
-        u64::from(self.cold.queue.end().since(una))
+        u64::from(self.cold.queue.end().since(self.first_unacked()))
+    }
+
+    /// Returns the sequence number of the first octet that the peer has not acknowledged; if there is none, that of
+    /// the next octet, or of our FIN.
+    #[inline]
+    fn first_unacked(&self) -> Seq {
+        // Until our SYN, which is not in the queue, is acknowledged, SND.UNA is its number. The state tells, and not a
+        // comparison with ISS, because an old ISS may seem to lie ahead of SND.UNA.
+        match self.state {
+            State::SynSent | State::SynReceived => self.cold.iss + 1,
+            _ => self.snd_una,
+        }
     }
 
     /// Returns the number of records queued or in flight.

@@ -13,6 +13,8 @@ use urnic_tcp::{
 
 const PEER: u8 = 9;
 const ROUND_TRIP: Duration = Duration::from_millis(10);
+/// Octets that may be queued or in flight.
+const SEND_BUFFER: u32 = 128 << 20;
 const ECE: u8 = 0x40;
 const ECN_SYN: u8 = 0xc0;
 
@@ -91,39 +93,53 @@ struct Far {
     out: Out,
     now: Time,
     iss: u32,
+    /// Octets queued so far.
+    queued: u64,
     /// Octets acknowledged.
     acked: u64,
     record: Record,
 }
 
 impl Far {
-    /// Returns a connection that has carried a little more than half of all sequence numbers, without losses or
-    /// marks. `flags` are the TCP flags that the peer's SYN has besides SYN.
-    fn new(sack: bool, flags: u8) -> Self {
+    /// Returns a new connection. `flags` are the TCP flags that the peer's SYN has besides SYN.
+    fn open(sack: bool, flags: u8) -> Self {
         let mut config = StackConfig::new(mac(1), ip(1), 24, 7);
         config.checksum_offload_tx = true;
-        config.tcp.send_buffer = 128 << 20;
+        config.tcp.send_buffer = SEND_BUFFER;
         config.tcp.timestamps = false;
         let now = Time::from_secs(1);
         let mut stack = Stack::new(config, Box::new(LocalPorts::new(7)), now).expect("a valid configuration");
         stack.set_gso_max(60_000);
         stack.listen_on(7, 1).expect("listen");
         let record = Record::from(vec![7; 58_400]);
-        let mut far = Far { stack, app: App::default(), out: Out::default(), now, iss: 0, acked: 0, record };
+        let (app, out) = (App::default(), Out::default());
+        let mut far = Far { stack, app, out, now, iss: 0, queued: 0, acked: 0, record };
         far.receive(arp(ArpOperation::Request, PEER, 1));
         let syn = Seg { syn: true, mss: Some(1460), scale: Some(14), sack_permitted: sack, ..Seg::default() };
         far.send(&syn, flags);
         far.iss = far.out.first;
         far.send(&far.ack(&[]), 0);
-        while far.acked < (1 << 31) + (1 << 28) {
-            far.round();
-            far.acked = far.out.octets;
-            far.send(&far.ack(&[]), 0);
-        }
+        far
+    }
+
+    /// Returns a connection that has sent a little more than half of all sequence numbers, without losses or marks.
+    fn new(sack: bool, flags: u8) -> Self {
+        let mut far = Self::open(sack, flags);
+        far.go((1 << 31) + (1 << 28));
         far.round();
         let c = far.stack.counters();
         assert_eq!((c.retransmitted_segments, c.congestion_reductions), (0, 0));
         far
+    }
+
+    /// Sends until the peer has acknowledged this many octets.
+    fn go(&mut self, octets: u64) {
+        while self.acked < octets {
+            self.round();
+            self.acked = self.out.octets;
+            self.send(&self.ack(&[]), 0);
+            self.check_unacked();
+        }
     }
 
     fn receive(&mut self, frame: Vec<u8>) {
@@ -151,14 +167,27 @@ impl Far {
         }
     }
 
+    /// Queues a record, if it fits.
+    fn queue(&mut self) -> bool {
+        let conn = self.app.conn.expect("a connection");
+        let fits = self.stack.send(conn, self.record.clone()).is_ok();
+        self.queued += if fits { self.record.len() as u64 } else { 0 };
+        fits
+    }
+
     /// Sends what the windows allow, and waits for a round trip.
     fn round(&mut self) {
         let conn = self.app.conn.expect("a connection");
         while self.stack.room(conn) > 0 {
-            self.stack.send(conn, self.record.clone()).expect("room");
+            assert!(self.queue(), "there is room");
             self.stack.output(self.now, conn, &mut self.out);
         }
         self.now += ROUND_TRIP;
+    }
+
+    fn check_unacked(&self) {
+        let conn = self.app.conn.expect("a connection");
+        assert_eq!(self.stack.unacked(conn), self.queued - self.acked, "after {} octets", self.acked);
     }
 }
 
@@ -189,4 +218,47 @@ fn a_mark_is_heard() {
     far.acked += 1460;
     far.send(&far.ack(&[]), ECE);
     assert_eq!(far.stack.counters().congestion_reductions, 1);
+}
+
+/// What is queued or in flight is counted, so the send buffer is bounded, and the owner of lent payload knows when the
+/// peer has it.
+#[test]
+fn unacknowledged_octets_are_counted() {
+    let mut far = Far::new(true, 0);
+    for octets in [1 << 31, (1 << 32) + (1 << 28), (1 << 32) + (1 << 31) + (1 << 28)] {
+        far.go(octets);
+        while far.queue() {
+            assert!(
+                far.queued - far.acked <= SEND_BUFFER.into(),
+                "{} octets are queued",
+                far.queued - far.acked
+            );
+        }
+        far.check_unacked();
+        assert!(far.queued - far.acked > u64::from(SEND_BUFFER) - far.record.len() as u64);
+    }
+}
+
+/// RFC 9293 §3.10.7.4, fifth: after far more than 2^31 octets, all of them received, a window update counts.
+#[test]
+fn a_receiver_hears_of_windows() {
+    let mut far = Far::open(true, 0);
+    let conn = far.app.conn.expect("a connection");
+    let mut window = 1000;
+    let mut data = Seg { data: vec![7; 60_000], window, ..far.ack(&[]) };
+    let mut received = 0u64;
+    while received < (1 << 32) + (1 << 31) {
+        far.send(&data, 0);
+        received += data.data.len() as u64;
+        data.seq = data.seq.wrapping_add(data.data.len() as u32);
+        // More than 2^31 octets pass between two updates.
+        if (received / 60_000).is_multiple_of(40_000) {
+            window += 1;
+            far.send(&Seg { data: Vec::new(), window, ..data.clone() }, 0);
+            assert_eq!(far.stack.info(conn).expect("it lives").snd_wnd, u32::from(window) << 14);
+            data.window = window;
+        }
+    }
+    assert_eq!(far.stack.info(conn).expect("it lives").received, received);
+    assert_eq!(window, 1002);
 }
