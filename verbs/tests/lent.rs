@@ -56,6 +56,26 @@ fn requests_complete_when_the_peer_has_acknowledged() {
     assert_eq!(client.completions().len(), 1, "copied");
 }
 
+/// The same after so many octets that TCP's first sequence number seems to lie ahead.
+#[test]
+fn so_they_do_after_two_gibibytes() {
+    const CHUNK: usize = 32 << 20;
+    let options = Options { mtu: 9000, gso_max: 62_000, crc: false, ..lending("delay=1ms") };
+    let (mut simulation, server, client) = connected(&options);
+    let source = client.pd.alloc_mr(CHUNK, Access::empty()).unwrap();
+    let target = server.pd.alloc_mr(CHUNK, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let write = SendOp::Write { addr: target.addr(), rkey: target.rkey() };
+    for octets in (0..(1 << 31) + (1 << 28)).step_by(CHUNK) {
+        client.post(octets, write, &[Sge::of(&source, 0, CHUNK as u32)]);
+        assert_eq!(client.next(&mut simulation).wr_id, octets);
+    }
+    client.post(7, write, &[Sge::of(&source, 0, 200_000)]);
+    simulation.wait(Duration::from_micros(1900));
+    assert_eq!(client.completions().len(), 0, "the peer's acknowledgement has not arrived");
+    simulation.wait(Duration::from_micros(200));
+    assert_eq!(client.completions().len(), 1);
+}
+
 /// The test drops the queue pair, deregisters the region, and reuses its memory, at many moments before the
 /// peer has acknowledged all payload. TCP's retransmissions still contain the octets that were lent.
 #[test]
