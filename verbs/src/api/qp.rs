@@ -342,7 +342,9 @@ impl Qp {
         if kicks && shard.kick(self.shared.qpn) {
             return;
         }
-        if self.shared.bell.ring() && !broken(Rule::Doorbell) {
+        if !self.shared.bell.ring() {
+            shard.doorbells.join();
+        } else if !broken(Rule::Doorbell) {
             shard.ring(self.shared.qpn);
         }
         if self.is_over() {

@@ -100,6 +100,8 @@ pub(crate) struct Doorbells {
     slots: Box<[AtomicU32]>,
     /// Number of rings so far; wraps.
     rung: Line<AtomicU32>,
+    /// Whether requests were posted to queue pairs that were already entered.
+    joined: Line<AtomicBool>,
     /// Number of rings that were taken out; wraps.
     taken: Line<AtomicU32>,
     /// Whether receives were posted to a shared queue at which Sends wait.
@@ -110,7 +112,8 @@ impl Doorbells {
     /// Makes doorbells for at most `qps` queue pairs.
     pub(crate) fn new(qps: usize) -> Self {
         let slots = (0..qps.max(1).next_power_of_two()).map(|_| AtomicU32::new(FREE)).collect();
-        Self { slots, rung: Line::default(), taken: Line::default(), receives: AtomicBool::new(false) }
+        let (rung, taken, joined) = (Line::default(), Line::default(), Line::default());
+        Self { slots, rung, joined, taken, receives: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -124,6 +127,24 @@ impl Doorbells {
         let slot = self.slot(self.rung.fetch_add(1, Ordering::AcqRel));
         debug_assert_eq!(slot.load(Ordering::Relaxed), FREE, "a QP was entered twice");
         slot.store(qpn, Ordering::Release);
+    }
+
+    /// Notes that a request was posted to a queue pair that is already entered. Only a hint.
+    #[inline]
+    pub(crate) fn join(&self) {
+        if !self.joined.load(Ordering::Relaxed) {
+            self.joined.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Called by the engine: returns whether [`Self::join`] was called since the last time.
+    #[inline]
+    pub(crate) fn take_joined(&self) -> bool {
+        let joined = self.joined.load(Ordering::Relaxed);
+        if joined {
+            self.joined.store(false, Ordering::Relaxed);
+        }
+        joined
     }
 
     /// Notes that receives were posted to a shared queue at which Sends wait.

@@ -471,6 +471,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         self.pace.measure(|| self.clock.now());
         let received = self.receive(now);
         self.owes_acks = received;
+        if polled {
+            self.posting.note_end(now, received || served, || self.clock.now());
+        }
         self.idle_passes = if received || served { CLOCK_EVERY } else { self.idle_passes + 1 };
         received || served || holds || !self.core.ready.is_empty()
     }
@@ -755,6 +758,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             ("incomplete_octets", self.core.budget.reserved() as u64),
             ("incomplete_displaced", self.core.displaced),
             ("waited_for_receives", self.core.unready.waited),
+            ("waited_for_bursts", self.posting.holds),
             ("waiting_for_buffers", self.core.shares.waiting() as u64),
             ("aside_displaced", self.core.shares.displaced),
         ]);

@@ -7,11 +7,12 @@
 //!   posts wait for the next poll. After a poll that comes late or finds only one request, posts leave at once again.
 //! * **A busy poster** posts something before each of its polls, so it never waits for the peer. After [`RUN`] such
 //!   polls in a row, posts wait even longer, until a burst is [full](FULL), until the first poll before which nothing
-//!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. But a poster whose
-//!   window is small may become idle only because its requests have waited. Each time that a busy poster becomes idle,
-//!   the required run doubles. And a poster that stops polling, to compute for example, leaves its last requests to
-//!   the engine's own thread, which takes over after some milliseconds. If this happens [soon again](SOON), the poster
-//!   does not count as busy [for long](DISTRUST).
+//!   was posted, or for [`PATIENCE`]. So they do not wait when the poster has nothing else to do. The required run
+//!   doubles each time that waiting was of no use:
+//!   * The poster becomes idle: if its window is small, perhaps only because its requests have waited.
+//!   * The poster stops polling, to compute for example. Its last requests are left to the engine's own thread, which
+//!     takes over after some milliseconds, or to the poster's next poll. If this happens [often](FAULTS), the poster
+//!     does not count as busy [for long](DISTRUST).
 
 use std::time::Duration;
 
@@ -37,18 +38,26 @@ const FULL: u32 = 16;
 /// Longest time that a busy poster's requests wait. Posting to [`FULL`] queue pairs, with a poll after each, takes
 /// less, unless their state is in no cache.
 const PATIENCE: Duration = Duration::from_micros(16);
-/// Longest time between two polls of a run. A poster that polls later does something else in between.
-const SWIFT: Duration = Duration::from_micros(8);
+/// Longest time from the end of a poll's pass to the next post of a run, and to the next poll if posts wait. A poster
+/// that comes later does something else in between, and posts too rarely to fill bursts.
+const SWIFT: Duration = Duration::from_micros(4);
 /// Number of polls in a row, each after a post, after which a poster counts as busy.
 const RUN: u32 = 64;
 /// The largest number that is required of a poster that becomes idle now and then.
 const LONGEST_RUN: u32 = 4096;
-/// If requests that a poll has held back wait longer than this, the poster has stopped polling, or its thread has lost
-/// its processor.
+/// If requests that a poll has held back wait longer than this, the poster has stopped polling.
 const LATE: Duration = Duration::from_micros(100);
-/// If this happens twice within fewer polls that let requests leave, it is not by chance: the program posts and polls
-/// for a while, and then does something else.
-const SOON: u32 = 2048;
+/// If the next poll comes later than this, but not that late, either the poster has stopped for a short time, or its
+/// thread has lost its processor to the kernel for a moment, which happens time and again.
+const BRIEFLY_LATE: Duration = Duration::from_micros(24);
+/// Weight of requests that were left behind for longer than [`LATE`], among the faults of a poster. Each poll that lets
+/// requests leave takes 1 away.
+const LATE_FAULT: u32 = 2048;
+/// Weight of requests that were left behind for a shorter time.
+const BRIEF_FAULT: u32 = LATE_FAULT / 8;
+/// If a poster's faults weigh more, they are not by chance: the program posts and polls for a while, and then does
+/// something else.
+const FAULTS: u32 = LATE_FAULT;
 /// Number of polls for which the poster then does not count as busy.
 const DISTRUST: u32 = 1 << 14;
 
@@ -81,20 +90,23 @@ pub(super) struct Posting {
     run: u32,
     /// The length of a run that makes a poster busy.
     required: u32,
-    /// Number of polls that have let requests leave since requests were last left behind, except those of `distrust`.
-    /// Begins at [`SOON`].
-    polls: u32,
-    /// Number of further such polls for which the poster does not count as busy.
+    /// Weight of the poster's [faults](FAULTS).
+    faults: u32,
+    /// Number of further polls that let requests leave for which the poster does not count as busy.
     distrust: u32,
+    /// Whether anything was posted since the last poll's pass.
+    news: bool,
     /// Number of posts that the last poll's pass has held back; 0 if it has let all leave.
     held: u32,
-    /// Time of the last poll's pass that has let requests leave.
-    left: Time,
+    /// Time at which the last poll's pass ended.
+    passed: Time,
+    /// Number of polls that have held requests back.
+    pub(super) holds: u64,
 }
 
 impl Default for Posting {
     fn default() -> Self {
-        let (since, left) = (Time::ZERO, Time::ZERO);
+        let (since, passed) = (Time::ZERO, Time::ZERO);
         Self {
             posts: 0,
             since,
@@ -103,10 +115,12 @@ impl Default for Posting {
             waits: false,
             run: 0,
             required: RUN,
-            polls: SOON,
+            faults: 0,
             distrust: 0,
+            news: false,
             held: 0,
-            left,
+            passed,
+            holds: 0,
         }
     }
 }
@@ -120,6 +134,9 @@ impl Posting {
         if self.posts == 1 {
             self.since = now();
             self.begun = 0;
+            if self.since > self.passed + SWIFT {
+                self.run = 0; // the poster has stopped polling since
+            }
         }
         match (self.waits || self.is_busy(), self.posts) {
             (true, MOST) => {
@@ -144,13 +161,39 @@ impl Posting {
         self.run >= self.required && self.distrust == 0
     }
 
-    /// Called by the pass of a poll, at `now`. Returns whether the posts go on waiting.
+    /// Called by the pass of a poll, at `now`, before [`holds`](Self::holds) and [`judge`](Self::judge). `joined` returns
+    /// whether requests were posted to queue pairs that already waited for a pass.
+    #[inline]
+    pub(super) fn note_poll(&mut self, now: Time, joined: impl FnOnce() -> bool) {
+        self.news = self.posts > self.held || self.run > 0 && joined();
+        // The posts of a poster that is not busy may have taken long, because they may have left at once.
+        if self.is_busy() && now > self.passed + SWIFT {
+            self.interrupted(now);
+        }
+    }
+
+    /// Notes that the poll's pass ends. Calls `now` if it has taken some time.
+    #[inline]
+    pub(super) fn note_end(&mut self, began: Time, long: bool, now: impl FnOnce() -> Time) {
+        self.passed = if long && self.run > 0 { now() } else { began };
+    }
+
+    /// Ends a run, because the poster has done something else before this poll.
+    #[cold]
+    fn interrupted(&mut self, now: Time) {
+        if self.held > 0 && now > self.passed + BRIEFLY_LATE {
+            self.left_behind(now);
+        }
+        self.run = 0;
+    }
+
+    /// Returns whether the posts go on waiting, in the pass of a poll at `now`.
     #[inline]
     pub(super) fn holds(&mut self, now: Time) -> bool {
-        let is_new = self.posts > self.held;
-        let holds = self.is_busy() && is_new && self.posts < FULL && now < self.since + PATIENCE;
+        let holds = self.is_busy() && self.news && self.posts < FULL && now < self.since + PATIENCE;
         if holds {
             self.held = self.posts;
+            self.holds += 1;
         }
         holds
     }
@@ -162,10 +205,10 @@ impl Posting {
         if self.posts == 0 && self.run == 0 {
             return;
         }
-        if self.held > 0 && now > self.since + LATE {
-            self.left_behind();
-        } else if polled {
-            self.judge_run(now);
+        if polled {
+            self.judge_run();
+        } else if self.held > 0 && now > self.since + LATE {
+            self.left_behind(now);
         }
         if self.posts > 0 {
             self.judge_batch(now);
@@ -175,35 +218,36 @@ impl Posting {
 
     /// Notes that requests have waited too long, because the poster did not poll.
     #[cold]
-    fn left_behind(&mut self) {
-        if self.polls < SOON {
-            self.distrust = DISTRUST;
+    fn left_behind(&mut self, now: Time) {
+        self.faults += if now > self.since + LATE { LATE_FAULT } else { BRIEF_FAULT };
+        if self.faults > FAULTS {
+            (self.faults, self.distrust) = (FAULTS, DISTRUST);
         }
-        self.required = (2 * self.required).min(LONGEST_RUN);
-        (self.run, self.polls) = (0, 0);
+        self.run = 0;
+        self.require_more();
     }
 
-    fn judge_run(&mut self, now: Time) {
+    fn require_more(&mut self) {
+        self.required = (2 * self.required).min(LONGEST_RUN);
+    }
+
+    fn judge_run(&mut self) {
         if self.distrust > 0 {
             self.distrust -= 1;
         } else {
-            self.polls = self.polls.saturating_add(1);
+            self.faults = self.faults.saturating_sub(1);
         }
         let was_busy = self.is_busy();
-        let idle = self.posts == self.held;
-        let pause = if was_busy { PATIENCE + SWIFT } else { SWIFT };
-        let swift = now <= self.left + pause;
-        self.left = now;
-        if idle || !swift {
+        if !self.news {
             self.run = 0;
-            if was_busy && idle {
-                self.required = (2 * self.required).min(LONGEST_RUN);
+            if was_busy {
+                self.require_more();
             }
-        } else {
-            self.run = self.run.saturating_add(1);
-            if was_busy && self.posts >= FULL {
-                self.required = (self.required - self.required / 8).max(RUN);
-            }
+            return;
+        }
+        self.run = self.run.saturating_add(1);
+        if was_busy && self.posts >= FULL {
+            self.required = (self.required - self.required / 8).max(RUN);
         }
     }
 
@@ -226,6 +270,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// [is busy](Posting::holds). If anything else waits for a turn, it must not wait for the posts.
     #[inline]
     pub(super) fn holds_posts(&mut self, now: Time) -> bool {
+        self.posting.note_poll(now, || self.doorbells.take_joined());
         let others = !self.core.ready.is_empty() || self.core.unready.is_due();
         !others && self.doorbells.are_at_most(self.posting.posts) && self.posting.holds(now)
     }
