@@ -60,11 +60,11 @@ class Spdk:
             raise Failed(f"rpc.py {words}: {done.stderr}{done.stdout}")
         return done.returncode == 0
 
-    def serve(self, cores="0x1", memory="-s"):
-        """Starts a target that serves a disk in memory, with the target's own defaults."""
+    def serve(self, cores="0x1", memory="-s", more=""):
+        """Starts a target that serves a disk in memory, with the target's own defaults. `more`: further options."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.socket)
-        target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket}", memory)
+        target = self.start("nvmf_tgt", f"-m {cores} -r {self.socket} {more}", memory)
         target.wait_for(lambda: os.path.exists(self.socket) and self.rpc("spdk_get_version", False), "takes orders")
         for words in (
             f"nvmf_create_transport -t {self.transport}",

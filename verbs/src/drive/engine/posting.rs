@@ -161,8 +161,8 @@ impl Posting {
         self.run >= self.required && self.distrust == 0
     }
 
-    /// Called by the pass of a poll, at `now`, before [`holds`](Self::holds) and [`judge`](Self::judge). `joined` returns
-    /// whether requests were posted to queue pairs that already waited for a pass.
+    /// Called by the pass of a poll, at `now`, before [`holds`](Self::holds) and [`judge`](Self::judge). `joined`
+    /// returns whether requests were posted to queue pairs that already waited for a pass.
     #[inline]
     pub(super) fn note_poll(&mut self, now: Time, joined: impl FnOnce() -> bool) {
         self.news = self.posts > self.held || self.run > 0 && joined();
