@@ -176,6 +176,10 @@ impl StackConfig {
         if !(4096..=1 << 30).contains(&t.recv_window) {
             return Err(ConfigError::RecvWindow(t.recv_window));
         }
+        // RFC 9293 §3.4: sequence numbers can be compared only if they are less than 2^31 apart.
+        if t.send_buffer > 1 << 30 {
+            return Err(ConfigError::SendBuffer(t.send_buffer));
+        }
         if t.max_connections == 0 || t.max_connections > 1 << 24 || t.max_syn_backlog > 1 << 24 {
             return Err(ConfigError::Limit);
         }
@@ -206,7 +210,7 @@ pub struct TcpConfig {
     /// [`Stack::welcome`](crate::Stack::welcome) opens it fully. Until then a stranger can send little more
     /// than the user needs to identify it.
     pub wary: bool,
-    /// Most octets that one connection may have queued or in flight.
+    /// Most octets that one connection may have queued or in flight; at most 2^30.
     pub send_buffer: u32,
     /// Offer selective acknowledgement (RFC 2018).
     pub sack: bool,
@@ -380,6 +384,9 @@ pub enum ConfigError {
     /// The receive window is out of range.
     #[error("receive window {0} is not between 4096 and 2^30")]
     RecvWindow(u32),
+    /// The send buffer is too large.
+    #[error("send buffer {0} is over 2^30")]
+    SendBuffer(u32),
     /// `max_connections` is zero or too large, or `max_syn_backlog` is too large.
     #[error("max_connections must be between 1 and 2^24, and max_syn_backlog at most 2^24")]
     Limit,

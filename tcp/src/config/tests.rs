@@ -48,3 +48,16 @@ fn a_route_and_its_router_are_of_one_family() {
         assert_eq!(found, if fits { Ok(()) } else { Err(ConfigError::Family { network, via }) });
     }
 }
+
+/// RFC 9293 §3.4: the queued octets must not reach the distance from which on sequence numbers have no order.
+#[test]
+fn buffers_are_smaller_than_sequence_space() {
+    let mut cfg = StackConfig::new([2, 0, 0, 0, 0, 7], [10, 0, 0, 1], 24, 0);
+    for (octets, fits) in [(1 << 30, true), ((1 << 30) + 1, false), (u32::MAX, false)] {
+        cfg.tcp.send_buffer = octets;
+        assert_eq!(cfg.check(), if fits { Ok(()) } else { Err(ConfigError::SendBuffer(octets)) });
+    }
+    cfg.tcp.send_buffer = 0;
+    cfg.tcp.recv_window = (1 << 30) + 1;
+    assert_eq!(cfg.check(), Err(ConfigError::RecvWindow((1 << 30) + 1)));
+}
