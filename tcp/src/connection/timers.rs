@@ -115,7 +115,9 @@ impl<B: Buffers> Connection<B> {
             && let Some(k) = self.keepalive(cx.net)
         {
             if is_late(self.keepalive_at(cx.net), now) {
-                // The probe is sent now and the time starts anew: the next probe is due in one interval.
+                // The probe is sent now and the time starts anew: the next probe is due in one interval. A stack that
+                // is late each time sends any number of probes (RFC 9293 §3.8.4), but their count must not overflow.
+                self.probes = self.probes.min(u8::MAX - 1);
                 self.heard = now - self.keepalive_after(&k).since(self.heard);
             } else if self.probes >= k.count {
                 return self.give_up(cx);

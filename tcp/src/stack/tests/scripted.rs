@@ -450,6 +450,20 @@ fn a_pause_between_probes_is_not_the_peers() {
     assert_eq!(s.a.closed(s.conn), Some(CloseReason::TimedOut));
 }
 
+/// However often the stack is not driven in time, it goes on probing: the number of probes has an end, but no overflow.
+#[test]
+fn pauses_without_end_are_not_the_peers() {
+    let keepalive = Keepalive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), count: 3 };
+    let mut s = Script::new(65_535, |c| c.tcp.keepalive = Some(keepalive));
+    for _ in 0..300 {
+        s.now += Duration::from_secs(20);
+        s.wait(Duration::from_millis(100));
+        assert_eq!(s.state(), Some(State::Established));
+    }
+    s.wait(Duration::from_secs(1));
+    assert!(s.a.closed(s.conn).is_some(), "now the peer has had its time");
+}
+
 /// A peer that shuts its window and dies is detected as soon as an idle one, although window probes become rare. A
 /// peer that answers is kept.
 #[test]
