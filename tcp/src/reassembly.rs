@@ -206,6 +206,16 @@ impl<F: Frame> Reassembly<F> {
         self.duplicate = Some(block);
     }
 
+    /// Forgets the duplicate unless its octets lie before RCV.NXT or are held. RFC 2883 §4 (1) reports only duplicates
+    /// of the last segment, but segments with data carry no SACK option, and so a duplicate may wait. Once RCV.NXT has
+    /// moved on by 2^31 octets, the duplicate seems to lie beyond RCV.NXT, and the sender would believe that octets had
+    /// arrived which it has not even sent. The same is true if octets that were received are dropped.
+    pub fn forget_old_duplicate(&mut self, rcv_nxt: Seq) {
+        let runs = self.holes.iter().flat_map(|h| &h.runs);
+        let is_true = |d: &Block| d.end.le(rcv_nxt) || runs.into_iter().any(|r| r.covers(d));
+        self.duplicate = self.duplicate.filter(is_true);
+    }
+
     /// Returns whether a duplicate waits to be reported.
     pub fn has_duplicate(&self) -> bool {
         self.duplicate.is_some()

@@ -82,11 +82,15 @@ impl<B: Buffers> Connection<B> {
         self.flags.set(Flags::ACK);
         let Some(dst_mac) = self.ready_to_send(cx) else { return };
         let mut options = self.timestamp_option(cx.now);
-        if self.reports && self.flags.has(Flags::SACK) && self.cold.reassembly.has_sack() {
-            let room = (options.remaining_capacity() - 4) / 8;
-            cx.net.counters.dsacks_out += u64::from(self.cold.reassembly.has_duplicate());
-            put_sack(&mut options, &self.cold.reassembly.sack_blocks(room));
-            self.reports = self.cold.reassembly.has_sack();
+        if self.reports && self.flags.has(Flags::SACK) {
+            let held = &mut self.cold.reassembly;
+            held.forget_old_duplicate(self.rcv_nxt);
+            if held.has_sack() {
+                let room = (options.remaining_capacity() - 4) / 8;
+                cx.net.counters.dsacks_out += u64::from(held.has_duplicate());
+                put_sack(&mut options, &held.sack_blocks(room));
+            }
+            self.reports = held.has_sack();
         }
         cx.net.emit(cx.tx, &self.fields(dst_mac, seq, flag::ACK, &options), &[], false, 0);
         cx.net.counters.acks_out += 1;

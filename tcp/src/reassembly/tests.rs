@@ -79,6 +79,29 @@ fn rfc_2883_duplicates_come_first_and_once() {
     assert_eq!(blocks(&mut q, 4), [(5250, 5500), (4500, 6000)]);
 }
 
+/// A duplicate that waits is forgotten once it no longer names octets that were received (RFC 2883 §4).
+#[test]
+fn a_duplicate_is_not_reported_later_than_it_is_true() {
+    let waits = |q: &mut Reassembly<Bytes>, rcv_nxt: u32| {
+        q.forget_old_duplicate(Seq(rcv_nxt));
+        q.has_duplicate()
+    };
+    for (rcv_nxt, is_true) in
+        [(3500, true), (4000, true), (3500 + (1 << 31), true), (3501 + (1 << 31), false)]
+    {
+        let mut q = Reassembly::new(16);
+        q.note_duplicate(Block::new(Seq(3000), Seq(3500)));
+        assert_eq!(waits(&mut q, rcv_nxt), is_true, "{rcv_nxt}");
+    }
+    let mut q = Reassembly::new(16);
+    put(&mut q, 4500, 5000);
+    put(&mut q, 6000, 6500);
+    assert_eq!(put(&mut q, 6000, 6500), Inserted::Duplicate);
+    assert!(waits(&mut q, 4000), "it is held");
+    assert!(q.drop_newest());
+    assert!(!waits(&mut q, 4000), "it is held no longer");
+}
+
 #[test]
 fn a_duplicate_moves_its_run_to_the_front() {
     let mut q = Reassembly::new(16);
