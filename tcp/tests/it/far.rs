@@ -268,6 +268,34 @@ fn a_receiver_hears_of_windows() {
     assert_eq!(window, 1002);
 }
 
+/// RFC 6298 §3: after more than 2^31 octets without a round trip that can be measured, the next one is measured. None
+/// can be measured while the first segment of each burst is sent again, without timestamps, because it was late.
+#[test]
+fn a_round_trip_is_measured_after_many_that_could_not_be() {
+    let mut far = Far::open(true, 0);
+    let conn = far.app.conn.expect("a connection");
+    while far.acked < (1 << 31) + (1 << 28) {
+        far.round();
+        far.receive(arp(ArpOperation::Request, PEER, 1)); // the address would not stay known for so long
+        let (before, flight) = (far.acked, far.out.octets - far.acked);
+        far.send(&far.ack(&[(1460, flight as u32)]), 0);
+        far.now += Duration::from_millis(1);
+        far.stack.advance(far.now, &mut far.app, &mut far.out);
+        far.acked = far.out.octets;
+        let first = far.iss.wrapping_add(1).wrapping_add(before as u32);
+        far.send(&Seg { sacks: vec![(first, first.wrapping_add(1460))], ..far.ack(&[]) }, 0);
+    }
+    let srtt = |far: &Far| far.stack.info(conn).expect("it lives").srtt;
+    let before = srtt(&far);
+    assert!(before < Some(ROUND_TRIP / 2), "the handshake took no time: {before:?}");
+    for _ in 0..20 {
+        far.round();
+        far.acked = far.out.octets;
+        far.send(&far.ack(&[]), 0);
+    }
+    assert!(srtt(&far) > Some(ROUND_TRIP / 2), "{:?}", srtt(&far));
+}
+
 /// RFC 2883 §4 (1): a duplicate of long ago is not reported, because its numbers seem to name octets that have yet to
 /// come. All our ACKs since then went with data, which carries no SACK option.
 #[test]
