@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
 };
 use crate::shared::quiet::forked;
-use crate::shared::scope::Scope;
+use crate::shared::scope::UsedScopes;
 
 /// State that all objects of a device share.
 pub(crate) struct DeviceShared {
@@ -54,7 +53,7 @@ pub(crate) struct DeviceShared {
     // Shared, because completion queues may outlive the device.
     cqns: Arc<Numbers>,
     pub(crate) srqns: Arc<Numbers>,
-    scopes: AtomicU32,
+    pub(crate) scopes: UsedScopes,
     /// Whether the end of the device waits until its connections have sent their data. False in
     /// [`World::Simulation`], where time may stand still.
     lingers: bool,
@@ -85,13 +84,6 @@ pub(crate) enum World<'a> {
     Host,
     /// A network: the device has a port, whose addresses (listed here) the host's kernel does not have.
     Network(&'a [Cidr]),
-}
-
-impl DeviceShared {
-    /// Returns a scope for a new protection domain or queue pair.
-    pub(crate) fn next_scope(&self) -> Scope {
-        Scope(self.scopes.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 impl Drop for DeviceShared {
@@ -335,7 +327,7 @@ impl Device {
             qpns: Numbers::new(MAX_QPS),
             cqns: Arc::new(Numbers::new(MAX_CQS)),
             srqns: Arc::new(Numbers::new(MAX_SRQS)),
-            scopes: AtomicU32::new(0),
+            scopes: UsedScopes::default(),
             lingers: !matches!(world, World::Simulation),
         };
         Self { shared: Arc::new(shared) }
@@ -397,7 +389,7 @@ impl Device {
 
     /// Creates a protection domain.
     pub fn alloc_pd(&self) -> Pd {
-        let scope = self.shared.next_scope();
+        let scope = self.shared.scopes.take();
         Pd { shared: Arc::new(PdShared { scope, regions: Regions::default(), device: self.shared.clone() }) }
     }
 

@@ -18,6 +18,12 @@ pub(crate) struct PdShared {
     pub(crate) device: Arc<DeviceShared>,
 }
 
+impl Drop for PdShared {
+    fn drop(&mut self) {
+        self.device.scopes.give_back(self.scope);
+    }
+}
+
 /// A protection domain: its queue pairs can use its memory regions and no others. Clones are handles to the same
 /// domain, which lives as long as any object made from it.
 #[derive(Clone)]

@@ -96,7 +96,7 @@ impl Qp {
         let shared = Arc::new(QpShared {
             qpn,
             owner: Owner::new(home),
-            scopes: Scopes { pd: pd.shared.scope, qp: device.next_scope() },
+            scopes: Scopes { pd: pd.shared.scope, qp: device.scopes.take() },
             send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
             recv: match srq {
                 Some(srq) => Receives::Shared(srq.shared.clone()),
@@ -114,6 +114,7 @@ impl Qp {
         match device.shards.of(home).arrange(|engine| engine.attach_qp(shared.clone())) {
             Ok(()) => Ok(Self { shared, pd: pd.clone() }),
             Err(error) => {
+                device.scopes.give_back(shared.scopes.qp);
                 device.qpns.give_back(qpn);
                 Err(error)
             }
@@ -391,9 +392,10 @@ impl Drop for Qp {
             })
         });
         if matches!(forgotten, Err(Error::Interrupted)) {
-            return; // the engine still has the queue pair, and with it the number
+            return; // the engine still has the queue pair, and with it the number and the scope
         }
         device.events.forget(Object::Qp(self.shared.qpn));
+        device.scopes.give_back(self.shared.scopes.qp);
         device.qpns.give_back(self.shared.qpn);
     }
 }

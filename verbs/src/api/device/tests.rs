@@ -127,3 +127,24 @@ fn extensions_are_reported() {
         crate::api::simulation::Simulation::new(&crate::api::simulation::Options::default()).unwrap();
     assert!(simulation.device(0).attributes().unwrap().extensions);
 }
+
+/// SEC-1: no queue pair, however late it comes, can use the memory of a domain that is not its own.
+#[test]
+fn an_old_domain_shares_its_scope_with_no_later_queue_pair() {
+    let (device, _) = fake::device(Progress::Inline);
+    let (old, cq) = (device.alloc_pd(), device.create_cq(1, None).unwrap());
+    let memory = old.alloc_mr(8, crate::Access::REMOTE_READ).unwrap();
+    let pd = device.alloc_pd();
+    device.shared.scopes.go_on_at(0); // as after 2^32 queue pairs and domains
+    for _ in 0..3 {
+        let qp = pd.create_qp(&crate::api::qp::tests::init(&cq)).unwrap();
+        let (scopes, need) = (qp.shared.scopes, crate::Access::REMOTE_READ);
+        let found = device.shared.table.resolve(memory.rkey(), scopes, need, memory.addr(), 8);
+        assert_eq!(found, Err(crate::shared::memory::MrFault::NotAssociated));
+    }
+    // Numbers are free again when the queue pair or the domain has ended.
+    let scope = pd.shared.scope;
+    drop(pd);
+    device.shared.scopes.go_on_at(scope.0);
+    assert_eq!(device.alloc_pd().shared.scope, scope);
+}

@@ -33,9 +33,6 @@ const RESTING: usize = 1024;
 // Some indices name no slot. One of them stands for lists: see `MrTable::list`.
 const _: () = assert!(MAX_REGIONS < 1 << INDEX_BITS);
 
-/// A scope that no queue pair has.
-const NOBODY: Scope = Scope(u32::MAX);
-
 /// Number of slots of a table; few for the model checker.
 const SLOTS: usize = if cfg!(feature = "loom") { 4 } else { MAX_REGIONS };
 

@@ -4,7 +4,7 @@
 //! do not wait after a revocation: the engine begins a grace period, and checks it in later passes until it is over.
 
 use super::links::{self, Links};
-use super::{Content, Home, Kind, Managed, MrEntry, MrFault, MrTable, NOBODY, OURS, State, Word, of_region};
+use super::{Content, Home, Kind, Managed, MrEntry, MrFault, MrTable, OURS, State, Word, of_region};
 use crate::shared::error::{Error, Result};
 use crate::shared::grace::{Grace, Witnesses};
 use crate::shared::memory::{Access, MwKind};
@@ -128,7 +128,9 @@ impl MrTable {
         while let Some(&index) = managed.limited.get(&qp) {
             let index = index as usize;
             match (self.slots.get(index), managed.homes.get(index).map(|home| home.kind)) {
-                (Some(slot), Some(Kind::Region { .. })) => slot.set_word(slot.word().with_scope(NOBODY)),
+                (Some(slot), Some(Kind::Region { .. })) => {
+                    slot.set_word(slot.word().with_scope(Scope::NOBODY))
+                }
                 _ => self.revoke_slot(managed, index, State::Invalid, None),
             }
             unlimit(managed, index);
