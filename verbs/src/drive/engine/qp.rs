@@ -36,6 +36,8 @@ pub(super) struct QpCore<D: Data> {
     pub(super) awaits: Awaits,
     /// The peer's incomplete FPDU, or the last one that was incomplete.
     pub(super) incomplete: Option<Begun>,
+    /// Whether the queue pair was in another state before and has become idle again.
+    was_reset: bool,
 }
 
 /// Maximum numbers of outstanding Reads and Atomics, as negotiated.
@@ -259,15 +261,17 @@ impl<D: Data> QpCore<D> {
             reads: ReadLimits::default(),
             awaits: Awaits::default(),
             incomplete: None,
+            was_reset: false,
             is_holder: false,
             tx: SendSide::default(),
             rx,
         }
     }
 
-    /// Returns whether the queue pair has completed any request.
+    /// Returns whether the queue pair, which is idle, may have completed requests. The numbers of its requests do not
+    /// tell, because they wrap: after 2^32 requests they are those of a new queue pair.
     pub(super) fn has_completed(&self) -> bool {
-        self.tx.done != WrNumber::default() || self.rx.done != WrNumber::default()
+        self.was_reset
     }
 
     /// Notes that the queue pair belongs to `engine` from now on. Must be called outside of passes.
@@ -403,6 +407,7 @@ impl<D: Data> QpCore<D> {
         self.tx = SendSide { next: done, done, ..SendSide::default() };
         self.stream = None;
         self.incomplete = None;
+        self.was_reset = true;
         self.shared.clear_terminate();
         self.shared.set_state(QpState::Idle);
     }
@@ -445,3 +450,6 @@ impl<D: Data> QpCore<D> {
         self.tx.overflowed |= self.shared.send_cq.push(self.engine, wc).is_err();
     }
 }
+
+#[cfg(test)]
+mod tests;
