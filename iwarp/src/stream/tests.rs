@@ -87,6 +87,27 @@ fn sequence_numbers_wrap() {
     assert_eq!(b.responses_pending(), 3);
 }
 
+/// RDMAPX-17: the MSN of Atomic Responses, and the identifier of the request that they answer, wrap in the same way.
+#[test]
+fn sequence_numbers_of_atomics_wrap() {
+    let (mut a, mut b) = (stream(Role::Initiator), stream(Role::Responder));
+    (a.rdmap.outbound.request_msn, a.rdmap.inbound.atomic_msn) = (u32::MAX, u32::MAX);
+    (b.rdmap.inbound.request_msn, b.rdmap.outbound.atomic_msn) = (u32::MAX, u32::MAX);
+    let (mut asked, mut answered) = (Events::default(), Events::default());
+    for msn in [u32::MAX, 0, 1] {
+        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        let request = Op::Atomic { sink_stag: 1, sink_to: 0, stag: 1, to: 0, op };
+        b.receive(octets(a.begin(request, 0).unwrap()), &mut asked).unwrap();
+        let Some(Pending::Atomic(AtomicRequest { id, .. })) = b.next_response() else { panic!("an Atomic") };
+        assert_eq!(id, msn);
+        let response = octets(b.begin(Op::AtomicResponse { id, original: 7 }, 0).unwrap());
+        assert_eq!(response[12..16], msn.to_be_bytes());
+        a.receive(response, &mut answered).unwrap();
+        assert_eq!(answered.0.last(), Some(&Delivery::AtomicDone { msn }));
+    }
+    assert_eq!(a.reads_outstanding(), 0);
+}
+
 /// A stream, without the memory that it allocates, takes at most four cache lines; a message, less than two.
 #[test]
 fn idle_streams_are_small() {

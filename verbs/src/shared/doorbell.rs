@@ -213,3 +213,6 @@ impl Doorbells {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

@@ -131,6 +131,11 @@ proptest! {
                 prop_assert_eq!(ring.peek(number(i)), Some(&(i ^ 0xabcd)));
             }
             prop_assert_eq!(ring.peek(number(head)), None);
+            for i in tail..tail + ring.capacity() {
+                prop_assert_eq!(ring.is_published(number(i)), i < head);
+                prop_assert_eq!(ring.was_published(number(i)), i < head);
+            }
+            prop_assert!(tail == 0 || ring.was_published(number(tail - 1)));
         }
     }
 
