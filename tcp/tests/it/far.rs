@@ -321,3 +321,29 @@ fn an_old_duplicate_is_not_reported() {
     assert_eq!(far.out.bare[46] >> 4, 5, "and without options");
     assert_eq!(far.stack.counters().dsacks_out, reports);
 }
+
+/// RFC 4821 §7.7: once larger segments have arrived, the trial of their size is over. After more than 2^31 octets, it does
+/// not seem to be under way again, so that a timeout would end it.
+#[test]
+fn a_trial_of_long_ago_is_over() {
+    let mut far = Far::open(true, 0);
+    let conn = far.app.conn.expect("a connection");
+    let wait = |far: &mut Far, seconds| {
+        far.now += Duration::from_secs(seconds);
+        far.receive(arp(ArpOperation::Request, PEER, 1)); // so that the address stays known
+        far.stack.advance(far.now, &mut far.app, &mut far.out);
+    };
+    far.round();
+    (0..4).for_each(|_| wait(&mut far, 2)); // a loss probe and three timeouts
+    assert_eq!((far.stack.mss(conn), far.stack.counters().path_mtu_black_holes), (1240, 1));
+    far.acked = far.out.octets;
+    far.send(&far.ack(&[]), 0);
+    wait(&mut far, 700);
+    far.go((1 << 31) + (1 << 28));
+    assert_eq!(far.stack.mss(conn), 1460);
+    far.round();
+    let timeouts = far.stack.counters().rto_recoveries;
+    (0..2).for_each(|_| wait(&mut far, 1)); // a loss probe and a timeout
+    assert_eq!(far.stack.counters().rto_recoveries, timeouts + 1);
+    assert_eq!((far.stack.mss(conn), far.stack.counters().path_mtu_black_holes), (1460, 1));
+}
