@@ -163,7 +163,7 @@ impl<B: Buffers> Connection<B> {
         let (una, c) = (self.snd_una, &mut self.cold);
         c.recover = c.recover.max(una - 1);
         c.marks_until = c.marks_until.max(una - 1);
-        // Without timestamps, no round trip can be measured while retransmissions are the newest to arrive (RFC 6298 §3).
+        // Without timestamps, no round trip is measured while retransmissions are the newest to arrive (RFC 6298 §3).
         c.sample_at = c.sample_at.max(una - 1);
         c.rack.follow(una);
         c.path_mtu.follow(una);
