@@ -168,3 +168,116 @@ fn memory_that_cannot_be_copied_ends_the_connection() {
     assert_eq!(client.end(&mut simulation), DisconnectReason::Aborted);
     assert_eq!(client.next(&mut simulation).status, WcStatus::Flushed);
 }
+
+/// One direction of [`buffers_may_be_overwritten_at_completion`]: Writes from slots of `source` to slots of `target`.
+struct Way {
+    source: Mr,
+    target: Mr,
+    posted: u64,
+    completed: u64,
+    arrived: u64,
+}
+
+impl Way {
+    const SLOTS: u64 = 6;
+    const LEN: u64 = 1 << 20;
+    /// Distance of the marks in a message. Every FPDU has some.
+    const STEP: u64 = 4096;
+    /// Together more than 2^31 octets.
+    const MESSAGES: u64 = (1 << 11) + (1 << 7);
+
+    fn new(from: &End, to: &End) -> Self {
+        let room = (Self::SLOTS * Self::LEN) as usize;
+        let source = from.pd.alloc_mr(room, Access::empty()).unwrap();
+        let target = to.pd.alloc_mr(room, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        for i in 0..Self::SLOTS {
+            to.post_recv(i, &[]);
+        }
+        Self { source, target, posted: 0, completed: 0, arrived: 0 }
+    }
+
+    /// Returns the places of the marks of a message.
+    fn places(number: u64) -> impl Iterator<Item = u64> {
+        let start = number % Self::SLOTS * Self::LEN;
+        (start..start + Self::LEN).step_by(Self::STEP as usize)
+    }
+
+    /// Returns a mark, which no other place of this or another message has.
+    fn mark(number: u64, place: u64) -> [u8; 8] {
+        (number << 32 | place).to_be_bytes()
+    }
+
+    fn post(&mut self, from: &End) {
+        while self.posted < Self::MESSAGES && self.posted < Self::SLOTS + self.completed.min(self.arrived) {
+            for place in Self::places(self.posted) {
+                self.source.write_at(place, &Self::mark(self.posted, place)).unwrap();
+            }
+            let at = self.posted % Self::SLOTS * Self::LEN;
+            let (addr, rkey) = (self.target.addr() + at, self.target.rkey());
+            let op = SendOp::WriteImm { addr, rkey, imm: self.posted as u32 };
+            from.post(self.posted, op, &[Sge::of(&self.source, at, Self::LEN as u32)]);
+            self.posted += 1;
+        }
+    }
+
+    /// Overwrites the payload of a request that is complete.
+    fn complete(&mut self, wc: &Wc) {
+        assert_eq!((wc.wr_id, wc.status), (self.completed, WcStatus::Success));
+        for place in Self::places(self.completed) {
+            self.source.write_at(place, &[0xee; 8]).unwrap();
+        }
+        self.completed += 1;
+    }
+
+    /// Verifies a message that has arrived.
+    fn arrive(&mut self, wc: &Wc, to: &End) {
+        assert_eq!((wc.status, u64::from(wc.imm_data())), (WcStatus::Success, self.arrived));
+        for place in Self::places(self.arrived) {
+            let mut found = [0; 8];
+            self.target.read_at(place, &mut found).unwrap();
+            assert_eq!(found, Self::mark(self.arrived, place), "message {} at {place}", self.arrived);
+        }
+        self.arrived += 1;
+        to.post_recv(wc.wr_id, &[]);
+    }
+}
+
+/// A program may overwrite a buffer as soon as its request is complete. Both ends do so for more than 2^31 octets,
+/// while the network loses frames, and find every message as it was posted. Without CRCs, nothing but this test would
+/// notice wrong octets.
+#[test]
+fn buffers_may_be_overwritten_at_completion() {
+    let options =
+        Options { mtu: 9000, gso_max: 62_000, crc: false, ..lending("delay=20us,loss=0.002,seed=3") };
+    let (mut simulation, server, client) = connected(&options);
+    let ends = [client, server];
+    let mut ways = [Way::new(&ends[0], &ends[1]), Way::new(&ends[1], &ends[0])];
+    // The end that connected sends first.
+    ways[0].post(&ends[0]);
+    let done = simulation.run(simulation.now() + LIMIT, || {
+        for (i, end) in ends.iter().enumerate() {
+            for wc in end.completions() {
+                match wc.opcode {
+                    WcOpcode::Write => ways[i].complete(&wc),
+                    _ => ways[1 - i].arrive(&wc, end),
+                }
+                if ways[0].arrived > 0 {
+                    ways[0].post(&ends[0]);
+                    ways[1].post(&ends[1]);
+                }
+            }
+        }
+        ways.iter().all(|way| way.completed == Way::MESSAGES && way.arrived == Way::MESSAGES)
+    });
+    assert!(
+        done,
+        "{:?} complete, {:?} arrived",
+        ways.each_ref().map(|w| w.completed),
+        ways.map(|w| w.arrived)
+    );
+    for device in 0..2 {
+        let counters = simulation.device(device).attributes().unwrap().counters;
+        let again = counters.iter().find(|(name, _)| *name == "tcp_retransmitted").map_or(0, |c| c.1);
+        assert!(again > 0, "device {device} retransmitted nothing");
+    }
+}
