@@ -281,3 +281,39 @@ fn buffers_may_be_overwritten_at_completion() {
         assert!(again > 0, "device {device} retransmitted nothing");
     }
 }
+
+/// When a queue pair is destroyed, its payload is copied before the call returns, although other queue pairs keep the
+/// engine busy.
+#[test]
+fn memory_of_a_destroyed_queue_pair_may_be_overwritten_at_once() {
+    const BULK: usize = 1 << 18;
+    for seed in 0..20 {
+        let options = Options { crc: false, ..lending(&format!("delay=50us,loss=0.01,seed={seed}")) };
+        let (mut simulation, server, client) = connected(&options);
+        let bulk = client.pd.alloc_mr(BULK, Access::empty()).unwrap();
+        let sink = server.pd.alloc_mr(BULK, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let mut busy = Vec::new();
+        for i in 0..30 {
+            let (mut to, mut from) =
+                (server.sibling(&simulation.device(0)), client.sibling(&simulation.device(1)));
+            connect(&mut simulation, &mut to, &mut from);
+            let write = SendOp::Write { addr: sink.addr(), rkey: sink.rkey() };
+            from.post(i, write, &[Sge::of(&bulk, 0, BULK as u32)]);
+            busy.push((to, from));
+        }
+        let source = client.pd.alloc_mr(LEN * SENDS as usize, Access::empty()).unwrap();
+        source.write_at(0, &pattern(LEN * SENDS as usize, 9)).unwrap();
+        let inbox = post_sends(&client, &server, &source);
+        let mut passes = 0;
+        let limit = simulation.now() + LIMIT;
+        simulation.run(limit, || {
+            passes += 1;
+            passes > 60 * seed + 1
+        });
+        drop(client.qp);
+        source.write_at(0, &[0xee; LEN * SENDS as usize]).unwrap();
+        simulation.wait(Duration::from_secs(20));
+        let (got, want) = (content(&inbox), pattern(LEN * SENDS as usize, 9));
+        assert!(got.iter().zip(&want).all(|(got, want)| got == want || *got == 0), "seed {seed}");
+    }
+}

@@ -138,6 +138,16 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
+    /// Takes back the memory that the queue pair of the endpoint at `index` has lent, because the program destroys the
+    /// queue pair. The program may then reuse the memory, but the endpoint's next turn may be some passes away.
+    pub(super) fn take_back_at_once(&mut self, index: EndpointIndex) {
+        let Some(endpoint) = self.core.endpoints.get(index).filter(|e| e.lender.is_some()) else { return };
+        if let Some(conn) = endpoint.conn {
+            self.core.remove_lender(index);
+            self.take_back_from(index, conn, &(0..usize::MAX));
+        }
+    }
+
     /// Updates the list of lenders after a turn of the endpoint at `index`, whose queue pair lends memory or did so
     /// before.
     #[inline(never)]

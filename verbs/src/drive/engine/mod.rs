@@ -546,6 +546,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     fn detach_qp(&mut self, qpn: u32) {
         self.now();
         if let Some(index) = self.core.index_of(Qpn(qpn)) {
+            if let Some(endpoint) = self.core.qps.get(index).and_then(|qp| qp.endpoint) {
+                self.take_back_at_once(endpoint);
+            }
             self.core.remove_qp(index);
         }
     }
