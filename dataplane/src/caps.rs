@@ -64,9 +64,10 @@ pub struct Capabilities {
     pub multi_segment_tx: bool,
     /// The memory that external buffers may be in.
     pub external_tx: ExternalMemory,
-    /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued. The
-    /// port may read a frame late, when the lender already has its memory back. This does no harm, because the peer has
-    /// acknowledged the payload and ignores the frame. `None`: the port gains nothing from lent memory.
+    /// The memory in which payload may stay until it is acknowledged, instead of being copied when it is queued.
+    /// [`ExternalMemory::Eal`]: the peer reads frames in this memory, perhaps late. Once it has acknowledged the
+    /// payload it ignores the frame, so the lender may then have its memory back. [`ExternalMemory::Any`]: the port
+    /// copies frames when it sends them. `None`: the port gains nothing from lent memory.
     pub lends: Option<ExternalMemory>,
     /// The party that computes the TCP checksum of a sent frame. Unless it is the stack, a frame may be sent with the
     /// sum of the pseudo-header in place of the checksum.

@@ -12,6 +12,7 @@ use crate::shared::queue::WrNumber;
 use crate::shared::sabotage::{Rule, broken};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 use urnic_tcp::ConnId;
 
 /// The requests of a queue pair that have lent memory.
@@ -31,6 +32,11 @@ struct LentRequest {
     /// The value of `Lent::acked` at which TCP no longer needs the memory, or [`LATER`].
     until: u64,
 }
+
+/// Longest time that the end of a registration or of a queue pair waits until a peer that reads frames late, in the
+/// memory of this end, has read them. A peer that reads at all does so within microseconds, unless its thread waits for
+/// a processor.
+const READING: Duration = Duration::from_millis(10);
 
 /// Value of [`LentRequest::until`] during a turn, because the count is known only at the end of the turn.
 const LATER: u64 = u64::MAX;
@@ -138,13 +144,17 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Takes back the memory that the queue pair of the endpoint at `index` has lent, because the program destroys the
-    /// queue pair. The program may then reuse the memory, but the endpoint's next turn may be some passes away.
+    /// Takes back the memory that the queue pair of the endpoint at `index` has lent, because the program destroys or
+    /// resets the queue pair. The program may then reuse the memory, but the endpoint's next turn may be some passes
+    /// away. Must be called outside of passes.
     pub(super) fn take_back_at_once(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.core.endpoints.get(index).filter(|e| e.lender.is_some()) else { return };
         if let Some(conn) = endpoint.conn {
+            let all = 0..usize::MAX;
+            let unread = self.unread(conn, &all);
             self.core.remove_lender(index);
-            self.take_back_from(index, conn, &(0..usize::MAX));
+            self.take_back_from(index, conn, &all);
+            self.await_reading(&unread.into_iter().collect::<Vec<_>>());
         }
     }
 
@@ -162,15 +172,43 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Takes back all memory within `range` (addresses): afterwards, the transport no longer refers to it.
+    /// Takes back all memory within `range` (addresses): afterwards, the transport no longer refers to it. Must be
+    /// called outside of passes.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
-        // Drops the queued frames that refer to the memory. Some may be retransmissions of data that the peer has
-        // acknowledged meanwhile. `take_back` does not find these, because no connection refers to their data.
-        self.transport.forget(range);
+        let mut unread = Vec::new();
         for i in 0..self.core.lenders.len() {
             let Some(&index) = self.core.lenders.get(i) else { break };
             if let Some(conn) = self.core.endpoints.get(index).and_then(|e| e.conn) {
+                unread.extend(self.unread(conn, range));
                 self.take_back_from(index, conn, range);
+            }
+        }
+        self.await_reading(&unread);
+        // Drops the queued frames that refer to the memory. Some may be retransmissions of data that the peer has
+        // acknowledged meanwhile. `take_back` does not find these, because no connection refers to their data.
+        self.transport.forget(range);
+    }
+
+    /// Returns the connection, and the number of its octets that have not been sent, if the link's peer may yet read
+    /// frames of the connection in lent memory within `range` (addresses).
+    fn unread(&mut self, conn: ConnId, range: &Range<usize>) -> Option<(ConnId, u64)> {
+        self.transport.is_read_late(conn, range).then(|| (conn, self.transport.unsent(conn)))
+    }
+
+    /// Waits until the peer has acknowledged what these connections had sent, so it has read the frames; at most for
+    /// [`READING`]. What they send from now on is copied. If a peer does not acknowledge in this time, it may read what
+    /// the program writes to the memory next, and finds a wrong CRC.
+    fn await_reading(&mut self, unread: &[(ConnId, u64)]) {
+        if unread.is_empty() {
+            return;
+        }
+        let end = self.now() + READING;
+        let mut now = end;
+        while now <= end && unread.iter().any(|&(conn, unsent)| self.transport.unacked(conn) > unsent) {
+            self.transport.flush();
+            now = self.now();
+            if !self.receive(now) {
+                std::thread::yield_now();
             }
         }
     }

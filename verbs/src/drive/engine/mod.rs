@@ -556,6 +556,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     fn modify_to_error(&mut self, qpn: u32) {
         self.now();
         let Some(index) = self.core.index_of(Qpn(qpn)) else { return };
+        if let Some(endpoint) = self.core.qps.get(index).and_then(|qp| qp.endpoint) {
+            self.take_back_at_once(endpoint);
+        }
         let endpoint = self.core.qps.get(index).and_then(|qp| qp.endpoint);
         let requesting = endpoint.is_some_and(|endpoint| self.core.requesting(endpoint));
         // An endpoint that awaits its TCP connection or the peer's Request has sent nothing of MPA.

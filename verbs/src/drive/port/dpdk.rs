@@ -510,6 +510,12 @@ impl Port for DpdkPort {
         self.unsent += self.queue.drop_containing_lent(range) as u64;
     }
 
+    fn is_read_late(&self, payload: &MbufPayload, range: &Range<usize>) -> bool {
+        // Ports that can send any memory copy it before `flush` returns.
+        let late = self.lends == Some(ExternalMemory::Eal);
+        late && matches!(&payload.octets, Octets::Mbufs(payload) if payload.shows(range))
+    }
+
     fn check_link(&mut self) -> bool {
         self.port.link_up()
     }

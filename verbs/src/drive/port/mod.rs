@@ -128,6 +128,12 @@ pub trait Port: Send {
     /// Drops queued frames that refer to lent memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}
 
+    /// Returns whether `payload` contains lent memory within `range` (addresses), and the link's peer reads frames
+    /// after they have been sent.
+    fn is_read_late(&self, _payload: &Self::Payload, _range: &Range<usize>) -> bool {
+        false
+    }
+
     /// Returns whether outgoing frames need no complete TCP checksum, because the link's metadata or hardware takes
     /// care of it.
     fn spares_checksum(&self) -> bool;

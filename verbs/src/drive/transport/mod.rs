@@ -569,6 +569,12 @@ pub trait Transport: Send {
     /// Drops queued frames that refer to lent memory within `range` (addresses).
     fn forget(&mut self, _range: &Range<usize>) {}
 
+    /// Returns whether unacknowledged data of a connection is lent memory within `range` (addresses), and the link's
+    /// peer may read frames of it even after they have left the queue of this end.
+    fn is_read_late(&mut self, _conn: ConnId, _range: &Range<usize>) -> bool {
+        false
+    }
+
     // ---- the end ----
 
     /// Returns whether the only possible peer has ended.

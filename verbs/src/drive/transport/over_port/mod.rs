@@ -405,6 +405,13 @@ impl<P: Port> Transport for OverPort<P> {
         self.port.forget(range);
     }
 
+    fn is_read_late(&mut self, conn: ConnId, range: &Range<usize>) -> bool {
+        let mut late = false;
+        let port = &self.port;
+        self.stack.each_payload(conn, |payload| late |= port.is_read_late(payload, range));
+        late
+    }
+
     fn only_peer_has_ended(&self) -> bool {
         self.link.is_lost() && self.port.carrier_is_peer()
     }
