@@ -36,7 +36,7 @@ struct LentRequest {
 /// Longest time that the end of a registration or of a queue pair waits until a peer that reads frames late, in the
 /// memory of this end, has read them. A peer that reads at all does so within microseconds, unless its thread waits for
 /// a processor.
-const READING: Duration = Duration::from_millis(10);
+const READING: Duration = Duration::from_millis(50);
 
 /// Value of [`LentRequest::until`] during a turn, because the count is known only at the end of the turn.
 const LATER: u64 = u64::MAX;
