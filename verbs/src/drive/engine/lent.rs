@@ -196,18 +196,24 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     }
 
     /// Waits until the peer has acknowledged what these connections had sent, so it has read the frames; at most for
-    /// [`READING`]. What they send from now on is copied. If a peer does not acknowledge in this time, it may read what
-    /// the program writes to the memory next, and finds a wrong CRC.
+    /// [`READING`], and not again before anything has come from a peer that has let this time pass. What they send from
+    /// now on is copied. If a peer does not acknowledge in this time, it may read what the program writes to the memory
+    /// next, and finds a wrong CRC.
     fn await_reading(&mut self, unread: &[(ConnId, u64)]) {
         if unread.is_empty() {
             return;
         }
         let end = self.now() + READING;
-        let mut now = end;
-        while now <= end && unread.iter().any(|&(conn, unsent)| self.transport.unacked(conn) > unsent) {
+        while !self.peer_sleeps && unread.iter().any(|&(conn, unsent)| self.transport.unacked(conn) > unsent)
+        {
             self.transport.flush();
-            now = self.now();
-            if !self.receive(now) {
+            let now = self.now();
+            let received = self.receive(now);
+            if now > end {
+                self.peer_sleeps = !received;
+                break;
+            }
+            if !received {
                 std::thread::yield_now();
             }
         }

@@ -163,6 +163,9 @@ pub(crate) struct Engine<T: Transport, C: Clock> {
     pace: Pace,
     /// Time at which TCP's timers were last checked.
     advanced: Time,
+    /// Whether nothing was received since the engine last waited in vain for a peer that
+    /// [reads late](Self::await_reading).
+    peer_sleeps: bool,
     /// Time at which the transport wants [`Transport::check`].
     check_at: Time,
     /// Time at which the device began to end; `None`: the device has not begun to end.
@@ -357,6 +360,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             owes_acks: false,
             pace: Pace::default(),
             advanced: now,
+            peer_sleeps: false,
             check_at: now,
             shutdown_at: None,
         }
@@ -385,8 +389,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     fn receive(&mut self, now: Time) -> bool {
         let received = self.transport.receive(now, &mut self.core);
-        if received && self.core.rooms.has_ending() {
-            self.part(now);
+        if received {
+            self.peer_sleeps = false;
+            if self.core.rooms.has_ending() {
+                self.part(now);
+            }
         }
         received
     }
