@@ -97,6 +97,7 @@ mod wire;
 
 pub mod congestion;
 pub mod reassembly;
+pub mod rows;
 pub mod rtt;
 pub mod sabotage;
 pub mod scoreboard;

@@ -17,12 +17,13 @@ mod user;
 use crate::arp::{Claim, Resolved};
 use crate::buffers::{BindId, Buffers, CloseReason, ConnId, Elsewhere, Frame, Handler, Payload, Transmit};
 use crate::config::{Address, ConfigError, Patience, StackConfig};
-use crate::connection::{Birth, ConnInfo, Connection, Cx, Fate, Flags, PortFrom, State};
+use crate::connection::{Birth, Cold, ConnInfo, Connection, Cx, Fate, Flags, PortFrom, State};
 use crate::counters::Counters;
 use crate::ipv6::is_no_host;
 use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
+use crate::rows::Rows;
 use crate::slab::{Slab, SlabId};
 use crate::table::{Key, Table};
 use crate::time::Time;
@@ -36,6 +37,7 @@ use call::Call;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use receive::Incoming;
 use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
 use thiserror::Error;
 
 /// A network stack on one port, or on one of its queues.
@@ -45,6 +47,8 @@ pub struct Stack<B: Buffers> {
     /// The entry for each pair of addresses and ports.
     table: Table,
     connections: Slab<Connection<B>>,
+    /// Memory for the cold parts of connections.
+    colds: Rows<Box<MaybeUninit<Cold<B>>>>,
     /// Index of the connection that got the last segment. It is only a guess for the next segment: the connection may
     /// have ended.
     last: u32,
@@ -165,6 +169,7 @@ impl<B: Buffers> Stack<B> {
             ports,
             table,
             connections: Slab::new(),
+            colds: Rows::default(),
             last: 0,
             acks: Acks::NONE,
             wheel: TimerWheel::new(now),

@@ -34,6 +34,7 @@ use crate::shared::memory::{Allocate, MrTable, PageAllocator, Regions};
 use crate::shared::numbers::{
     MAX_CQE, MAX_CQS, MAX_INLINE, MAX_QPS, MAX_SGE, MAX_SRQS, MAX_WR, Number, Numbers,
 };
+use crate::shared::qp::QpMemory;
 use crate::shared::quiet::forked;
 use crate::shared::scope::UsedScopes;
 
@@ -54,6 +55,7 @@ pub(crate) struct DeviceShared {
     cqns: Arc<Numbers>,
     pub(crate) srqns: Arc<Numbers>,
     pub(crate) scopes: UsedScopes,
+    pub(crate) qp_memory: QpMemory,
     /// Whether the end of the device waits until its connections have sent their data. False in
     /// [`World::Simulation`], where time may stand still.
     lingers: bool,
@@ -328,6 +330,7 @@ impl Device {
             cqns: Arc::new(Numbers::new(MAX_CQS)),
             srqns: Arc::new(Numbers::new(MAX_SRQS)),
             scopes: UsedScopes::default(),
+            qp_memory: QpMemory::default(),
             lingers: !matches!(world, World::Simulation),
         };
         Self { shared: Arc::new(shared) }

@@ -93,11 +93,12 @@ impl Qp {
         let device = &pd.shared.device;
         let qpn = device.qpns.take().ok_or(Error::Exhausted("queue pairs"))?;
         let home = init.send_cq.shared.home;
-        let shared = Arc::new(QpShared {
+        let memory = &device.qp_memory;
+        let shared = memory.share(QpShared {
             qpn,
             owner: Owner::new(home),
             scopes: Scopes { pd: pd.shared.scope, qp: device.scopes.take() },
-            send: SendQueue::new(init.max_send_wr, init.max_send_sge, init.max_inline),
+            send: SendQueue::new(memory.ring(init.max_send_wr), init.max_send_sge, init.max_inline),
             recv: match srq {
                 Some(srq) => Receives::Shared(srq.shared.clone()),
                 None => Receives::Own(RecvQueue::new(max_recv_wr, max_recv_sge)),

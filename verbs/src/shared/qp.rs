@@ -1,5 +1,7 @@
 //! The part of a queue pair that engine and application share.
 
+mod memory;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
@@ -12,6 +14,8 @@ use super::events::AsyncQueue;
 use super::queue::{RecvQueue, SendQueue};
 use super::scope::Scopes;
 use super::srq::SrqShared;
+
+pub(crate) use memory::QpMemory;
 
 /// The state of a queue pair.
 ///

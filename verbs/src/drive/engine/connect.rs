@@ -252,7 +252,8 @@ impl<D: Data> Core<D> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
-        let mut stream = Box::new(Stream::new(negotiated, self.budget.clone()));
+        let memory = self.streams.take(Box::new_uninit);
+        let mut stream = Box::write(memory, Stream::new(negotiated, self.budget.clone()));
         // The RTR goes before all requests that the application has posted (MPAE-27, MPAE-28), and is not reported to
         // the application (MPAE-34).
         if let Some(rtr) = negotiated.rtr

@@ -10,7 +10,7 @@ mod send;
 pub(crate) use ordered::{OrderedRing, Room};
 pub(crate) use recv::{RecvPoster, RecvQueue, RecvView};
 pub(crate) use ring::{Entry, Ring, capacity_for};
-pub(crate) use send::{Payload, SendPoster, SendQueue, SendView, Stored};
+pub(crate) use send::{Payload, SendPoster, SendQueue, SendRing, SendView, Stored};
 
 use std::cell::UnsafeCell;
 

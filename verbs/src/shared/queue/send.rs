@@ -31,6 +31,9 @@ impl Entry for SendEntry {
     type Align = CacheLine;
 }
 
+/// The requests of a send queue.
+pub(crate) type SendRing = OrderedRing<SendEntry>;
+
 /// The operation of a request, as its slot holds it. Only frequent and small operations are in the slot itself, so
 /// that slots stay small.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +117,7 @@ struct Tail {
 /// reads. A poster on another core writes the next line.
 #[repr(C)]
 pub(crate) struct SendQueue {
-    ring: OrderedRing<SendEntry>,
+    ring: SendRing,
     max_sge: u8,
     max_inline: u32,
     tail: SpinLock<Tail>,
@@ -135,8 +138,8 @@ impl SendQueue {
     #[cfg(test)]
     pub(crate) const WRITTEN_BY_POSTERS: usize = std::mem::offset_of!(Self, tail);
 
-    pub(crate) fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
-        let ring = OrderedRing::new(entries);
+    /// Makes a queue of a new ring.
+    pub(crate) fn new(ring: SendRing, max_sge: u8, max_inline: u32) -> Self {
         let sges = elements(ring.capacity(), max_sge);
         let tail = Tail { next: 0, room: ring.room() };
         Self {

@@ -176,7 +176,7 @@ proptest! {
 
 #[test]
 fn send_queue_keeps_list_and_inline_bytes() {
-    let queue = SendQueue::new(4, 2, 8);
+    let queue = SendQueue::new(OrderedRing::new(4), 2, 8);
     send(&queue, WRITE, &[sge(3), sge(4)], SendFlags::SIGNALED).unwrap();
     let wr = SendWr { wr_id: 10, op: SendOp::Send, sges: &[], flags: SendFlags::SOLICITED };
     queue.poster().push(&wr, Payload::Bytes(b"abcde")).unwrap();
@@ -193,7 +193,7 @@ fn send_queue_keeps_list_and_inline_bytes() {
 /// DDP-28.
 #[test]
 fn send_queue_refuses_at_once_what_cannot_be_posted() {
-    let queue = SendQueue::new(2, 2, 8);
+    let queue = SendQueue::new(OrderedRing::new(2), 2, 8);
     let read = SendOp::Read { addr: 0, rkey: 1 };
     let none = SendFlags::empty();
     assert_eq!(send(&queue, WRITE, &[sge(1); 3], none), Err(PostError::TooManySges));
@@ -232,7 +232,7 @@ fn recv_queue_refuses_at_once_what_cannot_be_posted() {
 #[test]
 fn posting_threads_do_not_mix() {
     const EACH: u64 = 20_000;
-    let queue = SendQueue::new(8, 1, 8);
+    let queue = SendQueue::new(OrderedRing::new(8), 1, 8);
     std::thread::scope(|scope| {
         for thread in 0..2u64 {
             let queue = &queue;
