@@ -110,16 +110,21 @@ fn busy(now: &mut Time) -> Posting {
     p
 }
 
+/// Polls and posts until the burst is full and leaves. Each of the requests has waited.
+fn fill_burst(p: &mut Posting, now: &mut Time) {
+    for _ in 1..FULL {
+        assert!(poll(p, now, PROMPT));
+        assert_eq!(p.posted(|| *now), Verdict::Wait);
+    }
+    assert!(!poll(p, now, PROMPT), "the burst is full");
+}
+
 #[test]
 fn posts_of_a_busy_poster_wait_until_the_burst_is_full() {
     let mut now = at(50);
     let mut p = busy(&mut now);
     for _ in 0..10 {
-        for _ in 1..FULL {
-            assert!(poll(&mut p, &mut now, PROMPT));
-            assert_eq!(p.posted(|| now), Verdict::Wait);
-        }
-        assert!(!poll(&mut p, &mut now, PROMPT));
+        fill_burst(&mut p, &mut now);
         assert_eq!(p.posted(|| now), Verdict::Wait);
     }
 }
@@ -139,11 +144,7 @@ fn posts_of_a_busy_poster_leave_when_it_is_idle() {
 fn a_full_burst_that_makes_the_poster_idle_counts_against_waiting() {
     let mut now = at(50);
     let mut p = busy(&mut now);
-    for _ in 1..FULL {
-        assert!(poll(&mut p, &mut now, PROMPT));
-        assert_eq!(p.posted(|| now), Verdict::Wait);
-    }
-    assert!(!poll(&mut p, &mut now, PROMPT), "the burst is full");
+    fill_burst(&mut p, &mut now);
     assert!(!poll(&mut p, &mut now, PROMPT), "nothing waits");
     assert_eq!(polls_until_busy(&mut p, &mut now, 1000), 2 * RUN);
 }
@@ -231,11 +232,7 @@ fn posts_in_any_order_make_full_bursts() {
 fn after_a_pause_posts_leave_at_once() {
     let mut now = at(50);
     let mut p = busy(&mut now);
-    for _ in 1..FULL {
-        assert!(poll(&mut p, &mut now, PROMPT));
-        assert_eq!(p.posted(|| now), Verdict::Wait);
-    }
-    assert!(!poll(&mut p, &mut now, PROMPT), "the burst is full");
+    fill_burst(&mut p, &mut now);
     for _ in 0..100 {
         now += SWIFT + PROMPT;
         assert_eq!(p.posted(|| now), Verdict::First);
