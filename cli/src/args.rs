@@ -314,6 +314,9 @@ pub struct FloorArgs {
     /// Bytes of a frame without FCS, 60 to 9014 [default: 64, with --mode bw 1514]
     #[arg(long, value_name = "N", value_parser = size)]
     pub size: Option<usize>,
+    /// Copy the payload of each frame from memory, and into memory, as programs that move data do
+    #[arg(long)]
+    pub copies: bool,
     #[command(flatten)]
     pub amount: AmountArgs,
     /// Kind of link: virtio_user (with vhost) or memif between two processes, ring within one

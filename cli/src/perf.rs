@@ -52,6 +52,7 @@ fn floor(args: &FloorArgs) -> Result<(), Failure> {
     let size = args.size.unwrap_or(if args.mode == Mode::Bw { 1514 } else { 64 });
     let mut options = FloorOptions::new(args.mode, size);
     options.amount = amount(&args.amount, options.amount);
+    options.copies = args.copies;
     show(run_floor(&config, args.port, &options, !args.form.json), &args.form)
 }
 

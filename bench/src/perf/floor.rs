@@ -2,7 +2,8 @@
 //!
 //! `lat` is a ping-pong of one frame. `bw` sends frames one way as fast as the port takes them; the receiver
 //! counts and times them. Neither end reads the contents of measured frames, because the layers below the
-//! engine do not read the contents either.
+//! engine do not read the contents either. With [`FloorOptions::copies`] both ends do what every program does that moves
+//! data with frames.
 
 use std::{
     path::Path,
@@ -41,6 +42,8 @@ pub struct FloorOptions {
     pub size: usize,
     /// The number of frames, or the length of the measurement.
     pub amount: Amount,
+    /// Whether the sender copies the frames' payload from memory, and the receiver copies it into memory.
+    pub copies: bool,
 }
 
 impl FloorOptions {
@@ -50,7 +53,7 @@ impl FloorOptions {
             Mode::Lat => PerfOptions::usual_iters(mode, size),
             _ => ((16 << 30) / size.max(1) as u64).min(30_000_000),
         };
-        Self { mode, size, amount: Amount::Iters(iters) }
+        Self { mode, size, amount: Amount::Iters(iters), copies: false }
     }
 
     fn check(&self) -> Result<(), PerfError> {
@@ -132,6 +135,7 @@ fn run_end(
         frames: ArrayVec::new(),
         quiet: None,
         polls: 0,
+        memory: options.copies.then(Memory::new),
     };
     if let Some(&core) = end.cores(config, 1).first() {
         urnic_dataplane::pin_current_thread(core)?;
@@ -144,7 +148,7 @@ fn run_end(
     let rtt = outcome.histogram.as_ref().and_then(Latency::of);
     let stream = options.mode == Mode::Bw;
     Ok(PerfReport {
-        op: "floor".to_owned(),
+        op: if options.copies { "floor+copies" } else { "floor" }.to_owned(),
         mode: options.mode.to_string(),
         size: options.size as u64,
         mtu: None,
@@ -182,6 +186,28 @@ struct Raw {
     /// When the present silence was first noticed; `None`: no silence has been noticed since the last frame.
     quiet: Option<Instant>,
     polls: u32,
+    /// The payload of measured frames; `None`: they are neither written nor read.
+    memory: Option<Memory>,
+}
+
+/// The memory of a message of 64 KiB, from and to which payload is copied in order, time and again.
+struct Memory {
+    octets: Vec<u8>,
+    next: usize,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self { octets: vec![0; 64 << 10], next: 0 }
+    }
+
+    /// Returns the next `len` octets.
+    #[inline]
+    fn next(&mut self, len: usize) -> &mut [u8] {
+        let start = if self.next + len > self.octets.len() { 0 } else { self.next };
+        self.next = start + len;
+        self.octets.get_mut(start..start + len).unwrap_or_default()
+    }
 }
 
 impl Raw {
@@ -231,11 +257,15 @@ impl Raw {
         }
     }
 
-    /// Makes a frame of `size` bytes, and writes only its header. Returns `None` if the pool is empty.
+    /// Makes a frame of `size` bytes. Without copies only its header is written. Returns `None` if the pool is empty.
     #[inline]
     fn frame(&mut self, size: usize) -> Option<TxFrame> {
         let mut frame = self.port.tx_pool().mbuf()?;
-        frame.append(size)?.first_chunk_mut().map(|header| *header = HEADER)?;
+        let (header, payload) = frame.append(size)?.split_first_chunk_mut()?;
+        *header = HEADER;
+        if let Some(memory) = &mut self.memory {
+            payload.copy_from_slice(memory.next(payload.len()));
+        }
         Some(frame.into())
     }
 
@@ -249,6 +279,14 @@ impl Raw {
             let _ = self.queue.push(frame);
         }
         self.port.tx_burst(&mut self.queue);
+    }
+}
+
+/// Copies the payload of a received frame into memory.
+#[inline]
+fn keep(memory: &mut Option<Memory>, frame: &Mbuf) {
+    if let (Some(memory), Some(payload)) = (memory, frame.data().get(HEADER.len()..)) {
+        memory.next(payload.len()).copy_from_slice(payload);
     }
 }
 
@@ -268,10 +306,11 @@ fn serve(raw: &mut Raw, options: &FloorOptions) -> Result<Outcome, PerfError> {
         for frame in raw.frames.drain(..) {
             if frame.len() == control {
                 end = Some(frame);
-            } else if options.mode == Mode::Bw {
-                counted += 1;
-            } else {
-                counted += 1;
+                continue;
+            }
+            counted += 1;
+            keep(&mut raw.memory, &frame);
+            if options.mode == Mode::Lat {
                 // The push succeeds, because only one frame is in flight at a time.
                 let _ = raw.queue.push(frame.into());
             }
@@ -352,7 +391,9 @@ fn ping(raw: &mut Raw, size: usize, extent: &mut Extent) -> Result<Outcome, Perf
         if counts {
             histogram.saturating_record(clock.now() - start);
         }
-        raw.frames.clear();
+        for frame in raw.frames.drain(..) {
+            keep(&mut raw.memory, &frame);
+        }
         done += 1;
     }
     Ok(counted.outcome(done, Some(histogram)))
