@@ -422,7 +422,12 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
 /// Makes a device on the real clock. The device can reach only itself, because nothing carries its frames.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
-    let clock = crate::drive::clock::Watch::new();
+    alone_on(crate::drive::clock::Watch::new(), progress)
+}
+
+/// Makes such a device on another clock.
+#[cfg(test)]
+pub(crate) fn alone_on(clock: impl Clock, progress: Progress) -> Result<Device> {
     Node::new(0, &Options::default(), clock, progress).map(|node| node.device)
 }
 

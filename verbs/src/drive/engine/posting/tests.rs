@@ -1,5 +1,7 @@
 use super::*;
 
+mod passes;
+
 fn at(micros: u64) -> Time {
     Time::from_micros(micros)
 }
