@@ -165,7 +165,9 @@ impl Posting {
     /// returns whether requests were posted to queue pairs that already waited for a pass.
     #[inline]
     pub(super) fn note_poll(&mut self, now: Time, joined: impl FnOnce() -> bool) {
-        self.news = self.posts > self.held || self.run > 0 && joined();
+        // Called even if other posts are news, because the next poll must not find what has joined before this one.
+        let joined = self.run > 0 && joined();
+        self.news = self.posts > self.held || joined;
         // The posts of a poster that is not busy may have taken long, because they may have left at once.
         if self.is_busy() && now > self.passed + SWIFT {
             self.interrupted(now);

@@ -257,7 +257,7 @@ fn passes_that_are_not_of_polls_hold_nothing_back() {
     assert_eq!(poster.waiting(), 0);
 }
 
-/// A request to a queue pair that already waits is news, but only once.
+/// A request to a queue pair that already waits is news too.
 #[test]
 fn requests_that_join_others_wait_with_them() {
     for further in 0..5 {
@@ -272,6 +272,17 @@ fn requests_that_join_others_wait_with_them() {
         assert!(!poster.poll(), "nothing was posted");
         assert_eq!(poster.waiting(), 0);
     }
+}
+
+/// Requests that joined others before a poll are no news at the poll after it.
+#[test]
+fn requests_that_join_others_are_news_only_once() {
+    let mut poster = Poster::busy();
+    poster.post_to(0);
+    poster.post_to(0);
+    assert!(poster.poll());
+    assert!(!poster.poll(), "nothing was posted");
+    assert_eq!(poster.waiting(), 0);
 }
 
 /// Another thread's post finds the engine's lock taken, so only its doorbell tells of it. Its requests must not wait,
