@@ -70,7 +70,7 @@ pub(super) enum Verdict {
     Further,
     /// Wait for the next pass.
     Wait,
-    /// Send everything that waits, and then this request.
+    /// Give the turns of a pass to the queue pairs that wait, and then send this request if none of them waits longer.
     All,
 }
 
