@@ -370,8 +370,13 @@ impl Qp {
         if over {
             self.shared.recv_cq.ask(self.shared.owner.get());
         }
-        if (over || awaited) && self.shared.bell.ring() {
-            self.shard().ring(self.shared.qpn);
+        if over || awaited {
+            let shard = self.shard();
+            match self.shared.bell.ring() {
+                true => shard.ring(self.shared.qpn),
+                // The queue pair's requests may wait for a burst, but receives must not.
+                false => shard.ring_receives(),
+            }
         }
     }
 }

@@ -147,7 +147,8 @@ impl Doorbells {
         joined
     }
 
-    /// Notes that receives were posted to a shared queue at which Sends wait.
+    /// Notes that receives were posted to a shared queue at which Sends wait, or to a queue pair that is already
+    /// entered.
     #[inline]
     pub(crate) fn ring_receives(&self) {
         self.receives.store(true, Ordering::SeqCst);

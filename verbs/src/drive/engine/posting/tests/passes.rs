@@ -57,7 +57,7 @@ struct Poster {
     pd: Pd,
     /// Completion queue of the requests.
     cq: Cq,
-    /// Completion queue of the peers.
+    /// Completion queue of the peers, and of all receives.
     far: Cq,
     memory: Mr,
     qps: Vec<Qp>,
@@ -106,7 +106,7 @@ impl Poster {
             signal_all: true,
             ..crate::api::qp::tests::init(cq)
         };
-        let qp = self.pd.create_qp(&init(&self.cq)).unwrap();
+        let qp = self.pd.create_qp(&QpInit { recv_cq: &self.far, ..init(&self.cq) }).unwrap();
         let peer = match srq {
             Some(srq) => self.pd.create_qp_with_srq(&init(&self.far), srq),
             None => self.pd.create_qp(&init(&self.far)),
@@ -349,6 +349,22 @@ fn receives_of_shared_queues_are_not_held_back() {
         poster.far.shared.take(&mut poster.far.shared.polls.poller.lock(), &mut [Wc::default()], 0),
         1
     );
+}
+
+/// A receive for which a Send waits is found at once, even if requests of its queue pair wait.
+#[test]
+fn receives_of_queue_pairs_that_wait_are_not_held_back() {
+    let mut poster = Poster::busy();
+    // The peers send, so that the poster's own queue pairs are short of receives.
+    poster.peers[0].post_send(&SEND).unwrap();
+    poster.settle();
+    poster.polls_until_busy();
+    poster.post_to(0);
+    assert!(poster.poll());
+    poster.qps[0].post_recv(&RecvWr { wr_id: 0, sges: &[] }).unwrap();
+    poster.post_to(1);
+    assert!(!poster.poll());
+    assert_eq!(poster.waiting(), 0);
 }
 
 /// Frames are received although requests wait.
