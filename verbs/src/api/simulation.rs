@@ -69,6 +69,9 @@ pub struct Options {
     pub lends_from: usize,
     /// Whether only memory of the device's own allocator is read in place.
     pub lends_own_only: bool,
+    /// Whether the peer may read lent payload after it was sent. Verbs that take memory back then wait for the peer's
+    /// acknowledgement, so the clock must move by itself.
+    pub reads_late: bool,
     /// Whether the port can copy lent payload whose memory is taken back; if not, its connection ends.
     pub copies_lent: bool,
     /// Number of send buffers of each engine; unlimited by default.
@@ -117,6 +120,7 @@ impl Default for Options {
             gso_max: 0,
             lends_from: usize::MAX,
             lends_own_only: false,
+            reads_late: false,
             copies_lent: true,
             send_buffers: usize::MAX,
             tcp: TcpConfig::default(),
@@ -411,6 +415,9 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
         if options.lends_own_only {
             port.set_lends_own_only();
         }
+        if options.reads_late {
+            port.set_reads_late();
+        }
         if !options.copies_lent {
             port.set_copies_no_lent();
         }
@@ -422,13 +429,13 @@ fn queues(options: &Options, index: usize, seed: u64) -> (Vec<SimPort>, SimWire)
 /// Makes a device on the real clock. The device can reach only itself, because nothing carries its frames.
 #[cfg(test)]
 pub(crate) fn alone(progress: Progress) -> Result<Device> {
-    alone_on(crate::drive::clock::Watch::new(), progress)
+    alone_on(crate::drive::clock::Watch::new(), &Options::default(), progress)
 }
 
 /// Makes such a device on another clock.
 #[cfg(test)]
-pub(crate) fn alone_on(clock: impl Clock, progress: Progress) -> Result<Device> {
-    Node::new(0, &Options::default(), clock, progress).map(|node| node.device)
+pub(crate) fn alone_on(clock: impl Clock, options: &Options, progress: Progress) -> Result<Device> {
+    Node::new(0, options, clock, progress).map(|node| node.device)
 }
 
 /// Returns the node that a frame is addressed to; `None`: all nodes.

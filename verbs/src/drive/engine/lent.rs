@@ -228,3 +228,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

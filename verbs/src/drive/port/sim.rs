@@ -82,6 +82,16 @@ pub struct SimPayload {
     unit: u16,
 }
 
+impl SimPayload {
+    /// Returns whether it contains lent memory within `range` (addresses).
+    fn shows(&self, range: &Range<usize>) -> bool {
+        self.pieces.0.iter().any(|piece| {
+            matches!(*piece, Piece::Lent(at, len)
+            if (at as usize) < range.end && range.start < at as usize + len)
+        })
+    }
+}
+
 impl Payload for SimPayload {
     fn len(&self) -> usize {
         self.pieces.len()
@@ -244,6 +254,8 @@ pub struct SimPort {
     gso_max: usize,
     lends_from: usize,
     lends_any: bool,
+    /// Whether the peer reads lent payload after it was sent.
+    reads_late: bool,
     /// Whether lent payload can be copied.
     copies_lent: bool,
     send_buffers: usize,
@@ -272,6 +284,7 @@ impl SimPort {
             gso_max: 0,
             lends_from: usize::MAX,
             lends_any: true,
+            reads_late: false,
             copies_lent: true,
             send_buffers: usize::MAX,
             used: None,
@@ -309,6 +322,11 @@ impl SimPort {
     /// Makes the port accept only lent memory of the device's own allocator.
     pub fn set_lends_own_only(&mut self) {
         self.lends_any = false;
+    }
+
+    /// Makes the port say that the peer reads lent payload after it was sent.
+    pub fn set_reads_late(&mut self) {
+        self.reads_late = true;
     }
 
     /// Makes the port fail to copy lent payload.
@@ -416,11 +434,7 @@ impl Port for SimPort {
     }
 
     fn copy_lent(&mut self, payload: &mut SimPayload, range: &Range<usize>) -> bool {
-        let within = |piece: &Piece| {
-            matches!(*piece, Piece::Lent(at, len)
-            if (at as usize) < range.end && range.start < at as usize + len)
-        };
-        if payload.pieces.0.iter().any(within) {
+        if payload.shows(range) {
             if !self.copies_lent {
                 return false;
             }
@@ -428,6 +442,10 @@ impl Port for SimPort {
                 Arc::new(Pieces(vec![Piece::Own(payload.pieces.bytes())], payload.pieces.1.clone()));
         }
         true
+    }
+
+    fn is_read_late(&self, payload: &SimPayload, range: &Range<usize>) -> bool {
+        self.reads_late && payload.shows(range)
     }
 
     fn put_aside(&mut self, payload: &mut SimPayload) {

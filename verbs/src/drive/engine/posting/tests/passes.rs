@@ -12,7 +12,7 @@ use crate::api::device::Device;
 use crate::api::mr::Mr;
 use crate::api::pd::Pd;
 use crate::api::qp::{Qp, QpInit};
-use crate::api::simulation::{Simulation, alone_on};
+use crate::api::simulation::{Options, Simulation, alone_on};
 use crate::api::srq::{Srq, SrqInit};
 use crate::drive::engine::CLOCK_EVERY;
 use crate::drive::engine::turns::TURNS_PER_PASS;
@@ -72,7 +72,7 @@ impl Poster {
     fn new() -> Self {
         let clock = Hand::default();
         clock.advance(Duration::from_secs(1));
-        let device = alone_on(clock.clone(), Progress::Inline).unwrap();
+        let device = alone_on(clock.clone(), &Options::default(), Progress::Inline).unwrap();
         let pd = device.alloc_pd();
         let [cq, far] = [(); 2].map(|()| device.create_cq(2 * POSTS as u32, None).unwrap());
         let memory =
