@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use urnic_tcp::rows::Rows;
 
 use super::QpShared;
-use crate::shared::queue::SendRing;
+use crate::shared::queue::{SendRing, capacity_for};
 
 /// Allocates the shared parts of a device's queue pairs, and the rings of their send queues.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(crate) struct QpMemory(Mutex<AllRows>);
 #[derive(Default)]
 struct AllRows {
     shared: Rows<Arc<MaybeUninit<QpShared>>>,
-    /// By the number of entries.
+    /// By their capacity.
     rings: HashMap<u32, Rows<SendRing>>,
 }
 
@@ -31,10 +31,11 @@ impl QpMemory {
 
     /// Makes a ring for at least `entries`.
     pub(crate) fn ring(&self, entries: u32) -> SendRing {
-        if entries > LARGEST {
-            return SendRing::new(entries);
+        let capacity = capacity_for(entries);
+        if capacity > LARGEST {
+            return SendRing::new(capacity);
         }
-        self.rows().rings.entry(entries).or_default().take(|| SendRing::new(entries))
+        self.rows().rings.entry(capacity).or_default().take(|| SendRing::new(capacity))
     }
 
     /// Places the shared part of a queue pair.
