@@ -9,9 +9,11 @@
 //! use urnic_tcp::rows::Rows;
 //!
 //! let mut rows = Rows::default();
-//! let boxes: Vec<Box<u64>> = (0..10).map(|number| Box::write(rows.take(Box::new_uninit), number)).collect();
+//! let boxes: Vec<Box<u64>> = (0..10).map(|number| rows.boxed(number)).collect();
 //! assert_eq!(*boxes[7], 7);
 //! ```
+
+use std::mem::MaybeUninit;
 
 /// Hands out allocations of one kind, which are made in rows. The more there are, the longer the rows get.
 #[derive(Debug)]
@@ -21,6 +23,9 @@ pub struct Rows<P> {
     /// Length of the next row.
     next: usize,
 }
+
+/// Memory for boxes, in rows.
+pub type BoxRows<T> = Rows<Box<MaybeUninit<T>>>;
 
 /// Maximum length of a row.
 const LONGEST: usize = 64;
@@ -41,6 +46,13 @@ impl<P> Rows<P> {
             self.next = (2 * self.next).min(LONGEST);
             first
         })
+    }
+}
+
+impl<T> BoxRows<T> {
+    /// Returns a box with `value`.
+    pub fn boxed(&mut self, value: T) -> Box<T> {
+        Box::write(self.take(Box::new_uninit), value)
     }
 }
 

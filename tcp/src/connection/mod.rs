@@ -20,8 +20,6 @@ mod repair;
 mod timers;
 mod volley;
 
-use std::mem::MaybeUninit;
-
 use crate::buffers::{Buffers, CloseReason, ConnId};
 use crate::config::{Ecn, Patience, TcpConfig};
 use crate::congestion::{Congestion, Controller, Rate};
@@ -30,6 +28,7 @@ use crate::listen::Embryo;
 use crate::neighbours::Neighbour;
 use crate::net::{Net, ip_tcp};
 use crate::reassembly::Reassembly;
+use crate::rows::BoxRows;
 use crate::rtt::{RttConfig, RttEstimator};
 use crate::scoreboard::Scoreboard;
 use crate::seq::Seq;
@@ -355,7 +354,7 @@ pub(crate) enum PortFrom {
 }
 
 impl<B: Buffers> Connection<B> {
-    pub fn new(birth: Birth, cfg: &TcpConfig, cold: Box<MaybeUninit<Cold<B>>>, now: Time) -> Self {
+    pub fn new(birth: Birth, cfg: &TcpConfig, colds: &mut BoxRows<Cold<B>>, now: Time) -> Self {
         let rtt = RttConfig { initial: cfg.rto_initial, min: cfg.rto_min, max: cfg.rto_max };
         let Birth { key, iss, ts_offset, neighbour, port } = birth;
         Connection {
@@ -394,59 +393,52 @@ impl<B: Buffers> Connection<B> {
             armed: Time::MAX,
             heard: now,
             received: 0,
-            cold: Box::write(
-                cold,
-                Cold {
-                    queue: RecordQueue::new(iss + 1),
-                    congestion: Controller::new(
-                        cfg.congestion,
-                        u32::from(DEFAULT_PEER_MSS),
-                        cfg.initial_window,
-                    ),
-                    rtt: RttEstimator::new(&rtt),
-                    scoreboard: Scoreboard::new(iss),
-                    sample_at: iss,
-                    sampled: true,
-                    recover: iss,
-                    rack: Rack::new(iss),
-                    frto: Frto::Off,
-                    marks_until: iss,
-                    exact_echo: false,
-                    undo: None,
-                    resend_first: false,
-                    partial_acked: false,
-                    cwnd_limited: false,
-                    round: Round::default(),
-                    rate: None,
-                    rto_at: Time::MAX,
-                    due: Due::Timeout,
-                    probe: None,
-                    last_len: 0,
-                    retries: 0,
-                    persist: false,
-                    hold_until: Time::MAX,
-                    stalled_since: Time::MAX,
-                    fin_wait_until: Time::MAX,
-                    last_sent: now,
-                    path_mtu: PathMtu::UNKNOWN,
-                    paced_until: Time::ZERO,
-                    pace_at: Time::MAX,
-                    reassembly: Reassembly::new(held_frames(cfg.recv_window)),
-                    parked: Parked::default(),
-                    peer_fin: None,
-                    fin_waits: false,
-                    challenge_window: Time::ZERO,
-                    challenges: 0,
-                    iss,
-                    peer_scales: false,
-                    newcomer: false,
-                    port,
-                    soft_error: false,
-                    retransmits: 0,
-                    delivered: 0,
-                    patience: None,
-                },
-            ),
+            cold: colds.boxed(Cold {
+                queue: RecordQueue::new(iss + 1),
+                congestion: Controller::new(cfg.congestion, u32::from(DEFAULT_PEER_MSS), cfg.initial_window),
+                rtt: RttEstimator::new(&rtt),
+                scoreboard: Scoreboard::new(iss),
+                sample_at: iss,
+                sampled: true,
+                recover: iss,
+                rack: Rack::new(iss),
+                frto: Frto::Off,
+                marks_until: iss,
+                exact_echo: false,
+                undo: None,
+                resend_first: false,
+                partial_acked: false,
+                cwnd_limited: false,
+                round: Round::default(),
+                rate: None,
+                rto_at: Time::MAX,
+                due: Due::Timeout,
+                probe: None,
+                last_len: 0,
+                retries: 0,
+                persist: false,
+                hold_until: Time::MAX,
+                stalled_since: Time::MAX,
+                fin_wait_until: Time::MAX,
+                last_sent: now,
+                path_mtu: PathMtu::UNKNOWN,
+                paced_until: Time::ZERO,
+                pace_at: Time::MAX,
+                reassembly: Reassembly::new(held_frames(cfg.recv_window)),
+                parked: Parked::default(),
+                peer_fin: None,
+                fin_waits: false,
+                challenge_window: Time::ZERO,
+                challenges: 0,
+                iss,
+                peer_scales: false,
+                newcomer: false,
+                port,
+                soft_error: false,
+                retransmits: 0,
+                delivered: 0,
+                patience: None,
+            }),
         }
     }
 

@@ -23,7 +23,7 @@ use crate::ipv6::is_no_host;
 use crate::listen::{Binding, Embryo};
 use crate::net::Net;
 use crate::ports::{PortError, PortSpace};
-use crate::rows::Rows;
+use crate::rows::BoxRows;
 use crate::slab::{Slab, SlabId};
 use crate::table::{Key, Table};
 use crate::time::Time;
@@ -37,7 +37,6 @@ use call::Call;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use receive::Incoming;
 use std::collections::{HashMap, VecDeque};
-use std::mem::MaybeUninit;
 use thiserror::Error;
 
 /// A network stack on one port, or on one of its queues.
@@ -48,7 +47,7 @@ pub struct Stack<B: Buffers> {
     table: Table,
     connections: Slab<Connection<B>>,
     /// Memory for the cold parts of connections.
-    colds: Rows<Box<MaybeUninit<Cold<B>>>>,
+    colds: BoxRows<Cold<B>>,
     /// Index of the connection that got the last segment. It is only a guess for the next segment: the connection may
     /// have ended.
     last: u32,
@@ -169,7 +168,7 @@ impl<B: Buffers> Stack<B> {
             ports,
             table,
             connections: Slab::new(),
-            colds: Rows::default(),
+            colds: BoxRows::default(),
             last: 0,
             acks: Acks::NONE,
             wheel: TimerWheel::new(now),

@@ -251,7 +251,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         let peer = net.remote(e.key);
         let birth =
             Birth { key: e.key, iss: e.iss, ts_offset: e.ts_offset, neighbour, port: PortFrom::Listener };
-        let mut c = Connection::new(birth, &net.cfg.tcp, self.stack.colds.take(Box::new_uninit), self.now);
+        let mut c = Connection::new(birth, &net.cfg.tcp, &mut self.stack.colds, self.now);
         c.accept(e, net, self.now);
         net.counters.passive_opens += 1;
         let id = self.stack.adopt(c);

@@ -59,7 +59,7 @@ impl<B: Buffers> Stack<B> {
             neighbour,
             port,
         };
-        let mut connection = Connection::new(birth, &self.net.cfg.tcp, self.colds.take(Box::new_uninit), now);
+        let mut connection = Connection::new(birth, &self.net.cfg.tcp, &mut self.colds, now);
         connection.tag = tag;
         let id = self.adopt(connection);
         self.net.counters.active_opens += 1;

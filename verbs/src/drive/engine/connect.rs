@@ -252,8 +252,7 @@ impl<D: Data> Core<D> {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         endpoint.listener = None;
         let Some(core) = self.qps.get_mut(qp) else { return };
-        let memory = self.streams.take(Box::new_uninit);
-        let mut stream = Box::write(memory, Stream::new(negotiated, self.budget.clone()));
+        let mut stream = self.streams.boxed(Stream::new(negotiated, self.budget.clone()));
         // The RTR goes before all requests that the application has posted (MPAE-27, MPAE-28), and is not reported to
         // the application (MPAE-34).
         if let Some(rtr) = negotiated.rtr
@@ -298,7 +297,7 @@ impl<D: Data> Core<D> {
     ) {
         let Some(endpoint) = self.endpoints.get_mut(index) else { return };
         let Some(core) = self.qps.get_mut(qp) else { return };
-        core.stream = Some(Box::new(Stream::new(negotiated, self.budget.clone())));
+        core.stream = Some(self.streams.boxed(Stream::new(negotiated, self.budget.clone())));
         core.shared.set_terminate(info(&terminate, true));
         core.tx.terminate = Some(Box::new(terminate));
         let state = if core.is_over() { core.state() } else { QpState::Terminate };

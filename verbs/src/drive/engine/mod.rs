@@ -64,7 +64,6 @@ use rooms::Rooms;
 use senders::Shares;
 use stags::Stags;
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -74,7 +73,7 @@ use turns::Pace;
 use unready::Unready;
 use urnic_config::{Cidr, Config, RtrChoice};
 use urnic_iwarp::{AccessFault, Budget, Stream};
-use urnic_tcp::rows::Rows;
+use urnic_tcp::rows::BoxRows;
 use urnic_tcp::slab::Slab;
 use urnic_tcp::{BindError, BindId, Bound, ConnId, Patience, Time};
 
@@ -180,8 +179,8 @@ struct Core<D: Data> {
     endpoints: Slab<Endpoint, EndpointIndex>,
     qps: Slab<Box<QpCore<D>>, QpIndex>,
     /// Memory for queue pairs, and for their streams.
-    cores: Rows<Box<MaybeUninit<QpCore<D>>>>,
-    streams: Rows<Box<MaybeUninit<Stream<D>>>>,
+    cores: BoxRows<QpCore<D>>,
+    streams: BoxRows<Stream<D>>,
     /// Where queue pairs are, indexed by their numbers, which are small and dense.
     by_qpn: Vec<Whereabouts>,
     /// Endpoints that want a turn.
@@ -335,8 +334,8 @@ impl<T: Transport, C: Clock> Engine<T, C> {
                 table: Stags::new(commons.table(seed), number),
                 endpoints: Slab::new(),
                 qps: Slab::new(),
-                cores: Rows::default(),
-                streams: Rows::default(),
+                cores: BoxRows::default(),
+                streams: BoxRows::default(),
                 by_qpn: Vec::new(),
                 ready: Turns::default(),
                 lenders: Vec::new(),
@@ -539,8 +538,8 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn attach_qp(&mut self, qp: Arc<QpShared>) -> Result<(), Error> {
         let core = &mut self.core;
-        let memory = core.cores.take(Box::new_uninit);
-        core.house(Box::write(memory, QpCore::new(qp, core.number)));
+        let qp = core.cores.boxed(QpCore::new(qp, core.number));
+        core.house(qp);
         Ok(())
     }
 
