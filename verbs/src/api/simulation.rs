@@ -29,6 +29,7 @@ use crate::shared::memory::PageAllocator;
 use crate::shared::numbers::MAX_QPS;
 use fastrand::Rng;
 use std::collections::VecDeque;
+use std::iter;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,6 +256,14 @@ impl Simulation {
         }
     }
 
+    /// Lets time pass without running any device or host, as if all machines had been suspended meanwhile. What the
+    /// devices had sent arrives.
+    pub fn suspend(&mut self, time: Duration) {
+        self.carry(self.sent());
+        self.clock.advance_by(time.as_nanos() as u64);
+        self.deliver();
+    }
+
     /// Takes the link of device number `index` down or up. Does nothing if the device has a transport of its own.
     ///
     /// # Panics
@@ -270,15 +279,7 @@ impl Simulation {
     /// is none.
     pub fn step(&mut self, limit: Duration) -> bool {
         let now = self.clock.now();
-        while let Some(delivery) = self.network.pop(now) {
-            if let Some(node) = self.nodes.get(delivery.to) {
-                if let Some(wire) = &node.wire {
-                    wire.deliver(delivery.frame);
-                }
-            } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
-                guest.arrived.push_back(delivery.frame);
-            }
-        }
+        self.deliver();
         let mut next: Option<u64> = None;
         for node in &self.nodes {
             node.device.shared.shards.iter().for_each(|shard| {
@@ -291,12 +292,7 @@ impl Simulation {
                 }
             });
         }
-        let mut sent = Vec::new();
-        for (from, node) in self.nodes.iter().enumerate() {
-            while let Some(frame) = node.wire.as_ref().and_then(SimWire::take) {
-                sent.push((from, frame));
-            }
-        }
+        let mut sent = self.sent();
         for (i, Guest { host, arrived }) in self.hosts.iter_mut().enumerate() {
             let mut frames = Vec::new();
             if let Some(at) = host.turn(Duration::from_nanos(now), arrived, &mut frames) {
@@ -305,13 +301,7 @@ impl Simulation {
             }
             sent.extend(frames.into_iter().map(|frame| (self.nodes.len() + i, frame)));
         }
-        let all = self.nodes.len() + self.hosts.len();
-        for (from, frame) in sent {
-            match destination(&frame, all) {
-                Some(to) => self.network.push(now, from, to, frame),
-                None => self.network.broadcast(now, from, &frame),
-            }
-        }
+        self.carry(sent);
         let next = match (next, self.network.next_arrival()) {
             (Some(a), Some(b)) => a.min(b),
             (Some(at), None) | (None, Some(at)) => at,
@@ -322,6 +312,38 @@ impl Simulation {
         }
         self.clock.advance_to(next);
         true
+    }
+
+    /// Delivers the frames that have arrived.
+    fn deliver(&mut self) {
+        let now = self.clock.now();
+        while let Some(delivery) = self.network.pop(now) {
+            if let Some(node) = self.nodes.get(delivery.to) {
+                if let Some(wire) = &node.wire {
+                    wire.deliver(delivery.frame);
+                }
+            } else if let Some(guest) = self.hosts.get_mut(delivery.to - self.nodes.len()) {
+                guest.arrived.push_back(delivery.frame);
+            }
+        }
+    }
+
+    /// Takes the frames that the devices have sent, with the numbers of the devices.
+    fn sent(&self) -> Vec<(usize, Vec<u8>)> {
+        let wires =
+            self.nodes.iter().enumerate().filter_map(|(from, node)| Some((from, node.wire.as_ref()?)));
+        wires.flat_map(|(from, wire)| iter::from_fn(|| wire.take()).map(move |frame| (from, frame))).collect()
+    }
+
+    /// Puts frames on the network, which come from the nodes with these numbers.
+    fn carry(&mut self, sent: Vec<(usize, Vec<u8>)>) {
+        let (now, all) = (self.clock.now(), self.nodes.len() + self.hosts.len());
+        for (from, frame) in sent {
+            match destination(&frame, all) {
+                Some(to) => self.network.push(now, from, to, frame),
+                None => self.network.broadcast(now, from, &frame),
+            }
+        }
     }
 }
 

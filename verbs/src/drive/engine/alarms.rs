@@ -36,12 +36,8 @@ impl Alarms {
 
     /// Takes the next alarm that is due at `now`.
     pub(super) fn due(&mut self, now: Time) -> Option<(EndpointId, Alarm)> {
-        match self.0.peek() {
-            Some(Reverse((at, ..))) if *at <= now => {
-                self.0.pop().map(|Reverse((_, endpoint, alarm))| (endpoint, alarm))
-            }
-            _ => None,
-        }
+        self.next().filter(|at| *at <= now)?;
+        self.0.pop().map(|Reverse((_, endpoint, alarm))| (endpoint, alarm))
     }
 
     /// Returns when the next alarm is due; `None` if there is none.

@@ -238,6 +238,12 @@ impl<D: Data> Core<D> {
         }
     }
 
+    /// Returns the earliest time at which one of the engine's own time-outs may have passed.
+    #[inline]
+    fn next_time_out(&self) -> Time {
+        self.alarms.next().map_or(self.tend_at, |at| at.min(self.tend_at))
+    }
+
     fn set_alarm(&mut self, index: EndpointIndex, at: Time, alarm: Alarm) {
         if let Some(endpoint) = self.endpoints.id(index) {
             self.alarms.set(at, endpoint, alarm);
@@ -435,9 +441,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
     }
 
-    /// Receives before timers fire, because no thread has driven the engine for a while. The ACKs that the timers
-    /// wait for may have arrived meanwhile; if the timers fired first, the engine would probe and retransmit
-    /// needlessly.
+    /// Returns whether no thread has driven the engine for a while.
+    #[inline]
+    fn has_paused(&self, now: Time) -> bool {
+        now >= self.advanced + PAUSE
+    }
+
+    /// Receives before timers fire, because no thread has driven the engine for a while. What the timers wait for may
+    /// have arrived meanwhile. If they fired first, TCP would probe and retransmit needlessly, and connections whose
+    /// peers have answered in time would end.
     #[cold]
     fn receive_before_timers(&mut self, now: Time) {
         for _ in 0..BURSTS_AFTER_PAUSE {
@@ -458,6 +470,9 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             if now >= self.check_at {
                 self.check_at = self.transport.check(now, &mut self.core);
             }
+            if now >= self.core.next_time_out() && self.has_paused(now) {
+                self.receive_before_timers(now);
+            }
             let transport = &self.transport;
             self.core.ring_alarms(|conn| is_slow(transport, now, conn));
             if now >= self.core.tend_at {
@@ -474,10 +489,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
             self.posting.judge(now, polled);
         }
         if looks || served {
-            let before = std::mem::replace(&mut self.advanced, now);
-            if now >= before + PAUSE {
+            if self.has_paused(now) {
                 self.receive_before_timers(now);
             }
+            self.advanced = now;
             self.transport.advance(now, &mut self.core);
         }
         self.transport.flush();
@@ -499,8 +514,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         if self.owes_acks || !self.core.ready.is_empty() || self.core.unready.is_due() {
             return Some(Duration::ZERO);
         }
-        let deadlines = [self.transport.next_deadline(), self.core.alarms.next()];
-        let next = deadlines.into_iter().flatten().fold(self.core.tend_at, Time::min);
+        let next = self.transport.next_deadline().unwrap_or(Time::MAX).min(self.core.next_time_out());
         if next == Time::MAX {
             return None;
         }
