@@ -1,10 +1,12 @@
 //! The engine's own time-outs ([`Alarm`]). They are rare, so a heap is fast enough. TCP's timers are in the TCP
 //! stack's timer wheel.
 
-use super::names::EndpointId;
+use super::names::{EndpointId, EndpointIndex};
+use super::{Core, TEARDOWN_WITHIN};
+use crate::drive::transport::Data;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use urnic_tcp::Time;
+use urnic_tcp::{ConnId, Time};
 
 /// The subject of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,5 +45,37 @@ impl Alarms {
     /// Returns when the next alarm is due; `None` if there is none.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.peek().map(|Reverse((at, ..))| *at)
+    }
+}
+
+impl<D: Data> Core<D> {
+    /// Returns the earliest time at which one of the engine's own time-outs may have passed.
+    #[inline]
+    pub(super) fn next_time_out(&self) -> Time {
+        self.alarms.next().map_or(self.tend_at, |at| at.min(self.tend_at))
+    }
+
+    pub(super) fn set_alarm(&mut self, index: EndpointIndex, at: Time, alarm: Alarm) {
+        if let Some(endpoint) = self.endpoints.id(index) {
+            self.alarms.set(at, endpoint, alarm);
+        }
+    }
+
+    /// Fires due alarms. `is_slow` returns whether the peer of a connection that does not close is slow rather than
+    /// silent.
+    pub(super) fn ring_alarms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
+        while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
+            let Some(index) = self.endpoints.find(endpoint) else { continue };
+            match alarm {
+                Alarm::Startup => self.startup_timed_out(index),
+                Alarm::Rtr => self.rtr_timed_out(index),
+                Alarm::Teardown if self.waits_for_peer(index, &is_slow) => {
+                    self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
+                }
+                Alarm::Teardown => self.teardown_timed_out(index),
+                Alarm::Nudge => self.nudge(index),
+                Alarm::Receive => self.receive_timed_out(index),
+            }
+        }
     }
 }

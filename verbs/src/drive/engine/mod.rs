@@ -50,7 +50,7 @@ use crate::shared::qp::{QpConnection, QpShared, QpState, Receives};
 use crate::shared::quiet::deliver;
 use crate::shared::turns::Turns;
 use crate::shared::waiting::Waiting;
-use alarms::{Alarm, Alarms};
+use alarms::Alarms;
 use arrayvec::ArrayVec;
 use connect::Listener;
 use endpoint::{Endpoint, Farewell, Phase};
@@ -238,18 +238,6 @@ impl<D: Data> Core<D> {
         }
     }
 
-    /// Returns the earliest time at which one of the engine's own time-outs may have passed.
-    #[inline]
-    fn next_time_out(&self) -> Time {
-        self.alarms.next().map_or(self.tend_at, |at| at.min(self.tend_at))
-    }
-
-    fn set_alarm(&mut self, index: EndpointIndex, at: Time, alarm: Alarm) {
-        if let Some(endpoint) = self.endpoints.id(index) {
-            self.alarms.set(at, endpoint, alarm);
-        }
-    }
-
     /// Handles the doorbell of a queue pair: schedules its work, or flushes the work if the queue pair is in an
     /// error state. If the queue pair has moved to another engine, rings the doorbell there.
     fn doorbell(&mut self, qpn: Qpn) {
@@ -266,24 +254,6 @@ impl<D: Data> Core<D> {
                 self.schedule(endpoint);
             }
             None => {}
-        }
-    }
-
-    /// Fires due alarms. `is_slow` returns whether the peer of a connection that does not close is slow rather than
-    /// silent.
-    fn ring_alarms(&mut self, is_slow: impl Fn(ConnId) -> bool) {
-        while let Some((endpoint, alarm)) = self.alarms.due(self.now) {
-            let Some(index) = self.endpoints.find(endpoint) else { continue };
-            match alarm {
-                Alarm::Startup => self.startup_timed_out(index),
-                Alarm::Rtr => self.rtr_timed_out(index),
-                Alarm::Teardown if self.waits_for_peer(index, &is_slow) => {
-                    self.set_alarm(index, self.now + TEARDOWN_WITHIN, Alarm::Teardown);
-                }
-                Alarm::Teardown => self.teardown_timed_out(index),
-                Alarm::Nudge => self.nudge(index),
-                Alarm::Receive => self.receive_timed_out(index),
-            }
         }
     }
 }
