@@ -266,6 +266,8 @@ pub struct SimPort {
     /// pairing.
     peer_queues: Option<usize>,
     spread: Spread,
+    /// Frames that leave with the next flush.
+    queued: Vec<Vec<u8>>,
     strays: VecDeque<Stray>,
 }
 
@@ -291,6 +293,7 @@ impl SimPort {
             aside: Put::default(),
             peer_queues: None,
             spread: Spread::Unknown,
+            queued: Vec::new(),
             strays: VecDeque::new(),
         }
     }
@@ -388,19 +391,21 @@ impl Port for SimPort {
             frame
                 .extend_from_slice(piece.payload.pieces.bytes().get(piece.range.clone()).unwrap_or_default());
         }
-        let mut queues = self.wire.queues();
-        if emit.loopback {
-            if let Some(queue) = queues.to_port.get_mut(self.queue) {
-                queue.push_back(frame);
-            }
-        } else if self.peer_queues.is_some_and(|peers| self.queue >= peers) {
-            self.strays.push_back(Stray { octets: frame.into(), leaves_checksum: false });
-        } else {
-            queues.from_port.push_back((self.queue, frame));
+        if !emit.loopback {
+            self.queued.push(frame);
+        } else if let Some(queue) = self.wire.queues().to_port.get_mut(self.queue) {
+            queue.push_back(frame);
         }
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        let queued = self.queued.drain(..);
+        if self.peer_queues.is_some_and(|peers| self.queue >= peers) {
+            self.strays.extend(queued.map(|frame| Stray { octets: frame.into(), leaves_checksum: false }));
+        } else {
+            self.wire.queues().from_port.extend(queued.map(|frame| (self.queue, frame)));
+        }
+    }
 
     fn receive_memory(&self) -> usize {
         SIMULATED_MEMORY
@@ -484,7 +489,7 @@ impl Port for SimPort {
     }
 
     fn send_stray(&mut self, stray: &Stray) {
-        self.wire.queues().from_port.push_back((self.queue, stray.octets.to_vec()));
+        self.queued.push(stray.octets.to_vec());
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
