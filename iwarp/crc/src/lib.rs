@@ -16,6 +16,7 @@
 
 mod dispatch;
 mod kernel;
+mod octets;
 #[cfg(target_arch = "x86_64")]
 mod poly;
 mod portable;
@@ -25,6 +26,7 @@ mod x86;
 
 pub use dispatch::{force_kernel, kernel};
 pub use kernel::Kernel;
+pub use octets::Octets;
 pub use sum::combine;
 
 /// The CRC register before the first byte.
