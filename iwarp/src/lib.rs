@@ -35,6 +35,7 @@ pub use sink::{
 pub use startup::{Negotiated, Role, Rtr};
 pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream, Wants};
 pub use terminate::{Terminate, TerminatedHeader};
+pub use urnic_crc::Octets;
 
 /// Smallest MULPDU that MPA may report, in octets (RFC 5044 §3).
 pub const MULPDU_MIN: usize = 128;

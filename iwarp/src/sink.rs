@@ -1,16 +1,44 @@
 //! Interface between a stream and its caller: received octets, and memory to place them in.
 
-use crate::{AtomicFault, Terminate};
+use crate::{AtomicFault, Octets, Terminate};
 
 /// An owned range of in-order stream octets. Dropping it releases the frame that holds them.
+///
+/// The octets lie in memory of our own, or in memory that the sender may change at any time: then the chunk
+/// [is shared](Chunk::is_shared). The defaults suit chunks of own memory. A chunk's length never changes.
 pub trait Chunk {
-    /// Returns the octets of the range.
+    /// Returns all octets of a chunk that is not shared. Must not be called for a shared one.
     fn bytes(&self) -> &[u8];
+
+    /// Returns the number of octets.
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Returns whether there are no octets.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the octets from `at` on that are contiguous: up to the end of the piece that contains `at`. There is at
+    /// least one, unless `at` is not less than the length.
+    fn piece(&self, at: usize) -> Octets<'_> {
+        self.bytes().get(at..).unwrap_or_default().into()
+    }
+
+    /// Moves the octets to memory of our own if they are shared. Afterwards the octets no longer change, the chunk is
+    /// not shared, and `bytes` returns all of them. The stream calls this before it keeps the chunk.
+    fn keep(&mut self) {}
+
+    /// Returns whether the octets may still change.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// Returns how many octets cannot be reused while the chunk is held: the size of the whole buffer that holds it.
     /// The default is right if the buffer holds nothing else.
     fn pins(&self) -> usize {
-        self.bytes().len()
+        self.len()
     }
 }
 
@@ -90,8 +118,9 @@ pub trait Sink {
     /// length that [`Sink::receive_buffer`] returned.
     fn untagged_target(&mut self, offset: u32, len: u32) -> Result<Self::Target, RecvFault>;
 
-    /// Copies `src` to octet `at` of `target`. A segment in several pieces takes several calls.
-    fn place(&mut self, target: Self::Target, at: u32, src: &[u8]);
+    /// Copies `src` to octet `at` of `target`. A segment in several pieces takes several calls. Shared octets may have
+    /// changed since their CRC was verified. That is no fault, because the sender could have sent the new octets.
+    fn place(&mut self, target: Self::Target, at: u32, src: Octets<'_>);
 
     /// Invalidates `stag` for a Send with Invalidate, just before the message is delivered.
     fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate>;

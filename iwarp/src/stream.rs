@@ -9,14 +9,15 @@ mod tests;
 
 use crate::sabotage::{Rule, broken};
 use crate::{
-    AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Outgoing,
-    ReadFault, Role, Sink, Terminate, TerminatedHeader,
+    AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Octets,
+    Outgoing, ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
-use aside::Octets;
+use aside::Ulpdu;
 use assembly::{Assembly, Gathered};
 pub use assembly::{IncompleteFpdu, Rest, Wants};
-use inbound::{Handled, Inbound, Segment};
+use inbound::{Handled, Head, Inbound, Segment};
 use outbound::Outbound;
+use std::ops::Range;
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
@@ -260,50 +261,136 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.inbound.overdue()
     }
 
-    fn take<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
+    fn take<S: Sink>(&mut self, mut chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
         if self.rx_markers.any() {
             return self.take_marked(chunk, sink);
         }
-        let bytes = chunk.bytes();
         let mut at = 0;
         if !self.assembly.is_empty() {
-            let Some(end) = self.assembly.completed_by(bytes, Markers::NONE) else {
-                return Ok(self.assembly.keep(chunk, 0, Markers::NONE));
-            };
-            let fpdu = self.assembly.gathered(&bytes[..end], Markers::NONE);
-            match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
-                Handled::Done => self.assembly.clear(),
-                Handled::Terminated => return Ok(self.handle_terminate()),
-                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: 0, wants })),
-            }
-            at = end;
-        }
-        while let Some((fpdu, ulpdu_len)) = assembly::whole(&bytes[at..]) {
-            match self.rdmap.whole(fpdu, ulpdu_len, sink, self.assembly.budget())? {
-                Handled::Done => at += fpdu.len(),
-                Handled::Terminated => return Ok(self.handle_terminate()),
-                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
+            match self.take_spread(&mut chunk, 0, sink)? {
+                Step::Taken(end) => at = end,
+                stopped => return Ok(self.stop(stopped, chunk, 0)),
             }
         }
-        Ok(if at < bytes.len() { self.assembly.keep(chunk, at, Markers::NONE) } else { None })
+        loop {
+            let mut rest = chunk.piece(at);
+            while let Some((fpdu, ulpdu_len)) = assembly::whole(rest) {
+                let (size, is_own) = (fpdu.len(), fpdu.own().is_some());
+                let ulpdu = 2..2 + usize::from(ulpdu_len);
+                let copy;
+                let head = match fpdu.own() {
+                    Some(own) => own.get(ulpdu).unwrap_or_default(),
+                    None => {
+                        copy = Head::copied(ulpdu_len, |head| {
+                            fpdu.get(ulpdu).map(|ulpdu| ulpdu.copy_to(head));
+                        });
+                        copy.octets()
+                    }
+                };
+                match self.rdmap.whole(fpdu, head, ulpdu_len, sink, self.assembly.budget())? {
+                    Handled::Done => at += size,
+                    Handled::Terminated => return Ok(self.handle_terminate()),
+                    Handled::Stopped(wants) => {
+                        if !is_own && wants == Wants::Invalidation {
+                            let head = head.to_vec();
+                            self.keep_stopped(&mut chunk, at..at + size, ulpdu_len, &head)?;
+                        }
+                        return Ok(Some(Rest { chunk, taken: at, wants }));
+                    }
+                }
+                let Some(after) = rest.get(size..rest.len()) else { break };
+                rest = after;
+            }
+            let left = chunk.len().saturating_sub(at);
+            if left == 0 {
+                return Ok(None);
+            }
+            // The FPDU may continue in the next piece. If it is incomplete, only octets that cannot change show it.
+            if rest.len() == left && !chunk.is_shared() {
+                return Ok(self.assembly.keep(chunk, at, Markers::NONE));
+            }
+            match self.take_spread(&mut chunk, at, sink)? {
+                Step::Taken(end) => at = end,
+                stopped => return Ok(self.stop(stopped, chunk, at)),
+            }
+        }
     }
 
     /// Does the work of `take` for a stream with markers, where an FPDU with a marker in it never lies in one piece.
-    fn take_marked<S: Sink>(&mut self, chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
-        let bytes = chunk.bytes();
-        let mut at = 0;
-        while let Some(n) = self.assembly.completed_by(&bytes[at..], self.rx_markers) {
-            let fpdu = self.assembly.gathered(&bytes[at..at + n], self.rx_markers);
-            let plain = fpdu.ulpdu_len().map_or(0, assembly::fpdu_size);
-            match self.rdmap.spread(&fpdu, sink, self.assembly.budget())? {
-                Handled::Done => self.assembly.clear(),
-                Handled::Terminated => return Ok(self.handle_terminate()),
-                Handled::Stopped(wants) => return Ok(Some(Rest { chunk, taken: at, wants })),
-            }
-            self.rx_markers = self.rx_markers.after(plain);
-            at += n;
+    fn take_marked<S: Sink>(&mut self, mut chunk: C, sink: &mut S) -> Result<Option<Rest<C>>, Fault> {
+        if chunk.is_shared() {
+            chunk.keep();
         }
-        Ok(if at < bytes.len() { self.assembly.keep(chunk, at, self.rx_markers) } else { None })
+        let mut at = 0;
+        loop {
+            match self.take_spread(&mut chunk, at, sink)? {
+                Step::Taken(end) => at = end,
+                Step::Incomplete if at >= chunk.len() => return Ok(None),
+                stopped => return Ok(self.stop(stopped, chunk, at)),
+            }
+        }
+    }
+
+    /// Takes one FPDU that ends in `chunk`: the octets of the assembly, followed by those of the chunk from `at` on. Its
+    /// octets may lie in several pieces and have markers between them. If the FPDU is incomplete, the chunk is not
+    /// shared afterwards.
+    #[inline(never)]
+    fn take_spread<S: Sink>(&mut self, chunk: &mut C, at: usize, sink: &mut S) -> Result<Step, Fault> {
+        let markers = self.rx_markers;
+        let (end, ulpdu_len) = loop {
+            match self.assembly.completed_by(chunk, at, markers) {
+                Some(completed) => break completed,
+                // The length may have changed until the chunk is kept, so it is read again.
+                None if chunk.is_shared() => chunk.keep(),
+                None => return Ok(Step::Incomplete),
+            }
+        };
+        let fpdu = self.assembly.gathered(chunk, at..end, markers);
+        let head = fpdu.head(ulpdu_len);
+        match self.rdmap.spread(&fpdu, head.octets(), ulpdu_len, sink, self.assembly.budget())? {
+            Handled::Done => {
+                self.assembly.clear();
+                self.rx_markers = markers.after(assembly::fpdu_size(ulpdu_len));
+                Ok(Step::Taken(end))
+            }
+            Handled::Terminated => Ok(Step::Ended),
+            Handled::Stopped(wants) => {
+                if wants == Wants::Invalidation && chunk.is_shared() {
+                    self.keep_stopped(chunk, at..end, ulpdu_len, head.octets())?;
+                }
+                Ok(Step::Stopped(wants))
+            }
+        }
+    }
+
+    /// Ends a call of `take` at octet `at` of `chunk`, and returns its result.
+    fn stop(&mut self, step: Step, chunk: C, at: usize) -> Option<Rest<C>> {
+        match step {
+            Step::Stopped(wants) => Some(Rest { chunk, taken: at, wants }),
+            Step::Incomplete => self.assembly.keep(chunk, at, self.rx_markers),
+            Step::Ended => self.handle_terminate(),
+            Step::Taken(_) => None,
+        }
+    }
+
+    /// Keeps a shared chunk whose FPDU in `range` will be offered again, and checks that the FPDU still begins with the
+    /// octets that have been handled. The sink remembers that it has placed the segment, so the same segment must come
+    /// again. A change is an error of the sender, as a wrong CRC is.
+    #[cold]
+    fn keep_stopped(
+        &self,
+        chunk: &mut C,
+        range: Range<usize>,
+        ulpdu_len: u16,
+        head: &[u8],
+    ) -> Result<(), Fault> {
+        chunk.keep();
+        let fpdu = self.assembly.gathered(chunk, range, self.rx_markers);
+        if fpdu.ulpdu_len() == Some(ulpdu_len) && fpdu.head(ulpdu_len).octets() == head {
+            Ok(())
+        } else {
+            Err(self.rdmap.crc_fault())
+        }
     }
 
     /// Returns the marker positions in the next FPDU to send; `None` if the peer did not ask for markers (MPA-19,
@@ -403,14 +490,26 @@ impl<C: Chunk> Stream<C> {
     }
 }
 
+/// Outcome of taking one FPDU that may lie in pieces.
+enum Step {
+    /// The FPDU needs no further handling. It ends at this octet of the chunk.
+    Taken(usize),
+    /// The FPDU was a Terminate.
+    Ended,
+    /// The FPDU must be offered again.
+    Stopped(Wants),
+    /// The FPDU is incomplete.
+    Incomplete,
+}
+
 /// The ULPDU of an FPDU that lies in pieces.
 struct Spread<'a, C> {
     fpdu: &'a Gathered<'a, C>,
     ulpdu_len: usize,
 }
 
-impl<C: Chunk> Octets for Spread<'_, C> {
-    fn pieces(&self, from: usize, mut f: impl FnMut(u32, &[u8])) {
+impl<C: Chunk> Ulpdu for Spread<'_, C> {
+    fn pieces(&self, from: usize, mut f: impl FnMut(u32, Octets<'_>)) {
         self.fpdu.pieces(2 + from..2 + self.ulpdu_len, |at, piece| f(at as u32, piece));
     }
 }
@@ -436,21 +535,27 @@ impl Rdmap {
         self.heard || self.role == Role::Initiator
     }
 
-    /// Handles an FPDU that lies in one piece. All streams share `budget`.
+    /// Handles an FPDU that lies in one piece. `head` is its ULPDU, or a copy of the ULPDU's start if the octets may
+    /// change. All streams share `budget`.
     fn whole<S: Sink>(
         &mut self,
-        fpdu: &[u8],
+        fpdu: Octets<'_>,
+        head: &[u8],
         ulpdu_len: u16,
         sink: &mut S,
         budget: &Budget,
     ) -> Result<Handled, Fault> {
-        let Some((covered, crc)) = fpdu.split_last_chunk::<4>() else { return Ok(Handled::Done) };
-        let ulpdu = covered.get(2..2 + usize::from(ulpdu_len)).unwrap_or_default();
-        let segment = Segment { head: ulpdu, len: ulpdu_len, opens: !self.may_send() };
+        let end = fpdu.len().saturating_sub(4);
+        let (Some(covered), Some(field), Some(ulpdu)) =
+            (fpdu.get(0..end), fpdu.get(end..fpdu.len()), fpdu.get(2..2 + usize::from(ulpdu_len)))
+        else {
+            return Ok(Handled::Done);
+        };
+        let segment = Segment { head, len: ulpdu_len, opens: !self.may_send() };
         if broken(Rule::PlaceBeforeCrc) {
             self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)?;
         }
-        self.check_crc(*crc, || urnic_crc::crc32c(urnic_crc::INIT, covered))?;
+        self.check_crc(assembly::copied(field), || covered.crc32c(urnic_crc::INIT))?;
         if !self.heard && self.first(&segment, sink) {
             return Ok(Handled::Done);
         }
@@ -460,31 +565,31 @@ impl Rdmap {
         self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)
     }
 
-    /// Handles an FPDU whose octets lie in several pieces or have markers between them.
+    /// Handles an FPDU whose octets lie in several pieces or have markers between them. `head` is a copy of the start of
+    /// its ULPDU.
     fn spread<C: Chunk, S: Sink>(
         &mut self,
         fpdu: &Gathered<'_, C>,
+        head: &[u8],
+        ulpdu_len: u16,
         sink: &mut S,
         budget: &Budget,
     ) -> Result<Handled, Fault> {
-        let covered = fpdu.len() - 4;
+        let covered = fpdu.len().saturating_sub(4);
         let mut crc = [0; 4];
         fpdu.copy_wire(covered, &mut crc);
-        let ulpdu_len = fpdu.ulpdu_len().unwrap_or_default();
         self.check_crc(crc, || {
             let mut state = urnic_crc::INIT;
-            fpdu.wire(0..covered, |_, piece| state = urnic_crc::crc32c(state, piece));
+            fpdu.wire(0..covered, |_, piece| state = piece.crc32c(state));
             state
         })?;
         self.check_markers(fpdu, ulpdu_len)?;
-        let mut head = [0; inbound::HEAD_MAX];
-        let head_len = fpdu.copy(2, &mut head).min(ulpdu_len.into());
-        let segment = Segment { head: &head[..head_len], len: ulpdu_len, opens: !self.may_send() };
+        let segment = Segment { head, len: ulpdu_len, opens: !self.may_send() };
         if !self.heard && self.first(&segment, sink) {
             return Ok(Handled::Done);
         }
-        let octets = Spread { fpdu, ulpdu_len: ulpdu_len.into() };
-        self.inbound.segment(&mut self.outbound, &segment, sink, &octets, budget)
+        let ulpdu = Spread { fpdu, ulpdu_len: ulpdu_len.into() };
+        self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)
     }
 
     /// Checks that every marker points at the FPDU around it (MPA-80). Ignores the reserved bits of a marker and the
@@ -507,11 +612,16 @@ impl Rdmap {
     #[inline]
     fn check_crc(&self, received: [u8; 4], register: impl FnOnce() -> u32) -> Result<(), Fault> {
         if self.crc && urnic_crc::finish(register()) != u32::from_le_bytes(received) {
-            // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
-            let terminate = self.may_send().then_some(Terminate::CRC);
-            return Err(Fault { terminate, cause: Cause::Crc });
+            return Err(self.crc_fault());
         }
         Ok(())
+    }
+
+    #[cold]
+    fn crc_fault(&self) -> Fault {
+        // A Responder that has validated no FPDU may send none, not even a Terminate (MPA-92).
+        let terminate = self.may_send().then_some(Terminate::CRC);
+        Fault { terminate, cause: Cause::Crc }
     }
 
     /// Delivers [`Delivery::FirstFpdu`]. Returns `true` if the FPDU is a zero-length Send that is the RTR indication.

@@ -83,7 +83,7 @@ impl Sink for Misled<'_> {
         self.memory.untagged_target(offset, len).map(Some)
     }
 
-    fn place(&mut self, target: Self::Target, at: u32, src: &[u8]) {
+    fn place(&mut self, target: Self::Target, at: u32, src: Octets<'_>) {
         let Some(target) = target else { return };
         self.memory.place(target, at, src);
         let len = src.len() as u32;

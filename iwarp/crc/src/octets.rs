@@ -1,14 +1,16 @@
 //! Octets that may lie in memory which others change meanwhile.
 
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Contiguous octets to read, either in memory of our own or in memory that is shared with another process.
 ///
 /// The other process may change shared octets at any time, so no slice of them exists. They can only be copied and run
-/// through the CRC register. What is read twice may differ: decide by a copy alone.
+/// through the CRC register. Two reads of the same octet may differ: decide by a copy alone.
 #[derive(Clone, Copy)]
 pub struct Octets<'a> {
     at: *const u8,
@@ -67,6 +69,7 @@ impl<'a> Octets<'a> {
         let len = self.len.min(out.len());
         // SAFETY: both ranges are `len` octets long, and `out` is borrowed for us alone.
         unsafe { self.at.copy_to_nonoverlapping(out.as_mut_ptr(), len) };
+        only_the_copy_counts();
         len
     }
 
@@ -78,6 +81,7 @@ impl<'a> Octets<'a> {
             self.at.copy_to_nonoverlapping(out.as_mut_ptr().add(out.len()), self.len);
             out.set_len(out.len() + self.len);
         }
+        only_the_copy_counts();
     }
 
     /// Runs the octets through the CRC register, like [`crc32c`](crate::crc32c). If they change meanwhile, the result
@@ -107,8 +111,28 @@ impl<'a> From<&'a [u8]> for Octets<'a> {
     }
 }
 
+/// Octets that this thread may change while the view exists. They count as shared.
+impl<'a> From<&'a [Cell<u8>]> for Octets<'a> {
+    #[inline]
+    fn from(octets: &'a [Cell<u8>]) -> Self {
+        // SAFETY: the cells are readable during `'a`, and a cell has the layout of its octet. Neither the cells nor
+        // this view can leave the thread, so nothing writes the cells during a read.
+        unsafe { Octets::shared(octets.as_ptr().cast(), octets.len()) }
+    }
+}
+
 impl fmt::Debug for Octets<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Octets").field("len", &self.len).field("is_shared", &self.is_shared).finish()
     }
 }
+
+/// Keeps the compiler from reading the source of a copy again where the program reads the copy. The compiler may do so
+/// as long as nothing may have written the source, and it does not know of the other process.
+#[inline(always)]
+fn only_the_copy_counts() {
+    compiler_fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 
 use super::inbound::Segment;
 use crate::header::UNTAGGED_LEN;
-use crate::{Budget, Cause, Fault};
+use crate::{Budget, Cause, Fault, Octets};
 
 /// Most octets that wait on one stream, including a [`FRAME`] for each segment. Any single segment fits.
 const ROOM: usize = 64 * 1024 + FRAME;
@@ -19,16 +19,19 @@ const FRAME: usize = 2 + 4;
 const ROOM_MIN: usize = 256;
 
 /// The octets of a ULPDU, in one piece or in several.
-pub(super) trait Octets {
-    /// Calls `f` with each piece of the ULPDU from octet `from` on, and with the piece's offset relative to `from`.
-    fn pieces(&self, from: usize, f: impl FnMut(u32, &[u8]));
+pub(super) trait Ulpdu {
+    /// Calls `f` with each piece of the ULPDU from octet `from` on, and with the piece's offset relative to `from`. The
+    /// pieces together have exactly the ULPDU's length, even if their octets change meanwhile.
+    fn pieces(&self, from: usize, f: impl FnMut(u32, Octets<'_>));
 }
 
 /// A ULPDU in one piece.
-impl Octets for &[u8] {
+impl Ulpdu for Octets<'_> {
     #[inline]
-    fn pieces(&self, from: usize, mut f: impl FnMut(u32, &[u8])) {
-        f(0, self.get(from..).unwrap_or_default());
+    fn pieces(&self, from: usize, mut f: impl FnMut(u32, Octets<'_>)) {
+        if let Some(piece) = self.get(from..self.len()) {
+            f(0, piece);
+        }
     }
 }
 
@@ -88,11 +91,13 @@ impl Aside {
         true
     }
 
-    /// Appends a segment. The caller must have called [`Self::has_room`].
-    pub(super) fn push(&mut self, s: &Segment<'_>, octets: &impl Octets, written: u32) {
+    /// Appends a segment. The caller must have called [`Self::has_room`]. The head is that of `s`, which has been
+    /// checked: in `ulpdu` it may have changed since.
+    pub(super) fn push(&mut self, s: &Segment<'_>, ulpdu: &impl Ulpdu, written: u32) {
         self.octets.extend_from_slice(&s.len.to_be_bytes());
         self.octets.extend_from_slice(&written.to_be_bytes());
-        octets.pieces(0, |_, piece| self.octets.extend_from_slice(piece));
+        self.octets.extend_from_slice(s.head);
+        ulpdu.pieces(s.head.len(), |_, piece| piece.append_to(&mut self.octets));
     }
 
     /// Returns the oldest waiting segment; `None` if none waits.

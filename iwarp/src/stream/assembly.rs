@@ -1,7 +1,8 @@
 //! Finds FPDUs in chunks (RFC 5044 §6): by ULPDU_Length, in order, however the stream is split.
 
+use super::inbound::Head;
 use crate::outgoing::pad;
-use crate::{Budget, Chunk, Markers};
+use crate::{Budget, Chunk, Markers, Octets};
 use std::ops::Range;
 
 /// Most chunks of one FPDU that are held.
@@ -23,10 +24,23 @@ pub(super) fn fpdu_size(ulpdu: u16) -> usize {
     2 + ulpdu + pad(ulpdu) + 4
 }
 
-/// Returns the FPDU at the start of `bytes` and its ULPDU_Length; `None` if the FPDU is incomplete.
-pub(super) fn whole(bytes: &[u8]) -> Option<(&[u8], u16)> {
-    let ulpdu = u16::from_be_bytes(*bytes.first_chunk()?);
-    Some((bytes.get(..fpdu_size(ulpdu))?, ulpdu))
+/// Returns the FPDU at the start of `octets` and its ULPDU_Length, which is read once; `None` if the FPDU is incomplete.
+#[inline]
+pub(super) fn whole(octets: Octets<'_>) -> Option<(Octets<'_>, u16)> {
+    let length = match octets.own() {
+        Some(own) => *own.first_chunk()?,
+        None => copied(octets.get(0..2)?),
+    };
+    let ulpdu = u16::from_be_bytes(length);
+    Some((octets.get(0..fpdu_size(ulpdu))?, ulpdu))
+}
+
+/// Returns a copy of the first `N` octets. Octets that do not exist are zero.
+#[inline]
+pub(super) fn copied<const N: usize>(octets: Octets<'_>) -> [u8; N] {
+    let mut copy = [0; N];
+    octets.copy_to(&mut copy);
+    copy
 }
 
 /// An FPDU of which some octets have arrived, but not all.
@@ -136,23 +150,25 @@ impl<C: Chunk> Assembly<C> {
         self.number = self.number.wrapping_add(1);
     }
 
-    /// Returns how many octets of `next` complete the FPDU; `None` if it stays incomplete.
-    pub(super) fn completed_by(&self, next: &[u8], markers: Markers) -> Option<usize> {
-        let ulpdu = self.gathered(next, markers).ulpdu_len()?;
-        let missing = markers.size(fpdu_size(ulpdu)) - self.len;
-        (missing <= next.len()).then_some(missing)
+    /// Returns the end, in `chunk`, of the octets from `from` on that complete the FPDU, and its ULPDU_Length, which is
+    /// read once; `None` if the FPDU stays incomplete.
+    pub(super) fn completed_by(&self, chunk: &C, from: usize, markers: Markers) -> Option<(usize, u16)> {
+        let ulpdu = self.gathered(chunk, from..chunk.len(), markers).ulpdu_len()?;
+        let missing = markers.size(fpdu_size(ulpdu)).checked_sub(self.len)?;
+        let end = from + missing;
+        (end <= chunk.len()).then_some((end, ulpdu))
     }
 
     /// Keeps the octets of `chunk` from `from` on. Holds the chunk if the held chunks, with this one, are few and carry
     /// enough octets on average, and if the budget lets it be pinned. Otherwise copies the octets of all held chunks
-    /// and releases them. The FPDU must stay incomplete with these octets.
+    /// and releases them. The FPDU must stay incomplete with these octets, so the chunk must not be shared.
     ///
     /// Returns the rest of the chunk if the budget has no room for this FPDU. Once the FPDU's size is reserved, every
     /// later octet of the FPDU is kept.
     pub(super) fn keep(&mut self, chunk: C, from: usize, markers: Markers) -> Option<Rest<C>> {
-        let octets = &chunk.bytes()[from..];
+        let len = chunk.len().saturating_sub(from);
         // The size is unknown until both octets of ULPDU_Length have arrived; a marker may precede them.
-        let size = match self.gathered(octets, markers).ulpdu_len() {
+        let size = match self.gathered(&chunk, from..chunk.len(), markers).ulpdu_len() {
             Some(ulpdu) => markers.size(fpdu_size(ulpdu)),
             None => STAGE_MIN,
         };
@@ -165,7 +181,7 @@ impl<C: Chunk> Assembly<C> {
         if self.held.is_empty() {
             self.skip = from;
         }
-        self.len += octets.len();
+        self.len += len;
         let pins = chunk.pins();
         self.held.push(chunk);
         let held = self.len - self.staged.len();
@@ -188,7 +204,7 @@ impl<C: Chunk> Assembly<C> {
             self.staged.reserve_exact(room - self.staged.len());
         }
         for chunk in &self.held {
-            self.staged.extend_from_slice(&chunk.bytes()[self.skip..]);
+            self.staged.extend_from_slice(chunk.bytes().get(self.skip..).unwrap_or_default());
             self.skip = 0;
         }
         self.release_chunks();
@@ -199,16 +215,23 @@ impl<C: Chunk> Assembly<C> {
         self.budget.unpin(std::mem::take(&mut self.pinned));
     }
 
-    /// Returns the octets of the FPDU so far, followed by `tail`, which may complete it.
-    pub(super) fn gathered<'a>(&'a self, tail: &'a [u8], markers: Markers) -> Gathered<'a, C> {
-        Gathered { assembly: self, tail, markers }
+    /// Returns the octets of the FPDU so far, followed by the octets `tail` of `chunk`, which may complete it.
+    pub(super) fn gathered<'a>(
+        &'a self,
+        chunk: &'a C,
+        tail: Range<usize>,
+        markers: Markers,
+    ) -> Gathered<'a, C> {
+        Gathered { assembly: self, chunk, tail, markers }
     }
 }
 
-/// An FPDU in pieces: the assembly's octets, then `tail`, with markers in between.
+/// An FPDU in pieces: the assembly's octets, then the octets `tail` of `chunk`, with markers in between. The octets of a
+/// shared chunk may differ each time that they are read.
 pub(super) struct Gathered<'a, C> {
     assembly: &'a Assembly<C>,
-    tail: &'a [u8],
+    chunk: &'a C,
+    tail: Range<usize>,
     pub(super) markers: Markers,
 }
 
@@ -225,20 +248,30 @@ impl<C: Chunk> Gathered<'_, C> {
     }
 
     /// Calls `f` with each piece of the wire octets in `range`, markers included, and with the piece's offset in the
-    /// range.
-    pub(super) fn wire(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
+    /// range. The pieces together have exactly the range's length, as far as the FPDU reaches.
+    pub(super) fn wire(&self, range: Range<usize>, mut f: impl FnMut(usize, Octets<'_>)) {
         let mut skip = self.assembly.skip;
         let held = self.assembly.held.iter().map(|chunk| {
-            let bytes = &chunk.bytes()[skip..];
+            let bytes = chunk.bytes().get(skip..).unwrap_or_default();
             skip = 0;
             bytes
         });
+        let mut at = self.tail.start;
+        let tail = std::iter::from_fn(|| {
+            let piece = self.chunk.piece(at);
+            let piece = piece.get(0..piece.len().min(self.tail.end.saturating_sub(at)))?;
+            at += piece.len();
+            (!piece.is_empty()).then_some(piece)
+        });
         let mut start = 0; // offset of the piece in the FPDU
-        for piece in std::iter::once(&self.assembly.staged[..]).chain(held).chain([self.tail]) {
+        let kept = std::iter::once(&self.assembly.staged[..]).chain(held).map(Octets::from);
+        for piece in kept.chain(tail) {
             let end = start + piece.len();
             let (from, to) = (range.start.max(start), range.end.min(end));
-            if from < to {
-                f(from - range.start, &piece[from - start..to - start]);
+            if from < to
+                && let Some(part) = piece.get(from - start..to - start)
+            {
+                f(from - range.start, part);
             }
             start = end;
             if start >= range.end {
@@ -248,7 +281,7 @@ impl<C: Chunk> Gathered<'_, C> {
     }
 
     /// Calls `f` with each piece of the FPDU's own octets in `range`, without the markers (MPA-26).
-    pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, &[u8])) {
+    pub(super) fn pieces(&self, range: Range<usize>, mut f: impl FnMut(usize, Octets<'_>)) {
         let mut at = range.start;
         while at < range.end {
             let run = self.markers.run(at).min(range.end - at);
@@ -258,12 +291,18 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
+    /// Returns a copy of the start of the ULPDU, which has `ulpdu_len` octets.
+    pub(super) fn head(&self, ulpdu_len: u16) -> Head {
+        Head::copied(ulpdu_len, |head| {
+            self.copy(2, head);
+        })
+    }
+
     /// Copies the FPDU's own octets from `at` on. Returns how many it copied.
-    pub(super) fn copy(&self, at: usize, out: &mut [u8]) -> usize {
+    fn copy(&self, at: usize, out: &mut [u8]) -> usize {
         let mut copied = 0;
         self.pieces(at..at + out.len(), |to, piece| {
-            out[to..to + piece.len()].copy_from_slice(piece);
-            copied += piece.len();
+            copied += out.get_mut(to..).map_or(0, |out| piece.copy_to(out));
         });
         copied
     }
@@ -272,8 +311,7 @@ impl<C: Chunk> Gathered<'_, C> {
     pub(super) fn copy_wire(&self, at: usize, out: &mut [u8]) -> usize {
         let mut copied = 0;
         self.wire(at..at + out.len(), |to, piece| {
-            out[to..to + piece.len()].copy_from_slice(piece);
-            copied += piece.len();
+            copied += out.get_mut(to..).map_or(0, |out| piece.copy_to(out));
         });
         copied
     }

@@ -5,7 +5,7 @@
 //! length of a Send are checked only after it has taken its receive request, because the size of the request limits
 //! them.
 
-use super::aside::{Aside, Octets, Waiting};
+use super::aside::{Aside, Ulpdu, Waiting};
 use super::assembly::Wants;
 use super::outbound::Outbound;
 use super::{AtomicRequest, Pending, ReadRequest};
@@ -16,12 +16,33 @@ use crate::header::{
 };
 use crate::terminate::TERMINATE_MAX;
 use crate::{
-    AccessFault, AtomicFault, Budget, Cause, Delivery, Fault, Invalidation, Sink, TaggedOp, Terminate,
+    AccessFault, AtomicFault, Budget, Cause, Delivery, Fault, Invalidation, Octets, Sink, TaggedOp, Terminate,
 };
 use std::collections::VecDeque;
 
 /// Octets at the start of a ULPDU that must lie in one piece to be parsed.
 pub(super) const HEAD_MAX: usize = UNTAGGED_LEN + TERMINATE_MAX;
+
+/// A copy of the start of a ULPDU that lies in pieces or may change.
+pub(super) struct Head {
+    octets: [u8; HEAD_MAX],
+    len: usize,
+}
+
+impl Head {
+    /// Copies the start of a ULPDU of `ulpdu_len` octets. `copy` fills the slice that it gets.
+    #[inline]
+    pub(super) fn copied(ulpdu_len: u16, copy: impl FnOnce(&mut [u8])) -> Self {
+        let mut head = Head { octets: [0; HEAD_MAX], len: HEAD_MAX.min(ulpdu_len.into()) };
+        copy(&mut head.octets[..head.len]);
+        head
+    }
+
+    #[inline]
+    pub(super) fn octets(&self) -> &[u8] {
+        &self.octets[..self.len]
+    }
+}
 
 /// A DDP segment whose CRC is good.
 pub(super) struct Segment<'a> {
@@ -209,21 +230,21 @@ impl Inbound {
         }
     }
 
-    /// Checks and places one segment, whose ULPDU is `octets`. If the segment must wait, reserves room for it in
-    /// `budget`.
+    /// Checks and places one segment. `ulpdu` may change meanwhile, so `s` alone decides. If the segment must wait,
+    /// reserves room for it in `budget`.
     pub(super) fn segment<S: Sink>(
         &mut self,
         outbound: &mut Outbound,
         s: &Segment<'_>,
         sink: &mut S,
-        octets: &impl Octets,
+        ulpdu: &impl Ulpdu,
         budget: &Budget,
     ) -> Result<Handled, Fault> {
         let &[ddp, rdmap, ..] = s.head else { return Err(short(s)) };
         let control = Control::parse(ddp, rdmap);
         if control.tagged {
             let header = s.head.first_chunk::<TAGGED_LEN>().ok_or_else(|| short(s))?;
-            self.tagged(outbound, s, control, Tagged::parse(header), sink, octets)?;
+            self.tagged(outbound, s, control, Tagged::parse(header), sink, ulpdu)?;
             return Ok(Handled::Done);
         }
         let header = s.head.first_chunk::<UNTAGGED_LEN>().ok_or_else(|| short(s))?;
@@ -241,17 +262,17 @@ impl Inbound {
                 opcode::SEND | opcode::SEND_INVALIDATE | opcode::SEND_SE | opcode::SEND_SE_INVALIDATE,
             ) => {
                 if self.held {
-                    return Ok(self.hold(s, control, octets, budget));
+                    return Ok(self.hold(s, control, ulpdu, budget));
                 }
-                match self.send(s, control, h, sink, octets, Arrival::Now)? {
+                match self.send(s, control, h, sink, ulpdu, Arrival::Now)? {
                     Taken::Done => {}
-                    Taken::NoReceive => return Ok(self.hold(s, control, octets, budget)),
+                    Taken::NoReceive => return Ok(self.hold(s, control, ulpdu, budget)),
                     Taken::Later => return Ok(Handled::Stopped(Wants::Invalidation)),
                 }
             }
             (queue::SEND, opcode::IMMEDIATE | opcode::IMMEDIATE_SE) => {
                 if self.held || self.immediate(s, control, h, sink, Arrival::Now)? != Taken::Done {
-                    return Ok(self.hold(s, control, octets, budget));
+                    return Ok(self.hold(s, control, ulpdu, budget));
                 }
             }
             (queue::REQUEST, opcode::READ_REQUEST) => self.read_request(s, control, h, *header, sink)?,
@@ -272,7 +293,7 @@ impl Inbound {
         control: Control,
         h: Tagged,
         sink: &mut S,
-        octets: &impl Octets,
+        ulpdu: &impl Ulpdu,
     ) -> Result<(), Fault> {
         if control.ddp_version != VERSION {
             return Err(s.fault(Terminate::new(1, 1, 0x04), Cause::DdpVersion(control.ddp_version)));
@@ -294,7 +315,7 @@ impl Inbound {
                     .ok_or(AccessFault::Wrap)
                     .and_then(|_| sink.tagged(op, h.stag, h.to, len));
             match target {
-                Ok(target) => octets.pieces(TAGGED_LEN, |at, piece| sink.place(target, at, piece)),
+                Ok(target) => ulpdu.pieces(TAGGED_LEN, |at, piece| sink.place(target, at, piece)),
                 Err(fault) => {
                     let cause = Cause::Tagged { op, fault, stag: h.stag, to: h.to, len };
                     return Err(s.fault(Terminate::tagged(fault), cause));
@@ -320,7 +341,7 @@ impl Inbound {
         control: Control,
         h: Untagged,
         sink: &mut S,
-        octets: &impl Octets,
+        ulpdu: &impl Ulpdu,
         arrival: Arrival,
     ) -> Result<Taken, Fault> {
         check_msn(s, h, self.send_msn)?;
@@ -356,7 +377,7 @@ impl Inbound {
         };
         if len > 0 {
             match sink.untagged_target(h.mo, len) {
-                Ok(target) => octets.pieces(UNTAGGED_LEN, |at, piece| sink.place(target, at, piece)),
+                Ok(target) => ulpdu.pieces(UNTAGGED_LEN, |at, piece| sink.place(target, at, piece)),
                 Err(_) => {
                     let terminate = Some(Terminate::STREAM_CATASTROPHIC);
                     return Err(Fault { terminate, cause: Cause::ReceiveMemory });
@@ -429,7 +450,7 @@ impl Inbound {
 
     /// Adds a segment of queue 0 to the waiting ones, or discards it.
     #[cold]
-    fn hold(&mut self, s: &Segment<'_>, control: Control, octets: &impl Octets, budget: &Budget) -> Handled {
+    fn hold(&mut self, s: &Segment<'_>, control: Control, ulpdu: &impl Ulpdu, budget: &Budget) -> Handled {
         self.held = true;
         if self.unready == Unready::Discarded {
             return Handled::Done;
@@ -440,7 +461,7 @@ impl Inbound {
         }
         // `written` is fixed now, because later Writes may arrive while the message waits.
         let written = if control.last { self.write.followed() } else { 0 };
-        aside.push(s, octets, written);
+        aside.push(s, ulpdu, written);
         Handled::Done
     }
 
@@ -503,7 +524,7 @@ impl Inbound {
         let arrival = Arrival::Earlier { written };
         match control.opcode {
             opcode::IMMEDIATE | opcode::IMMEDIATE_SE => self.immediate(&s, control, h, sink, arrival),
-            _ => self.send(&s, control, h, sink, &ulpdu, arrival),
+            _ => self.send(&s, control, h, sink, &Octets::from(ulpdu), arrival),
         }
     }
 

@@ -24,7 +24,7 @@ impl Sink for Events {
     fn untagged_target(&mut self, _: u32, _: u32) -> Result<(), RecvFault> {
         Ok(())
     }
-    fn place(&mut self, _: (), _: u32, _: &[u8]) {}
+    fn place(&mut self, _: (), _: u32, _: Octets<'_>) {}
     fn invalidate(&mut self, _: u32) -> Result<Invalidation, CannotInvalidate> {
         Ok(Invalidation::Done)
     }

@@ -215,7 +215,7 @@ impl Sink for Memory {
         if self.scatter_broken { Err(RecvFault) } else { Ok(Target::Receive { at: offset as usize }) }
     }
 
-    fn place(&mut self, target: Target, at: u32, src: &[u8]) {
+    fn place(&mut self, target: Target, at: u32, src: Octets<'_>) {
         self.placements += src.len();
         self.place_calls += 1;
         let (octets, base) = match target {
@@ -236,7 +236,7 @@ impl Sink for Memory {
         // If a test breaks a rule, a placement may reach even beyond the guard. It is cut there, because the changed
         // guard shows the break.
         let n = src.len().min(octets.len().saturating_sub(from));
-        octets[from..from + n].copy_from_slice(&src[..n]);
+        src.copy_to(&mut octets[from..from + n]);
     }
 
     fn invalidate(&mut self, stag: u32) -> Result<Invalidation, CannotInvalidate> {
@@ -261,7 +261,7 @@ impl Sink for Memory {
     fn atomic_result(&mut self, stag: u32, to: u64, original: u64) -> Result<(), AccessFault> {
         let index = self.lookup(stag)?;
         let at = self.regions[index].check(to, 8, true)?;
-        self.place(Target::Region { index, at, write: false }, 0, &original.to_le_bytes());
+        self.place(Target::Region { index, at, write: false }, 0, original.to_le_bytes()[..].into());
         Ok(())
     }
 

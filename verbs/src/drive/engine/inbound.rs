@@ -19,8 +19,8 @@ use crate::shared::wr::Sge;
 use arrayvec::ArrayVec;
 use std::net::SocketAddr;
 use urnic_iwarp::{
-    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, ReadFault, RecvFault, Rest,
-    Sink, Stream, TaggedFault, TaggedOp, Terminate, Wants,
+    AccessFault, AtomicFault, CannotInvalidate, Delivery, Fault, Invalidation, Octets, ReadFault, RecvFault,
+    Rest, Sink, Stream, TaggedFault, TaggedOp, Terminate, Wants,
 };
 use urnic_tcp::{BindId, CloseReason, ConnId};
 
@@ -89,6 +89,12 @@ fn pieces(
         base = end;
     }
     if at == len { Ok(()) } else { Err(MrFault::Bounds) }
+}
+
+/// Returns the `n` octets of `src` from `from` on; `None` if some of them do not exist.
+#[inline]
+fn part(src: Octets<'_>, from: u32, n: u32) -> Option<Octets<'_>> {
+    src.get(from as usize..from as usize + n as usize)
 }
 
 impl QpSink<'_> {
@@ -173,29 +179,33 @@ impl Sink for QpSink<'_> {
         }
     }
 
-    fn place(&mut self, target: Target, at: u32, src: &[u8]) {
+    fn place(&mut self, target: Target, at: u32, src: Octets<'_>) {
         match target {
             Target::Memory(ptr) => {
                 // SAFETY: `tagged`, `untagged_target` or `atomic_result` has resolved the whole segment in this
                 // pass, within the same call of the stream. If memory is revoked, it stays registered until all
                 // passes that were under way at the revocation have ended. So the `src.len()` octets at offset
-                // `at` from `ptr` are registered memory. `src` is memory of ours: a frame, a copy of its octets,
-                // or a local value.
-                unsafe { urnic_crc::place(ptr.add(at as usize), src.as_ptr(), src.len()) }
+                // `at` from `ptr` are registered memory. `src` is a frame, a copy of its octets, or a local value,
+                // and so apart from registered memory.
+                unsafe { src.place(ptr.add(at as usize)) }
             }
             Target::Placed => {}
             Target::Scatter(offset) => {
                 // Another thread may have revoked some of the memory since `untagged_target`. Those octets go nowhere.
                 let _ = self.scatter(offset + at, src.len() as u32, |ptr, n, from| {
-                    // SAFETY: as above; `scatter` has just resolved n octets at ptr, and from + n <= src.len().
-                    unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
+                    if let Some(part) = part(src, from, n) {
+                        // SAFETY: as above; `scatter` has just resolved n octets at ptr.
+                        unsafe { part.place(ptr) };
+                    }
                 });
             }
             Target::Listed(number, offset) => {
                 // As above, since `tagged`.
                 let _ = self.listed(number, offset + at, src.len() as u32, |ptr, n, from| {
-                    // SAFETY: as above; `listed` has just resolved n octets at ptr, and from + n <= src.len().
-                    unsafe { urnic_crc::place(ptr, src.as_ptr().add(from as usize), n as usize) };
+                    if let Some(part) = part(src, from, n) {
+                        // SAFETY: as above; `listed` has just resolved n octets at ptr.
+                        unsafe { part.place(ptr) };
+                    }
                 });
             }
         }
@@ -236,7 +246,7 @@ impl Sink for QpSink<'_> {
             self.table.resolve(stag, self.shared.scopes, Access::LOCAL_WRITE, to, size_of::<u64>() as u32);
         let ptr = span.map_err(super::access_fault)?.ptr;
         // The value is stored in the byte order of this machine, like any `u64` of the application.
-        self.place(Target::Memory(ptr), 0, &original.to_ne_bytes());
+        self.place(Target::Memory(ptr), 0, original.to_ne_bytes()[..].into());
         Ok(())
     }
 
