@@ -28,16 +28,34 @@ pub trait Buffers {
     }
 }
 
-/// One received Ethernet frame: contiguous, without FCS, owned by its holder.
+/// One received Ethernet frame, without FCS, owned by its holder.
+///
+/// The payload of a TCP segment may lie in memory that the sender may change at any time. The stack reads it only after
+/// [`keep`](Frame::keep).
 pub trait Frame {
-    /// Returns the frame's octets, from the destination MAC address on. They must not change while the stack holds
-    /// the frame.
+    /// Returns the octets in private memory, from the destination MAC address on: at least all headers of a TCP segment,
+    /// all octets of any other frame, and all octets of any frame after `keep`. They do not change while the stack holds
+    /// the frame. If octets of a frame are missing here, its [`checksum_trusted`](Frame::checksum_trusted) must be true.
     fn bytes(&self) -> &[u8];
+
+    /// Returns the number of octets of the whole frame, which never changes.
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Returns whether the frame has no octets.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies octets that may still change to private memory. Afterwards `bytes` returns all octets. The stack calls
+    /// this before it reads payload, and before it keeps the frame beyond the call.
+    fn keep(&mut self) {}
 
     /// Returns how many octets cannot be reused while the frame is held: the size of the whole buffer that it lies
     /// in.
     fn pins(&self) -> usize {
-        self.bytes().len()
+        self.len()
     }
 
     /// Returns whether the link has verified the checksums of the IP header and of the transport. If so, the stack
@@ -279,8 +297,9 @@ pub trait Handler<F> {
     /// Reports that an active (or simultaneous) open is complete.
     fn connected(&mut self, conn: ConnId, tag: u64);
 
-    /// Passes the next octets of the stream: `range` of `frame`. The frame then belongs to the handler. Each octet is
-    /// passed in order, and taken exactly once.
+    /// Passes the next octets of the stream: `range` of `frame`. The frame then belongs to the handler, which must
+    /// [`keep`](Frame::keep) it before it reads these octets in [`Frame::bytes`]. Each octet is passed in order, and
+    /// taken exactly once.
     ///
     /// Returns `None` if the handler takes all of them. Otherwise the handler returns the frame with the range that
     /// it leaves (a suffix of `range`, not empty). The stack keeps these octets and those that follow; all of them

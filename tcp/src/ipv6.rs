@@ -81,7 +81,7 @@ pub(crate) fn parse(frame: &impl Frame, at: usize) -> Option<Ip6> {
     let h = frame.bytes().get(at..)?;
     let first: &[u8; HEADER] = h.first_chunk()?;
     let end = at + HEADER + usize::from(u16::from_be_bytes([first[4], first[5]]));
-    if first[0] >> 4 != 6 || end > frame.bytes().len() {
+    if first[0] >> 4 != 6 || end > frame.len() {
         return None;
     }
     Some(Ip6 {

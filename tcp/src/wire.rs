@@ -93,7 +93,7 @@ pub(crate) fn parse_ipv4(frame: &impl Frame, at: usize) -> Result<Ip, Refused> {
     let first: &[u8; IPV4] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[0] & 0x0f) * 4;
     let total = usize::from(u16::from_be_bytes([first[2], first[3]]));
-    if first[0] >> 4 != 4 || header < IPV4 || total < header || total > h.len() {
+    if first[0] >> 4 != 4 || header < IPV4 || total < header || at + total > frame.len() {
         return Err(Refused::Malformed);
     }
     if !frame.checksum_trusted() {
@@ -189,11 +189,13 @@ pub(crate) fn parse_tcp(
     pseudo_sum: impl FnOnce(usize) -> u16,
     segment: &mut Segment,
 ) -> Result<(), Refused> {
-    let h = frame.bytes().get(place.clone()).ok_or(Refused::Malformed)?;
+    // Only the headers need to be in private memory.
+    let bytes = frame.bytes();
+    let h = bytes.get(place.start..place.end.min(bytes.len())).ok_or(Refused::Malformed)?;
     let first: &[u8; TCP] = h.first_chunk().ok_or(Refused::Malformed)?;
     let header = usize::from(first[12] >> 4) * 4;
     let options = h.get(TCP..header).ok_or(Refused::Malformed)?;
-    if !frame.checksum_trusted() && sum::add(pseudo_sum(h.len()), frame.sum(place.clone())) != 0xffff {
+    if !frame.checksum_trusted() && sum::add(pseudo_sum(place.len()), frame.sum(place.clone())) != 0xffff {
         return Err(Refused::BadChecksum);
     }
     segment.remote_port = u16::from_be_bytes([first[0], first[1]]);
@@ -219,9 +221,9 @@ pub(crate) fn is_unfilled(
     place: &Range<usize>,
     pseudo_sum: impl FnOnce(usize) -> u16,
 ) -> bool {
-    let segment = frame.bytes().get(place.clone()).unwrap_or(&[]);
-    let pseudo = pseudo_sum(segment.len());
-    segment.get(16..18).is_some_and(|field| field == pseudo.to_be_bytes())
+    let at = place.start + 16;
+    let field = frame.bytes().get(at..at + 2).filter(|_| place.len() >= TCP);
+    field.is_some_and(|field| field == pseudo_sum(place.len()).to_be_bytes())
 }
 
 #[inline]

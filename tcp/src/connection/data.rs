@@ -127,7 +127,7 @@ impl<B: Buffers> Connection<B> {
     /// Parks in-order octets that the handler has not taken. RCV.NXT covers them already. If there is no buffer for
     /// them, RCV.NXT moves back, as if they had never arrived.
     #[cold]
-    fn park<T>(&mut self, cx: &mut Cx<'_, T>, frame: B::Frame, rest: Range<usize>) {
+    fn park<T>(&mut self, cx: &mut Cx<'_, T>, mut frame: B::Frame, rest: Range<usize>) {
         let octets = rest.len() as u32;
         let before = self.held();
         let places = super::held_frames(cx.net.cfg.tcp.recv_window) as usize;
@@ -144,6 +144,8 @@ impl<B: Buffers> Connection<B> {
         let unit = 1u32 << self.rcv_wscale;
         self.rcv_wnd = self.rcv_wnd.saturating_sub(octets).next_multiple_of(unit);
         cx.net.counters.windows_shut += u64::from(self.rcv_wnd == 0 && !shut);
+        // The octets will be acknowledged, and must not change from then on.
+        frame.keep();
         self.cold.parked.push(frame, rest);
         cx.net.held.changed(cx.id.index, before, before + 1);
         self.flags.set(Flags::HOLES);

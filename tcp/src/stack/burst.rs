@@ -65,7 +65,7 @@ impl<B: Buffers> Stack<B> {
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
     /// Passes a segment to the entry of its addresses.
     #[inline(always)]
-    pub fn dispatch(&mut self, incoming: Incoming<'_, B::Frame>) {
+    pub fn dispatch(&mut self, mut incoming: Incoming<'_, B::Frame>) {
         let segment = incoming.segment;
         self.stack.net.counters.segments_in += 1;
         self.stack.net.counters.congestion_marks_in += u64::from(segment.ecn == ecn::CE);
@@ -96,6 +96,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             }
         }
         self.settle_acks();
+        // Only the handler takes payload that may still change.
+        incoming.frame.keep();
         self.arrive_at(place, incoming);
     }
 

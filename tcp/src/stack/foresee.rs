@@ -43,7 +43,7 @@ impl<B: Buffers> Stack<B> {
             if let Some(key) = expected_v4(frame.bytes()).or_else(|| self.expected_v6(frame.bytes())) {
                 let place = self.table.place(key);
                 fetch::<B, _>(place);
-                keys.push((key, frame.bytes().len() > BARE_ACK));
+                keys.push((key, frame.len() > BARE_ACK));
             }
         }
         let mut found = ArrayVec::<(u32, bool), MOST>::new();

@@ -9,7 +9,7 @@ use core::net::Ipv6Addr;
 const MAX_IDLE_PATHS: usize = 256;
 
 impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T> {
-    pub fn receive_ipv6(&mut self, frame: B::Frame, at: usize) {
+    pub fn receive_ipv6(&mut self, mut frame: B::Frame, at: usize) {
         let Some(mut ip) = ipv6::parse(&frame, at) else {
             self.stack.net.counters.malformed += 1;
             return;
@@ -22,6 +22,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             return self.receive_tcp6(frame, &ip, path);
         }
         self.settle_acks();
+        frame.keep();
         // The address pairs in `paths` were checked when they were added. All other pairs are checked here.
         let net = &mut self.stack.net;
         let inet = &net.inet6;

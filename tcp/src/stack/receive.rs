@@ -59,7 +59,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
 
     /// Takes a frame of any kind.
     #[inline(never)]
-    fn receive_other(&mut self, frame: B::Frame) {
+    fn receive_other(&mut self, mut frame: B::Frame) {
         let bytes = frame.bytes();
         let net = &mut self.stack.net;
         let for_us = bytes.starts_with(&net.cfg.mac)
@@ -77,6 +77,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             Some(TYPE_IPV6) => self.receive_ipv6(frame, at),
             Some(TYPE_ARP) => {
                 self.settle_acks();
+                frame.keep();
                 self.receive_arp(&frame, at);
             }
             Some(OTHER_VLAN) => counters.other_vlan += 1,
@@ -86,7 +87,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     }
 
     #[inline(always)]
-    fn receive_ipv4(&mut self, frame: B::Frame, at: usize) {
+    fn receive_ipv4(&mut self, mut frame: B::Frame, at: usize) {
         let net = &mut self.stack.net;
         let ip = match wire::parse_ipv4(&frame, at) {
             Ok(ip) => ip,
@@ -121,6 +122,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             PROTO_TCP => self.receive_tcp(frame, &ip),
             PROTO_ICMP => {
                 self.settle_acks();
+                frame.keep();
                 self.receive_icmp(&frame, &ip);
             }
             _ => net.counters.unknown_protocol += 1,
@@ -139,8 +141,8 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
         self.dispatch(Incoming { key, segment: &segment, frame });
     }
 
-    /// Passes a segment to the table entry `place` of its addresses; `None`: there is no entry. Segments that take
-    /// the short path (`burst`) do not come here.
+    /// Passes a segment to the table entry `place` of its addresses; `None`: there is no entry. The frame has been
+    /// [kept](Frame::keep). Segments that take the short path (`burst`) do not come here.
     #[inline(never)]
     pub fn arrive_at(&mut self, place: Option<Place>, incoming: Incoming<'_, B::Frame>) {
         match place {

@@ -21,4 +21,5 @@ mod scale;
 mod sharing;
 mod smoltcp_peer;
 mod throughput;
+mod veiled;
 mod windows;

@@ -140,6 +140,7 @@ impl<D: Data> Core<D> {
     /// queue pair and the octets after the last start-up frame, for the queue pair's stream; `None` if there are none.
     pub(super) fn receive_startup(&mut self, index: EndpointIndex, mut data: D) -> Option<(QpIndex, D)> {
         let endpoint = self.endpoints.get_mut(index)?;
+        data.keep();
         let octets = data.bytes();
         match &mut endpoint.phase {
             Phase::Requesting { qp, initiator, request } => {

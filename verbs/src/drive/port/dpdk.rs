@@ -17,7 +17,7 @@ use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Spread, Stray};
+use super::{BURST, Freeze, Port, Received, Spread, Stray};
 use crate::drive::draft::Draft;
 use crate::drive::wakeup::Wakeup;
 
@@ -67,6 +67,8 @@ impl Frame for RxFrame {
         self.0.data().get(range).map_or(0, urnic_crc::sum)
     }
 }
+
+impl Received for RxFrame {}
 
 /// Finished payload.
 #[derive(Clone)]

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use urnic_crc::Octets;
 use urnic_tcp::{Emit, Frame, Payload, Time};
 
 use super::draft::Draft;
@@ -38,10 +39,27 @@ pub enum Spread {
     },
 }
 
+/// A received frame whose payload may lie in several pieces, and in memory that its sender may change at any time. The
+/// defaults suit frames in memory of our own.
+pub trait Received: Frame {
+    /// Returns the first octets of `range` that are contiguous. There is at least one, unless the range is empty or not
+    /// inside the frame.
+    #[inline]
+    fn piece(&self, range: Range<usize>) -> Octets<'_> {
+        self.bytes().get(range).unwrap_or_default().into()
+    }
+
+    /// Returns whether octets of the frame may still change. If not, [`Frame::bytes`] returns all of them.
+    #[inline]
+    fn is_shared(&self) -> bool {
+        false
+    }
+}
+
 /// A port of one stack: it receives and sends frames, and provides buffers for payload.
 pub trait Port: Send {
     /// A received frame.
-    type Frame: Frame + Send + 'static;
+    type Frame: Received + Send + 'static;
     /// Finished payload. TCP's retransmission queue and queued frames share it by reference count.
     type Payload: Payload + Send;
     /// Payload under construction.

@@ -10,7 +10,7 @@ use fastrand::Rng;
 use urnic_tcp::{Emit, Frame, Payload, Steering, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Spread, Stray};
+use super::{BURST, Freeze, Port, Received, Spread, Stray};
 use crate::drive::draft::Draft;
 
 /// Size of the receive buffers that a simulated port reports, in octets. Its frames do not use such buffers.
@@ -28,6 +28,8 @@ impl Frame for SimFrame {
         self.0.get(range).map_or(0, urnic_crc::sum)
     }
 }
+
+impl Received for SimFrame {}
 
 /// A sequence of octets, some of which may be lent, and a token that represents the send buffer that they occupy.
 #[derive(Default)]

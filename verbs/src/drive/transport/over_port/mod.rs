@@ -12,15 +12,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use urnic_crc::Octets;
 use urnic_iwarp::Chunk;
 use urnic_tcp::{
-    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnInfo, ConnectError, Elsewhere, Emit, Frame,
-    Handler, ListenError, LocalPorts, Patience, PortSpace, SharedPorts, Stack, StackConfig, State, Steering,
-    Time, Transmit,
+    BindError, BindId, Bound, Buffers, CloseReason, ConnId, ConnInfo, ConnectError, Elsewhere, Emit, Handler,
+    ListenError, LocalPorts, Patience, PortSpace, SharedPorts, Stack, StackConfig, State, Steering, Time,
+    Transmit,
 };
 
 use super::{Data, Events, Facts, Sent, StreamFacts, Transport, Wakeup};
-use crate::drive::port::{BURST, Freeze, Port, Spread};
+use crate::drive::port::{BURST, Freeze, Port, Received, Spread};
 use crate::shared::engines::Commons;
 use crate::shared::error::{Error, Result};
 use crate::shared::prefetch::prefetch;
@@ -491,10 +492,31 @@ pub(crate) struct StreamRange<F> {
     range: Range<usize>,
 }
 
-impl<F: Frame> Chunk for StreamRange<F> {
+impl<F: Received> Chunk for StreamRange<F> {
     #[inline]
     fn bytes(&self) -> &[u8] {
         self.frame.bytes().get(self.range.clone()).unwrap_or_default()
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    #[inline]
+    fn piece(&self, at: usize) -> Octets<'_> {
+        let start = self.range.end.min(self.range.start.saturating_add(at));
+        self.frame.piece(start..self.range.end)
+    }
+
+    #[inline]
+    fn keep(&mut self) {
+        self.frame.keep();
+    }
+
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.frame.is_shared()
     }
 
     #[inline]
@@ -503,7 +525,7 @@ impl<F: Frame> Chunk for StreamRange<F> {
     }
 }
 
-impl<F: Frame> Data for StreamRange<F> {
+impl<F: Received> Data for StreamRange<F> {
     #[inline]
     fn skip(&mut self, n: usize) {
         self.range.start = (self.range.start + n).min(self.range.end);
@@ -517,7 +539,7 @@ struct Told<'a, E> {
     passage: Option<&'a mut Passage>,
 }
 
-impl<F: Frame, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
+impl<F: Received, E: Events<StreamRange<F>>> Handler<F> for Told<'_, E> {
     #[inline]
     fn accepted(&mut self, listener: BindId, conn: ConnId, peer: SocketAddr) -> u64 {
         self.events.incoming(listener, conn, peer)
