@@ -331,8 +331,8 @@ impl<C: Chunk> Stream<C> {
         }
     }
 
-    /// Takes one FPDU that ends in `chunk`: the octets of the assembly, followed by those of the chunk from `at` on. Its
-    /// octets may lie in several pieces and have markers between them. If the FPDU is incomplete, the chunk is not
+    /// Takes one FPDU that ends in `chunk`: the octets of the assembly, followed by those of the chunk from `at` on.
+    /// Its octets may lie in several pieces and have markers between them. If the FPDU is incomplete, the chunk is not
     /// shared afterwards.
     #[inline(never)]
     fn take_spread<S: Sink>(&mut self, chunk: &mut C, at: usize, sink: &mut S) -> Result<Step, Fault> {
@@ -565,8 +565,8 @@ impl Rdmap {
         self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)
     }
 
-    /// Handles an FPDU whose octets lie in several pieces or have markers between them. `head` is a copy of the start of
-    /// its ULPDU.
+    /// Handles an FPDU whose octets lie in several pieces or have markers between them. `head` is a copy of the start
+    /// of its ULPDU.
     fn spread<C: Chunk, S: Sink>(
         &mut self,
         fpdu: &Gathered<'_, C>,

@@ -30,12 +30,13 @@ pub trait Buffers {
 
 /// One received Ethernet frame, without FCS, owned by its holder.
 ///
-/// The payload of a TCP segment may lie in memory that the sender may change at any time. The stack reads it only after
-/// [`keep`](Frame::keep).
+/// The payload of a TCP segment may lie in memory that the sender may change at any time. The stack reads it only
+/// after [`keep`](Frame::keep).
 pub trait Frame {
-    /// Returns the octets in private memory, from the destination MAC address on: at least all headers of a TCP segment,
-    /// all octets of any other frame, and all octets of any frame after `keep`. They do not change while the stack holds
-    /// the frame. If octets of a frame are missing here, its [`checksum_trusted`](Frame::checksum_trusted) must be true.
+    /// Returns the octets in private memory, from the destination MAC address on: at least all headers of a TCP
+    /// segment, all octets of any other frame, and all octets of any frame after `keep`. They do not change while the
+    /// stack holds the frame. If octets of a frame are missing here, its
+    /// [`checksum_trusted`](Frame::checksum_trusted) must be true.
     fn bytes(&self) -> &[u8];
 
     /// Returns the number of octets of the whole frame, which never changes.
@@ -65,7 +66,7 @@ pub trait Frame {
     }
 
     /// Returns the one's-complement sum of `range` of the frame: folded, not complemented, computed as if it started
-    /// at an even offset. `range` lies inside `bytes()`.
+    /// at an even offset. Called only if the checksums are not trusted; `range` then lies inside `bytes()`.
     fn sum(&self, range: Range<usize>) -> u16 {
         sum::sum(self.bytes().get(range).unwrap_or(&[]))
     }

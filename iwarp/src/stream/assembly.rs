@@ -24,7 +24,8 @@ pub(super) fn fpdu_size(ulpdu: u16) -> usize {
     2 + ulpdu + pad(ulpdu) + 4
 }
 
-/// Returns the FPDU at the start of `octets` and its ULPDU_Length, which is read once; `None` if the FPDU is incomplete.
+/// Returns the FPDU at the start of `octets` and its ULPDU_Length, which is read once; `None` if the FPDU is
+/// incomplete.
 #[inline]
 pub(super) fn whole(octets: Octets<'_>) -> Option<(Octets<'_>, u16)> {
     let length = match octets.own() {
@@ -226,8 +227,8 @@ impl<C: Chunk> Assembly<C> {
     }
 }
 
-/// An FPDU in pieces: the assembly's octets, then the octets `tail` of `chunk`, with markers in between. The octets of a
-/// shared chunk may differ each time that they are read.
+/// An FPDU in pieces: the assembly's octets, then the octets `tail` of `chunk`, with markers in between. The octets of
+/// a shared chunk may differ each time that they are read.
 pub(super) struct Gathered<'a, C> {
     assembly: &'a Assembly<C>,
     chunk: &'a C,

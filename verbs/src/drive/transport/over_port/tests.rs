@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use urnic_tcp::Frame;
 
 const PORT: u16 = 7471;
 const OCTETS: usize = 20_000;
@@ -422,4 +423,57 @@ fn only_frames_of_the_peer_show_that_it_is_up() {
     }
     assert_eq!(device.figure("frames_taken_over"), 2);
     assert!(!device.engines[0].0.only_peer_has_ended());
+}
+
+/// A frame of two pieces, until it is kept.
+struct Halves {
+    octets: Vec<u8>,
+    cut: usize,
+    is_kept: bool,
+}
+
+impl Frame for Halves {
+    fn bytes(&self) -> &[u8] {
+        if self.is_kept { &self.octets } else { &self.octets[..self.cut] }
+    }
+    fn len(&self) -> usize {
+        self.octets.len()
+    }
+    fn keep(&mut self) {
+        self.is_kept = true;
+    }
+    fn checksum_trusted(&self) -> bool {
+        true
+    }
+}
+
+impl Received for Halves {
+    fn piece(&self, range: Range<usize>) -> Octets<'_> {
+        let end = if range.start < self.cut { range.end.min(self.cut) } else { range.end };
+        self.octets[range.start..end].into()
+    }
+    fn is_shared(&self) -> bool {
+        !self.is_kept
+    }
+}
+
+/// Whatever part of the stream is skipped, the pieces make up the rest, and so do the octets of the kept frame.
+#[test]
+fn stream_data_has_the_pieces_of_its_frame() {
+    let octets: Vec<u8> = (0..100).collect();
+    for (cut, skip) in (20..=100).flat_map(|cut| [0, 1, 40, 80, 90].map(|skip| (cut, skip))) {
+        let frame = Halves { octets: octets.clone(), cut, is_kept: false };
+        let mut data = StreamRange { frame, range: 10..90 };
+        data.skip(skip);
+        let expected = &octets[10 + skip.min(80)..90];
+        assert!(data.len() == expected.len() && data.is_shared());
+        let mut all = Vec::new();
+        while all.len() < data.len() {
+            data.piece(all.len()).append_to(&mut all);
+        }
+        assert!(data.piece(data.len()).is_empty() && data.piece(usize::MAX).is_empty());
+        assert_eq!(all, expected);
+        data.keep();
+        assert_eq!((data.bytes(), data.is_shared()), (expected, false));
+    }
 }
