@@ -151,7 +151,8 @@ impl TxFrame {
 }
 
 impl From<Mbuf> for TxFrame {
-    fn from(m: Mbuf) -> Self {
+    fn from(mut m: Mbuf) -> Self {
+        m.keep();
         let mut m = m.into_raw();
         // The flags that reception left have other meanings for transmission.
         // SAFETY: ours alone.

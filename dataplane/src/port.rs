@@ -14,6 +14,7 @@ use urnic_config::PortSpec;
 use self::burst::BurstSize;
 use self::device::Device;
 use self::held::{Held, HoldError};
+use self::in_place::{InPlace, Received};
 use self::line::Line;
 use self::nic::Nic;
 use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
@@ -26,6 +27,7 @@ mod burst;
 mod device;
 mod door;
 mod held;
+mod in_place;
 mod line;
 mod netdev;
 mod nic;
@@ -276,6 +278,10 @@ pub struct NicChecksums {
 /// dropped.
 #[derive(Debug)]
 pub struct Port {
+    /// Reception in place; `None` where the driver always receives.
+    // Dropped before the pools, because mbufs from them are on its list.
+    in_place: Option<Box<InPlace>>,
+    receives_in_place: bool,
     // Dropped before the pools, because the driver holds mbufs from them.
     line: Line,
     rx: Pool,
@@ -362,6 +368,8 @@ impl Port {
             caps.spread = Spread::Known(rss);
         }
         let port = |(line, (rx, tx))| Self {
+            in_place: None,
+            receives_in_place: false,
             line,
             rx,
             tx,
@@ -390,6 +398,12 @@ impl Port {
         self.burst = BurstSize::bounded(trains);
     }
 
+    /// From now on, the payload of long TCP frames may stay in the memory of a `vhost` port's peer: such a frame
+    /// [is borrowed](Mbuf::is_borrowed) until the next burst is received, and copied then if it is still in use.
+    pub fn receive_in_place(&mut self) {
+        self.receives_in_place = true;
+    }
+
     /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
     /// frames for a queue that is not served must leave through the first queue.
     #[inline]
@@ -413,6 +427,19 @@ impl Port {
             return self.rx_from_ring(frames);
         }
         let queue = self.line.receiving();
+        if let Some(in_place) = &mut self.in_place {
+            let mut burst = ArrayVec::new();
+            let most = usize::from(self.burst.frames()).min(frames.remaining_capacity());
+            // SAFETY: all frames come from this pool. Octets of earlier bursts are no longer used, by the contract of
+            // `Mbuf::piece`. What is received is ours.
+            unsafe {
+                match in_place.receive(queue, &mut self.rx, most, &mut burst) {
+                    Received::ByDriver => {}
+                    Received::InPlace(0) => return 0,
+                    Received::InPlace(_) => return self.accept(&burst, frames),
+                }
+            }
+        }
         // SAFETY: the device is started and has this queue, which only this handle polls; `burst` has the room stated.
         let n = unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
@@ -559,7 +586,11 @@ impl Port {
         if self.looks.is_multiple_of(DRAIN_EVERY) {
             self.held.iter().for_each(Held::drain);
         }
-        self.line.link_up()
+        let up = self.line.link_up();
+        if self.receives_in_place && self.in_place.is_none() {
+            self.in_place = self.line.peer().map(|link| Box::new(InPlace::new(link)));
+        }
+        up
     }
 
     /// Reserves `addresses`, in the VLAN `vlan`, against other processes on the same network interface, until the
@@ -668,12 +699,17 @@ impl Port {
             unsafe { sys::rte_eth_stats_get(id, &raw mut stats) };
         }
         let (received, sent) = self.line.ring_frames();
+        let in_place = self.in_place.as_ref().map_or((0, 0, 0), |i| (i.frames, i.bytes, i.dropped));
         PortStats {
-            rx_frames: stats.ipackets + received,
-            rx_bytes: stats.ibytes,
+            rx_frames: stats.ipackets + received + in_place.0,
+            rx_bytes: stats.ibytes + in_place.1,
             tx_frames: stats.opackets + sent,
             tx_bytes: stats.obytes,
-            rx_dropped: stats.imissed + stats.rx_nombuf + self.dropped + self.line.kernel_drops(),
+            rx_dropped: stats.imissed
+                + stats.rx_nombuf
+                + self.dropped
+                + in_place.2
+                + self.line.kernel_drops(),
             checksums: self.nic.as_ref().map(|nic| nic.counts),
         }
     }

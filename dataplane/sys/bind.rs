@@ -16,9 +16,10 @@ const LIBRARIES: [&str; 8] = [
     "rte_vhost",
 ];
 
-const FUNCTIONS: [&str; 20] = [
+const FUNCTIONS: [&str; 22] = [
     "dpdk_sys_(errno|log_stream|holds|memory_fd)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
+    "rte_eth_dev_callback_register",
     "rte_eth_dev_(rx_intr_enable|rx_intr_disable|rx_intr_ctl_q_get_fd|configure|start|stop|close|info_get|get_port_by_name|is_valid_port|adjust_nb_rx_tx_desc|set_link_down|set_link_up|rss_reta_update|rss_reta_query|rss_hash_conf_get|socket_id)",
     "rte_eth_(rx|tx)_(queue_setup|burst)",
     "rte_eth_(link_get_nowait|macaddr_get|promiscuous_enable|stats_get|from_rings)",
@@ -37,6 +38,7 @@ const FUNCTIONS: [&str; 20] = [
     "rte_version",
     "rte_vhost_get_negotiated_features",
     "rte_vhost_get_vring_num",
+    "rte_vhost_(extern_callback_register|get_mem_table|get_vhost_vring|get_vring_base|set_vring_base|vring_call)",
 ];
 
 /// Generates `bindings.rs`, and links the libraries.

@@ -1,14 +1,19 @@
 //! Received frames: an owned mbuf.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::ptr::NonNull;
 
 use dpdk_sys as sys;
+use urnic_crc::Octets;
 
-use super::pool;
+use super::{borrowed, pool};
 
 /// A frame with a single owner: received from a port, or assembled by copying parts. Dropping the frame returns its
 /// memory to its pool.
+///
+/// The payload of a frame from a port that [receives in place](crate::Port::receive_in_place) may be in memory that the
+/// peer can change. Then [`data`](Self::data) and all that depends on it have only the frame's headers, until
+/// [`keep`](Self::keep) copies the rest.
 ///
 /// Most pools may be used by only one thread at a time, so neither a port nor anything made from its pools is `Send`.
 /// An engine moves between threads as a whole, under its lock, so the engine itself is declared `Send`.
@@ -36,7 +41,8 @@ impl Mbuf {
         unsafe { self.0.as_ref() }
     }
 
-    /// Returns the frame from its Ethernet header on, without FCS.
+    /// Returns the frame from its Ethernet header on, without FCS; of a [borrowed](Self::is_borrowed) frame, only the
+    /// headers.
     #[inline]
     pub fn data(&self) -> &[u8] {
         let m = self.raw();
@@ -67,6 +73,43 @@ impl Mbuf {
         self.len() == 0
     }
 
+    /// Returns the length of the frame in bytes, borrowed ones included.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        self.raw().pkt_len as usize
+    }
+
+    /// Returns whether the frame's payload is in memory that the peer may change.
+    #[inline]
+    pub fn is_borrowed(&self) -> bool {
+        // SAFETY: the mbuf is ours while `self` lives.
+        unsafe { borrowed::is_borrowed(self.0) }
+    }
+
+    /// Returns the longest contiguous octets at the start of `range` of the frame; none if the range is empty or begins
+    /// after the frame.
+    ///
+    /// # Safety
+    /// The octets may be used only until the port that received the frame receives the next burst.
+    #[inline]
+    pub unsafe fn piece(&self, range: Range<usize>) -> Octets<'_> {
+        let data = self.data();
+        if !self.is_borrowed() {
+            return data.get(range.start..range.end.min(data.len())).unwrap_or_default().into();
+        }
+        // SAFETY: the mbuf is ours. It is settled by `keep`, which needs `self` for itself alone, or in the next burst.
+        unsafe { borrowed::piece(self.0, data, range) }
+    }
+
+    /// Copies what is [borrowed](Self::is_borrowed), so that no other process can change the frame.
+    #[inline]
+    pub fn keep(&mut self) {
+        if self.is_borrowed() {
+            // SAFETY: the mbuf is ours, and `self` is borrowed for us alone, so no octets of it are in use.
+            unsafe { borrowed::keep(self.0) }
+        }
+    }
+
     /// Returns the length of the whole buffer in bytes, headroom included.
     #[inline]
     pub fn buffer_len(&self) -> usize {
@@ -76,7 +119,8 @@ impl Mbuf {
     /// Returns the number of free bytes after the frame in its buffer.
     pub fn tailroom(&self) -> usize {
         let m = self.raw();
-        usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len)
+        // What is borrowed needs room too.
+        usize::from(m.buf_len) - usize::from(m.data_off) - m.pkt_len as usize
     }
 
     /// Grows the frame by `n` bytes and returns these, with the buffer's old contents; `None` if they do not fit.
@@ -146,6 +190,10 @@ impl Mbuf {
             }
             // SAFETY: as above.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(data.len()).cast()) };
+            if self.is_borrowed() {
+                // SAFETY: the mbuf is ours, and is not settled while `self` lives and no burst is received.
+                unsafe { borrowed::prefetch(self.0, LINES) };
+            }
         }
     }
 
@@ -205,6 +253,12 @@ impl Drop for Mbuf {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: ours alone, direct, a single segment, not used afterwards.
-        unsafe { pool::give_back(self.0) }
+        unsafe {
+            if borrowed::is_borrowed(self.0) {
+                borrowed::put_down(self.0);
+            } else {
+                pool::give_back(self.0);
+            }
+        }
     }
 }

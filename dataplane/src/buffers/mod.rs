@@ -1,5 +1,6 @@
 //! The memory that frames lie in: pools, single buffers from them, and payload shared by several frames.
 
+pub(crate) mod borrowed;
 mod mbuf;
 mod payload;
 mod pool;

@@ -11,7 +11,7 @@ use super::door::Door;
 use super::netdev::Netdev;
 use super::packet_ring::{self, PacketRing};
 use super::recipe::{Made, Offload, Recipe, Started};
-use super::{ETHERNET, PortError, PortOptions, pci, ring, signals, sigpipe, socket, vdev};
+use super::{ETHERNET, PortError, PortOptions, in_place, pci, ring, signals, sigpipe, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal, Task};
 use crate::rx_event::RxEvent;
@@ -209,6 +209,11 @@ impl Device {
     /// started.
     pub(super) fn rx_events(&self) -> Option<&[Arc<RxEvent>]> {
         self.started().map(|started| &started.rx_events[..])
+    }
+
+    /// Returns the peer of a `vhost` device; `None` for other devices, and before the device is started.
+    pub(super) fn peer(&self) -> Option<&Arc<in_place::Link>> {
+        self.started()?.peer.as_ref()
     }
 
     /// Returns the number of queues each way.

@@ -18,7 +18,7 @@ use dpdk_sys as sys;
 
 use super::device::Device;
 use super::packet_ring::PacketRing;
-use super::ring;
+use super::{in_place, ring};
 use crate::rx_event::RxEvent;
 
 /// Properties of a started device that the queues need.
@@ -27,6 +27,8 @@ struct Ready {
     id: u16,
     /// The receive event of each queue; empty if the driver cannot signal frames.
     rx_events: Vec<Arc<RxEvent>>,
+    /// The peer of a `vhost` device.
+    peer: Option<Arc<in_place::Link>>,
 }
 
 /// The state that the queues of a port share.
@@ -171,6 +173,11 @@ impl Line {
         turn
     }
 
+    /// Returns the peer of a `vhost` device that is started; `None` for other devices.
+    pub(super) fn peer(&self) -> Option<Arc<in_place::Link>> {
+        self.common.ready.get()?.peer.clone()
+    }
+
     /// Returns whether the peer has this queue: a peer does not look for frames at queues that it does not have.
     #[inline]
     pub(super) fn is_served(&self) -> bool {
@@ -208,7 +215,8 @@ impl Line {
         let answer = ask(&mut device);
         self.id = device.polled();
         if let (Some(id), Some(rx_events)) = (self.id, device.rx_events()) {
-            self.common.ready.get_or_init(|| Ready { id, rx_events: rx_events.to_vec() });
+            let peer = || device.peer().cloned();
+            self.common.ready.get_or_init(|| Ready { id, rx_events: rx_events.to_vec(), peer: peer() });
         }
         answer
     }

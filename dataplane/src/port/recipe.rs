@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
-use super::{PortError, ring, rss, socket, vdev};
+use super::{PortError, in_place, ring, rss, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal};
 use crate::rx_event::RxEvent;
@@ -45,6 +45,8 @@ pub(super) struct Started {
     pub queues: u16,
     /// The hash by which the NIC spreads connections over the queues; `None` if it is unknown.
     pub rss: Option<Rss>,
+    /// The peer of a `vhost` device; `None` for other devices.
+    pub peer: Option<Arc<in_place::Link>>,
 }
 
 /// A device in EAL.
@@ -176,6 +178,8 @@ impl Recipe {
         let watched = self.is_watched();
         const ANY: u32 = u32::MAX;
         let node = self.node.unwrap_or(ANY);
+        // Before the device is configured, because the peer may connect at once then.
+        let peer = matches!(self.spec, PortSpec::Vhost { .. }).then(|| in_place::Link::follow(id));
         // Only these drivers are asked to signal frames. Ports of all other kinds, NICs included, are only polled.
         let interrupts = matches!(self.spec, PortSpec::VirtioUser { .. } | PortSpec::Vhost { .. });
         // A `vhost` device has this setting among its arguments. Ports of other kinds send and receive single segments.
@@ -286,6 +290,7 @@ impl Recipe {
             driver_queues: queues,
             queues: queues.min(self.rx.len() as u16),
             rss,
+            peer,
         })
     }
 

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use urnic_config::PortSpec;
 use urnic_dataplane::{Arena, BURST, Eal, Mbuf, Part, Port, TxChecksum, TxFrame, TxPayload, TxQueue};
 
-use super::{PATIENCE, await_link};
+use super::{BORROWED, PATIENCE, await_link};
 
 const HEADERS: [u8; 54] = headers(0x99);
 const PROBE: [u8; 54] = headers(0x77);
@@ -85,6 +85,9 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     checksum_metadata(port);
     train(port);
     stream(port, largest);
+    borrowed(port, largest);
+    // Until the next burst, a port that receives in place holds on to the frames of the last one.
+    assert_eq!(port.rx_burst(&mut ArrayVec::<Mbuf, BURST>::new()), 0);
     assert_eq!(port.stats().rx_dropped, 0);
     assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
 }
@@ -169,7 +172,8 @@ fn one_train(port: &mut Port, headers: &[u8], tcp: usize, seq: u32, parts: &[Par
         assert!(start.elapsed() < PATIENCE, "{} bytes are back, {:?}", got.len(), port.stats());
         port.tx_burst(&mut queue);
         port.rx_burst(&mut frames);
-        for frame in frames.drain(..) {
+        for mut frame in frames.drain(..) {
+            frame.keep();
             let frame: &[u8] = frame.data();
             let (length, from) = if frame[12] == 8 { (16, 14) } else { (18, 54) };
             let length = u16::from_be_bytes([frame[length], frame[length + 1]]);
@@ -356,6 +360,78 @@ fn stream(port: &mut Port, largest: usize) {
                 frame.data() == expected.pop_front().expect("as many as sent"),
                 "a frame came back wrong"
             );
+        }
+    }
+}
+
+/// Returns the frame's bytes, read piece by piece.
+fn read(frame: &Mbuf) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < frame.frame_len() {
+        // SAFETY: copied before the next burst.
+        let piece = unsafe { frame.piece(bytes.len()..frame.frame_len()) };
+        assert!(!piece.is_empty(), "nothing at byte {} of {}", bytes.len(), frame.frame_len());
+        piece.append_to(&mut bytes);
+    }
+    // SAFETY: as above.
+    assert!(
+        unsafe { frame.piece(bytes.len()..bytes.len() + 9) }.is_empty(),
+        "there is nothing after the frame"
+    );
+    bytes
+}
+
+/// Sends TCP frames whose checksum is left to the link, of changing size, in one piece or in several, with several
+/// bursts in flight. The frames may come back in place. Most of them are read at once, and dropped. The others are kept
+/// while further bursts are received, and read then.
+fn borrowed(port: &mut Port, largest: usize) {
+    const FRAMES: usize = 5000;
+    let trusted = u8::from(port.caps().tx_checksum == TxChecksum::Spared);
+    let (mut queue, mut expected) = (TxQueue::new(), VecDeque::new());
+    let (mut frames, mut kept) = (ArrayVec::<Mbuf, BURST>::new(), VecDeque::new());
+    let (mut sent, mut moved) = (0, Instant::now());
+    while sent < FRAMES || !expected.is_empty() || !kept.is_empty() {
+        while sent < FRAMES && expected.len() < 200 && queue.room() > 0 {
+            let size = PROBE.len() + 6 + (sent * 7919) % (largest - PROBE.len() - 5);
+            let bytes = pattern(sent, size - PROBE.len());
+            // Up to eight parts, the first of which may be as short as the headers of an FPDU.
+            let mut cuts = vec![0, bytes.len()];
+            if sent % 3 > 0 {
+                cuts.extend((0..sent % 8).map(|i| (16 + i * 997 * (1 + sent % 5)) % bytes.len()));
+                cuts.sort_unstable();
+                cuts.dedup();
+            }
+            let payloads: Vec<_> = cuts.windows(2).map(|c| payload(port, &bytes[c[0]..c[1]])).collect();
+            let parts: Vec<_> = payloads.iter().map(|p| Part { payload: p, range: 0..p.len() }).collect();
+            queue.push(port.frame(&PROBE, &parts, true).expect("a frame")).expect("room");
+            let mut whole = [&PROBE[..], &bytes].concat();
+            *whole.last_mut().expect("a byte") = trusted;
+            expected.push_back(whole);
+            sent += 1;
+        }
+        port.tx_burst(&mut queue);
+        if port.rx_burst(&mut frames) > 0 {
+            moved = Instant::now();
+        }
+        assert!(moved.elapsed() < PATIENCE, "stuck after {sent} frames, {:?}", port.stats());
+        // These have lived through one more burst.
+        for (mut frame, want) in kept.drain(..) {
+            let frame: &mut Mbuf = &mut frame;
+            assert!(!frame.is_borrowed(), "the peer's memory is in use after its burst");
+            assert!(frame.data() == want && read(frame) == want, "a kept frame is wrong");
+        }
+        for mut frame in frames.drain(..) {
+            let want: Vec<u8> = expected.pop_front().expect("as many as sent");
+            BORROWED.fetch_add(frame.is_borrowed().into(), Ordering::Relaxed);
+            assert_eq!(frame.frame_len(), want.len());
+            match want.len() % 4 {
+                0 => kept.push_back((frame, want)),
+                1 => {
+                    frame.keep();
+                    assert!(!frame.is_borrowed() && frame.data() == want, "a copied frame is wrong");
+                }
+                _ => assert!(read(&frame) == want, "a frame came back wrong"),
+            }
         }
     }
 }

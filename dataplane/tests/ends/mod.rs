@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
@@ -26,6 +26,12 @@ pub const MTU: &str = "URNIC_TEST_MTU";
 pub const HUGEPAGES: &str = "URNIC_TEST_HUGEPAGES";
 pub const QUEUES: &str = "URNIC_TEST_QUEUES";
 pub const USER: &str = "URNIC_TEST_USER";
+pub const IN_PLACE: &str = "URNIC_TEST_IN_PLACE";
+
+/// Returns whether this end receives in place.
+fn receives_in_place() -> bool {
+    std::env::var_os(IN_PLACE).is_some()
+}
 
 /// A bound on waiting for the other end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -72,6 +78,9 @@ pub fn run(role: &str) {
     let options = PortOptions { mtu, queues, ..PortOptions::default() };
     if queues > 1 {
         several::run(role, &eal, &spec, &options, &stop);
+        if role == "ping" {
+            has_received_in_place(&spec);
+        }
         assert_eq!(retired_pools(), 0, "frames have leaked");
         return;
     }
@@ -84,10 +93,16 @@ pub fn run(role: &str) {
         Ok(port) => port,
         Err(e) => return say(&e.to_string()),
     };
+    if receives_in_place() {
+        port.receive_in_place();
+    }
     match role {
         "echo" => {
             say("open");
             echo(&mut port, &stop);
+            if ECHOES_PING.load(Ordering::Relaxed) {
+                has_received_in_place(&spec);
+            }
         }
         "sleeping echo" => {
             say("open");
@@ -102,6 +117,7 @@ pub fn run(role: &str) {
         "ping" => {
             say("open");
             exchange::all(&eal, &mut port);
+            has_received_in_place(&spec);
             say("verified");
             // Keeps the port, unpolled, until the peer has ended.
             await_flag(&stop);
@@ -279,9 +295,25 @@ fn sleep_on(event: &RxEvent, stop: &AtomicBool) {
     }
 }
 
+/// Frames that this end has received in place.
+static BORROWED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the other end plays the role "ping", and not one that sends short frames only.
+static ECHOES_PING: AtomicBool = AtomicBool::new(false);
+
+/// Checks that a `vhost` end that may receive in place has done so, and that no other has.
+fn has_received_in_place(spec: &PortSpec) {
+    let expected = receives_in_place() && matches!(spec, PortSpec::Vhost { .. });
+    let borrowed = BORROWED.load(Ordering::Relaxed);
+    assert_eq!(borrowed > 0, expected, "{borrowed} frames were received in place");
+}
+
 fn reply(port: &mut Port, mut frame: Mbuf) -> Option<TxFrame> {
+    BORROWED.fetch_add(frame.is_borrowed().into(), Ordering::Relaxed);
+    frame.keep();
     let trusted = frame.checksum_trusted();
     if exchange::is_checksum_probe(&frame) {
+        ECHOES_PING.store(true, Ordering::Relaxed);
         *frame.data_mut().last_mut()? = u8::from(trusted);
         return port.frame(&frame, &[], true);
     }

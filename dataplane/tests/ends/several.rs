@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use urnic_config::PortSpec;
 use urnic_dataplane::{Eal, Port, PortOptions};
 
-use super::{PATIENCE, await_flag, await_link, echo, exchange, say, sleeping_echo};
+use super::{PATIENCE, await_flag, await_link, echo, exchange, receives_in_place, say, sleeping_echo};
 
 /// A queue, together with all that is made from its pools.
 struct Queue(Port);
@@ -27,6 +27,9 @@ fn each(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, work: impl Fn(&m
             scope.spawn(move || {
                 let mut queue = queue;
                 let Queue(port) = &mut queue;
+                if receives_in_place() {
+                    port.receive_in_place();
+                }
                 work(port);
             });
         }

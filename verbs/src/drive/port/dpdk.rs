@@ -53,6 +53,16 @@ impl Frame for RxFrame {
     }
 
     #[inline]
+    fn len(&self) -> usize {
+        self.0.frame_len()
+    }
+
+    #[inline]
+    fn keep(&mut self) {
+        self.0.keep();
+    }
+
+    #[inline]
     fn pins(&self) -> usize {
         self.0.buffer_len()
     }
@@ -68,7 +78,18 @@ impl Frame for RxFrame {
     }
 }
 
-impl Received for RxFrame {}
+impl Received for RxFrame {
+    #[inline]
+    fn piece(&self, range: Range<usize>) -> urnic_iwarp::Octets<'_> {
+        // SAFETY: an engine is done with the octets of a burst before it receives the next one, or has called `keep`.
+        unsafe { self.0.piece(range) }
+    }
+
+    #[inline]
+    fn is_shared(&self) -> bool {
+        self.0.is_borrowed()
+    }
+}
 
 /// Finished payload.
 #[derive(Clone)]
@@ -227,6 +248,7 @@ impl DpdkPort {
     ) -> Self {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
         port.bound_bursts();
+        port.receive_in_place();
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             send_buffers: port.tx_capacity(),
@@ -386,7 +408,8 @@ impl Port for DpdkPort {
         if self.wires_turn {
             self.port.rx_burst(into);
             if let Some(capture) = &mut self.capture {
-                for RxFrame(frame) in into.iter() {
+                for RxFrame(frame) in into.iter_mut() {
+                    frame.keep();
                     capture.record(Direction::Inbound, frame.checksum_trusted(), &[frame]);
                 }
             }

@@ -1,0 +1,445 @@
+//! Reception of a `vhost` port in place: long TCP frames stay in the memory of their sender.
+//!
+//! The driver of `vhost` copies each frame from the peer's memory into an mbuf, and the engine copies its payload from
+//! there to where it belongs. Here the first of these copies is left out. Headers are copied, because they must not
+//! change while they are being checked. The payload of a long TCP segment is [lent](crate::buffers::borrowed) by the
+//! peer until the next burst is received. All other frames are copied whole.
+//!
+//! Where the peer's ring is not one that [`ring`] serves (guests of virtual machines), the driver receives as before.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use dpdk_sys as sys;
+
+use self::link::{QUEUES, Service, vring};
+use self::memory::Memory;
+use self::ring::{HEADER, Offered, Positions, Ring, Taken, prefetch};
+use super::{BURST, ETHERNET};
+use crate::buffers::Pool;
+use crate::buffers::borrowed::{self, Piece};
+use crate::layers::Layers;
+
+pub(super) mod link;
+mod memory;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::link::Link;
+
+/// Length of a frame from which it stays in place. The bookkeeping of a shorter one costs more than its copy.
+const LONG: usize = 512;
+
+/// Length of the headers of an FPDU up to which they are copied with the frame's headers, if the payload is elsewhere.
+const SHORT: usize = 64;
+
+/// Octets of a long frame that are copied to look at them: the headers of Ethernet with a tag, of IPv6, of TCP with all
+/// options, and of an FPDU.
+const START: usize = ETHERNET + 40 + 60 + SHORT;
+
+/// Number of frames that are on their way from the ring at the same time.
+const AHEAD: usize = 4;
+
+/// Cache lines of a frame that are fetched before its headers are copied.
+const HEAD_LINES: usize = 3;
+
+const TCP: u8 = 6;
+/// Offset of the checksum in TCP's header.
+const CHECKSUM: u16 = 16;
+
+/// One ring of the peer.
+#[derive(Debug, Default)]
+enum Lane {
+    /// The driver receives.
+    #[default]
+    Driver,
+    /// Nobody receives, while the peer's message is being handled. The ring, if there was one, may go on.
+    Paused(Option<Ring>),
+    InPlace(Ring),
+}
+
+/// A chain to give back when the next burst is received.
+#[derive(Debug)]
+struct Lent {
+    chain: u16,
+    /// The frame whose payload is in the chain; `None` if the chain only waits for others, because chains are given back
+    /// in the order in which they came (VIRTIO_F_IN_ORDER, virtio 1.2 §2.7.9).
+    mbuf: Option<NonNull<sys::rte_mbuf>>,
+}
+
+/// The rings that one queue of a port receives from.
+#[derive(Debug)]
+pub(super) struct InPlace {
+    link: Arc<Link>,
+    version: u32,
+    lanes: [(Lane, u64); QUEUES],
+    /// Chains of the last burst that are not given back yet, and the ring that they came from.
+    lent: ArrayVec<Lent, BURST>,
+    lender: usize,
+    slots: [Offered; AHEAD],
+    vid: Option<i32>,
+    /// Frames received, their bytes, and frames dropped.
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) dropped: u64,
+}
+
+/// Who has received a burst.
+pub(super) enum Received {
+    /// The driver must be asked.
+    ByDriver,
+    /// This many frames were received in place.
+    InPlace(usize),
+}
+
+impl InPlace {
+    pub(super) fn new(link: Arc<Link>) -> Self {
+        InPlace {
+            version: link.version().wrapping_sub(1),
+            link,
+            lanes: Default::default(),
+            lent: ArrayVec::new(),
+            lender: 0,
+            slots: Default::default(),
+            vid: None,
+            frames: 0,
+            bytes: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Receives at most `most` frames from the peer's ring `queue` into `burst`.
+    ///
+    /// # Safety
+    /// `pool` is the pool that all earlier frames of this port came from. No octets of the peer's memory are in use.
+    #[inline]
+    pub(super) unsafe fn receive(
+        &mut self,
+        queue: u16,
+        pool: &mut Pool,
+        most: usize,
+        burst: &mut ArrayVec<*mut sys::rte_mbuf, BURST>,
+    ) -> Received {
+        if !self.lent.is_empty() {
+            // SAFETY: as the caller promises.
+            unsafe { self.settle() };
+        }
+        if self.version != self.link.version() {
+            self.renew();
+        }
+        let queue = usize::from(queue);
+        match self.lanes.get_mut(queue) {
+            Some((Lane::InPlace(ring), _)) => match ring.offered() {
+                0 => Received::InPlace(0),
+                // SAFETY: as the caller promises.
+                offered => unsafe { self.take(queue, most.min(offered.into()), pool, burst) },
+            },
+            Some((Lane::Paused(_), _)) => Received::InPlace(0),
+            _ => Received::ByDriver,
+        }
+    }
+
+    /// Takes `n` offered frames.
+    ///
+    /// # Safety
+    /// As [`receive`](Self::receive).
+    #[inline(never)]
+    unsafe fn take(
+        &mut self,
+        queue: usize,
+        n: usize,
+        pool: &mut Pool,
+        burst: &mut ArrayVec<*mut sys::rte_mbuf, BURST>,
+    ) -> Received {
+        let Some((Lane::InPlace(ring), _)) = self.lanes.get_mut(queue) else { return Received::ByDriver };
+        let Some(progress) = self.link.progress.get(queue) else { return Received::ByDriver };
+        progress.set(ring.positions(), true);
+        self.lender = queue;
+        let n = n.min(BURST).min(burst.remaining_capacity()).min(pool.available());
+        let mut done = ArrayVec::<u16, BURST>::new();
+        // What a step needs was fetched some steps before: first the descriptors of a frame, then its headers.
+        (0..n.min(AHEAD)).for_each(|ahead| ring.foresee(ahead as u16));
+        let mut taken = ArrayVec::<Taken, BURST>::new();
+        for i in 0..n + AHEAD {
+            if let Some(frame) = self.slots.get_mut(i % AHEAD)
+                && let Some(Taken { chain, is_frame }) =
+                    i.checked_sub(AHEAD).and_then(|i| taken.get(i).copied())
+            {
+                // SAFETY: the pieces are readable until the chain is given back, which `settle` does if they are
+                // borrowed.
+                let accepted = if is_frame { unsafe { accept(frame, pool) } } else { None };
+                let mut is_lent = None;
+                match accepted {
+                    Some((mbuf, is_borrowed)) => {
+                        // SAFETY: a fresh mbuf of ours.
+                        self.bytes += u64::from(unsafe { mbuf.as_ref().pkt_len });
+                        self.frames += 1;
+                        burst.push(mbuf.as_ptr());
+                        is_lent = is_borrowed.then_some(mbuf);
+                    }
+                    None => self.dropped += 1,
+                }
+                if is_lent.is_none() && self.lent.is_empty() {
+                    done.push(chain);
+                } else {
+                    self.lent.push(Lent { chain, mbuf: is_lent });
+                }
+            }
+            if i < n
+                && taken.len() == i
+                && let Some(frame) = self.slots.get_mut(i % AHEAD)
+                && let Some(chain) = ring.take(frame)
+            {
+                taken.push(chain);
+                if let Some(first) = frame.pieces.first() {
+                    prefetch(first.at, HEAD_LINES);
+                }
+                if i + AHEAD < n {
+                    ring.foresee(AHEAD as u16 - 1);
+                }
+            }
+        }
+        let notify = ring.give(&done);
+        progress.set(ring.positions(), !self.lent.is_empty());
+        if notify {
+            self.notify();
+        }
+        Received::InPlace(burst.len())
+    }
+
+    /// Ends the use of the peer's memory by the frames of the last burst, and gives their chains back.
+    ///
+    /// # Safety
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub(super) unsafe fn settle(&mut self) {
+        let mut chains = ArrayVec::<u16, BURST>::new();
+        for Lent { chain, mbuf } in self.lent.drain(..) {
+            if let Some(mbuf) = mbuf {
+                // SAFETY: the mbuf was borrowed in the last burst. No octets of the peer's memory are in use.
+                unsafe { borrowed::settle(mbuf) };
+            }
+            chains.push(chain);
+        }
+        // The chains of a ring that the peer has given up mean nothing any more.
+        let is_present = |number| {
+            self.version == self.link.version()
+                || self.link.queues().0.get(self.lender).is_some_and(|queue| queue.ring == number)
+        };
+        let (Some((Lane::InPlace(ring) | Lane::Paused(Some(ring)), number)), Some(progress)) =
+            (self.lanes.get_mut(self.lender), self.link.progress.get(self.lender))
+        else {
+            return;
+        };
+        let notify = is_present(*number) && ring.give(&chains);
+        progress.set(ring.positions(), false);
+        if notify {
+            self.notify();
+        }
+    }
+
+    /// Notifies the peer that chains were given back.
+    #[cold]
+    fn notify(&self) {
+        if let Some(vid) = self.vid {
+            // SAFETY: no pointers are passed; a peer that is gone is refused.
+            unsafe { sys::rte_vhost_vring_call(vid, vring(self.lender)) };
+        }
+    }
+
+    /// Takes note of changes. Nothing may be [lent](Self::settle).
+    #[cold]
+    fn renew(&mut self) {
+        let (queues, version, vid) = self.link.queues();
+        (self.version, self.vid) = (version, vid);
+        for (number, (queue, (lane, ring))) in queues.into_iter().zip(&mut self.lanes).enumerate() {
+            let kept = match std::mem::take(lane) {
+                Lane::InPlace(kept) | Lane::Paused(Some(kept)) if *ring == queue.ring => Some(kept),
+                _ => None,
+            };
+            *ring = queue.ring;
+            *lane = match (queue.service, kept, vid) {
+                (Service::Paused, kept, _) => Lane::Paused(kept),
+                (Service::InPlace(place, memory), Some(mut kept), _) => {
+                    // SAFETY: `place` was checked when it was published. Nothing is lent.
+                    unsafe { kept.move_to(place, memory) };
+                    Lane::InPlace(kept)
+                }
+                (Service::InPlace(place, memory), None, Some(vid)) => open(vid, number, place, memory),
+                (Service::Driver, Some(kept), Some(vid)) => {
+                    // The driver goes on where we stopped.
+                    let Positions { taken, given } = kept.positions();
+                    // SAFETY: no pointers are passed.
+                    unsafe { sys::rte_vhost_set_vring_base(vid, vring(number), taken, given) };
+                    Lane::Driver
+                }
+                _ => Lane::Driver,
+            };
+        }
+    }
+}
+
+/// Opens a ring where the driver has stopped.
+fn open(vid: i32, queue: usize, place: ring::Place, memory: Arc<Memory>) -> Lane {
+    let mut at = Positions::default();
+    // SAFETY: the positions are ours to write. `place` was checked when it was published. Only this queue of ours takes
+    // from the ring, and the driver no longer does.
+    unsafe {
+        match sys::rte_vhost_get_vring_base(vid, vring(queue), &raw mut at.taken, &raw mut at.given) {
+            0 => Lane::InPlace(Ring::new(place, memory, at)),
+            _ => Lane::Driver,
+        }
+    }
+}
+
+/// Makes a received frame. Returns whether it is borrowed; `None`: there are too few mbufs, or the frame is longer than
+/// any frame may be.
+///
+/// # Safety
+/// The pieces are readable, and stay so until a borrowed frame is [settled](borrowed::settle).
+#[inline]
+unsafe fn accept(frame: &mut Offered, pool: &mut Pool) -> Option<(NonNull<sys::rte_mbuf>, bool)> {
+    let len = frame.pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len));
+    if len > usize::from(u16::MAX) {
+        return None;
+    }
+    let mut m = pool.take()?;
+    let first = if len < LONG { len } else { START };
+    // SAFETY: a fresh mbuf of ours, which has room for the start of any frame, and readable pieces.
+    unsafe {
+        let data = m.as_ref().buf_addr.cast::<u8>().add(m.as_ref().data_off.into());
+        copy(data, first, &frame.pieces);
+        let headers = headers(&frame.header, std::slice::from_raw_parts(data, first));
+        let own =
+            if first == len { len } else { headers.map_or(first, |headers| head(&frame.pieces, headers)) };
+        let mbuf = m.as_mut();
+        (mbuf.data_len, mbuf.pkt_len) = (own as u16, own as u32);
+        if headers.is_some() {
+            mbuf.ol_flags = sys::RTE_MBUF_F_RX_L4_CKSUM_NONE;
+        }
+        if own == len {
+            return Some((m, false));
+        }
+        cut(&mut frame.pieces, own);
+        if headers.is_some() && borrowed::borrow(m, &frame.pieces) {
+            return Some((m, true));
+        }
+        append(m, frame, pool).then_some((m, false))
+    }
+}
+
+/// Copies the first `len` octets of `pieces` to `to`.
+///
+/// # Safety
+/// The pieces are readable and have as many octets, and `to` has room for them.
+#[inline]
+unsafe fn copy(mut to: *mut u8, mut len: usize, pieces: &[Piece]) {
+    for piece in pieces {
+        let n = piece.len.min(len);
+        // SAFETY: as the caller promises.
+        unsafe {
+            to.copy_from_nonoverlapping(piece.at, n);
+            to = to.add(n);
+        }
+        len -= n;
+        if len == 0 {
+            return;
+        }
+    }
+}
+
+/// Returns the length of the headers of a TCP segment whose sender leaves its checksum to the link; `None` for any other
+/// frame, and if the headers are not complete. `header` is the frame's virtio header, `start` its first octets.
+#[inline]
+fn headers(header: &[u8; HEADER], start: &[u8]) -> Option<usize> {
+    const NEEDS_CHECKSUM: u8 = 1;
+    let &[flags, _, _, _, _, _, start_low, start_high, offset_low, offset_high, ..] = header;
+    if flags & NEEDS_CHECKSUM == 0 {
+        return None;
+    }
+    let (from, offset) = ([start_low, start_high], [offset_low, offset_high]);
+    let layers = Layers::of(start).filter(|layers| layers.protocol == TCP)?;
+    let is_tcps =
+        usize::from(u16::from_le_bytes(from)) == layers.payload && u16::from_le_bytes(offset) == CHECKSUM;
+    let len = layers.payload + usize::from(start.get(layers.payload + 12)? >> 4) * 4;
+    (is_tcps && len >= layers.payload + 20 && len <= start.len()).then_some(len)
+}
+
+/// Returns how many octets of a frame are copied, if its headers are `headers` octets long: these, and the headers of an
+/// FPDU whose payload is elsewhere.
+#[inline]
+fn head(pieces: &[Piece], headers: usize) -> usize {
+    match pieces {
+        [first, _, ..] if first.len > headers && first.len - headers <= SHORT => first.len,
+        _ => headers,
+    }
+}
+
+/// Appends a copy of the pieces to the frame that begins in `m`, with further mbufs if `m` has too little room. Returns
+/// `false` if there are too few of them, and frees the frame then.
+///
+/// # Safety
+/// `m` is a fresh mbuf of ours. The pieces are readable.
+#[cold]
+unsafe fn append(m: NonNull<sys::rte_mbuf>, frame: &mut Offered, pool: &mut Pool) -> bool {
+    let (mut last, mut segments) = (m, 1);
+    // SAFETY: all mbufs are ours.
+    unsafe {
+        loop {
+            let mbuf = last.as_mut();
+            let room = mbuf.buf_len - mbuf.data_off - mbuf.data_len;
+            let left = frame.pieces.iter().map(|piece| piece.len).sum::<usize>();
+            let n = left.min(room.into());
+            let end = usize::from(mbuf.data_off) + usize::from(mbuf.data_len);
+            copy(mbuf.buf_addr.cast::<u8>().add(end), n, &frame.pieces);
+            mbuf.data_len += n as u16;
+            (*m.as_ptr()).pkt_len += n as u32;
+            cut(&mut frame.pieces, n);
+            if n == left {
+                break;
+            }
+            let Some(next) = pool.take() else {
+                sys::rte_pktmbuf_free(m.as_ptr());
+                return false;
+            };
+            last.as_mut().next = next.as_ptr();
+            last = next;
+            segments += 1;
+            (*m.as_ptr()).nb_segs = segments;
+        }
+        // A frame of several segments, which may have to be split.
+        let is_train = frame.header[1] != 0;
+        let mbuf = &mut *m.as_ptr();
+        if is_train && mbuf.ol_flags != 0 {
+            mbuf.ol_flags |= sys::RTE_MBUF_F_RX_LRO;
+        }
+    }
+    true
+}
+
+/// Takes the first `n` octets away from `pieces`.
+#[inline]
+fn cut(pieces: &mut ArrayVec<Piece, { ring::LONGEST_CHAIN }>, mut n: usize) {
+    let mut whole = 0;
+    for piece in pieces.iter_mut() {
+        if n < piece.len {
+            piece.at = piece.at.wrapping_add(n);
+            piece.len -= n;
+            break;
+        }
+        n -= piece.len;
+        whole += 1;
+    }
+    if whole > 0 {
+        pieces.drain(..whole);
+    }
+}
+
+impl Drop for InPlace {
+    fn drop(&mut self) {
+        // SAFETY: the pool lives longer than this. Whoever uses frames after the end of their port uses copies.
+        unsafe { self.settle() }
+    }
+}

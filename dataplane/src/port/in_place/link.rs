@@ -1,0 +1,384 @@
+//! Follows the peer of a `vhost` port: which memory it shares, and where its rings are.
+//!
+//! The vhost library handles the peer's messages on a thread of its own. It tells us before and after each one, and when
+//! the peer comes and goes. Before a message that changes memory or rings, what it changes is withdrawn. After the
+//! message, the state that results is published. The queues look at a version number in each burst.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use dpdk_sys as sys;
+
+use super::memory::{Memory, Region};
+use super::ring::{Place, Positions};
+
+/// Most queues that we receive from.
+pub(super) const QUEUES: usize = 8;
+
+/// How a queue is served.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Service {
+    /// By the driver, which is all that can be done without a peer, or for a peer with a ring of another kind.
+    #[default]
+    Driver,
+    /// By nobody, while the peer's message about it is being handled.
+    Paused,
+    /// In place.
+    InPlace(Place, Arc<Memory>),
+}
+
+/// State of a queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    pub(super) service: Service,
+    /// Number of the present ring. As long as it stays the same, the positions in the ring stay valid.
+    pub(super) ring: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The library's number of the peer; `None`: there is no peer.
+    peer: Option<i32>,
+    memory: Option<Arc<Memory>>,
+    queues: [Queue; QUEUES],
+}
+
+/// How far a queue has served its present ring, for the library's thread.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Progress(AtomicU64);
+
+impl Progress {
+    const BUSY: u64 = 1 << 32;
+
+    /// Stores the positions, and whether chains of the ring are in use.
+    #[inline]
+    pub(super) fn set(&self, at: Positions, is_busy: bool) {
+        let busy = if is_busy { Self::BUSY } else { 0 };
+        self.0.store(busy | u64::from(at.taken) << 16 | u64::from(at.given), Ordering::Release);
+    }
+
+    /// Returns the positions; `None` while chains are in use.
+    fn get(&self) -> Option<Positions> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & Self::BUSY == 0).then_some(Positions { taken: (word >> 16) as u16, given: word as u16 })
+    }
+}
+
+/// The peer of a port, and its rings.
+#[derive(Debug)]
+pub(in crate::port) struct Link {
+    port: u16,
+    /// Changes whenever something in `state` changes.
+    version: AtomicU32,
+    state: Mutex<State>,
+    pub(super) progress: [Progress; QUEUES],
+}
+
+/// The links of this process's `vhost` ports. DPDK's callbacks find them here.
+static LINKS: Mutex<Vec<Weak<Link>>> = Mutex::new(Vec::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find(is_it: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
+    let mut links = lock(&LINKS);
+    links.retain(|link| link.strong_count() > 0);
+    links.iter().filter_map(Weak::upgrade).find(|link| is_it(link))
+}
+
+/// Returns the guest's ring of frames for us that belongs to queue `queue`.
+pub(super) const fn vring(queue: usize) -> u16 {
+    2 * queue as u16 + 1
+}
+
+/// Changes that a message makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The memory. The rings stay, but may be at other addresses.
+    Memory,
+    /// This ring.
+    Ring(usize),
+    /// All rings.
+    Rings,
+}
+
+/// Codes of the messages that change something (vhost-user protocol).
+mod message {
+    pub(super) const SET_FEATURES: u32 = 2;
+    pub(super) const RESET_OWNER: u32 = 4;
+    pub(super) const SET_MEM_TABLE: u32 = 5;
+    pub(super) const SET_VRING_NUM: u32 = 8;
+    pub(super) const SET_VRING_ADDR: u32 = 9;
+    pub(super) const SET_VRING_BASE: u32 = 10;
+    pub(super) const GET_VRING_BASE: u32 = 11;
+    pub(super) const RESET_DEVICE: u32 = 34;
+    pub(super) const ADD_MEM_REG: u32 = 37;
+    pub(super) const REM_MEM_REG: u32 = 38;
+}
+
+/// Returns what the message changes; `None`: nothing that matters here. `index` is the first word of its payload.
+fn change(code: u32, index: u32) -> Option<Change> {
+    use message::*;
+    match code {
+        SET_MEM_TABLE | ADD_MEM_REG | REM_MEM_REG => Some(Change::Memory),
+        SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | GET_VRING_BASE => {
+            // Even numbers are the rings in which the peer receives.
+            let queue = index as usize / 2;
+            (index % 2 == 1 && queue < QUEUES).then_some(Change::Ring(queue))
+        }
+        SET_FEATURES | RESET_OWNER | RESET_DEVICE => Some(Change::Rings),
+        _ => None,
+    }
+}
+
+impl Link {
+    /// Follows the peers of port `port`, which is not started yet.
+    pub(in crate::port) fn follow(port: u16) -> Arc<Self> {
+        let link = Arc::new(Link {
+            port,
+            version: AtomicU32::new(0),
+            state: Mutex::default(),
+            progress: Default::default(),
+        });
+        lock(&LINKS).push(Arc::downgrade(&link));
+        // SAFETY: the function lives for ever; registering it twice for a port is no error.
+        unsafe {
+            sys::rte_eth_dev_callback_register(
+                port,
+                sys::rte_eth_event_type_RTE_ETH_EVENT_INTR_LSC,
+                Some(came_or_went),
+                ptr::null_mut(),
+            );
+        }
+        link
+    }
+
+    /// Returns the number of the present state.
+    #[inline]
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Returns the states of the queues, the number of this state, and the library's number of the peer.
+    pub(super) fn queues(&self) -> ([Queue; QUEUES], u32, Option<i32>) {
+        let state = lock(&self.state);
+        (state.queues.clone(), self.version(), state.peer)
+    }
+
+    /// Tells the queues that the state has changed. Call this under its lock.
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Withdraws what a message is going to change.
+    fn withdraw(&self, change: Change) {
+        let mut state = lock(&self.state);
+        if change == Change::Memory {
+            state.memory = None;
+        }
+        for (number, queue) in state.queues.iter_mut().enumerate() {
+            if matches!(change, Change::Ring(only) if only != number) {
+                continue;
+            }
+            if change != Change::Memory {
+                queue.ring += 1;
+                queue.service = Service::Paused;
+            } else if matches!(queue.service, Service::InPlace(..)) {
+                queue.service = Service::Paused;
+            }
+        }
+        self.changed();
+    }
+
+    /// Waits until queue `queue` no longer uses its ring, at most 100 ms. Then tells the library how far the ring has
+    /// been served, because the peer has asked.
+    fn report_positions(&self, vid: i32, queue: usize) {
+        const STEP: Duration = Duration::from_millis(1);
+        for _ in 0..100 {
+            // A burst that began before the queue was withdrawn either shows by now, or is over.
+            std::thread::sleep(STEP);
+            if let Some(at) = self.progress.get(queue).and_then(Progress::get) {
+                // SAFETY: no pointers are passed.
+                unsafe { sys::rte_vhost_set_vring_base(vid, vring(queue), at.taken, at.given) };
+                return;
+            }
+        }
+    }
+
+    /// Reads the state of the peer `vid`, and publishes it.
+    fn publish(&self, vid: i32) {
+        let mut state = lock(&self.state);
+        state.peer = Some(vid);
+        if state.memory.is_none() {
+            state.memory = supported(vid).then(|| memory(vid)).flatten().map(Arc::new);
+        }
+        let memory = state.memory.clone();
+        for (number, queue) in state.queues.iter_mut().enumerate() {
+            let place = memory.as_ref().and_then(|memory| place(vid, number, memory));
+            queue.service = match (place, &memory) {
+                (Some(place), Some(memory)) => Service::InPlace(place, memory.clone()),
+                _ => Service::Driver,
+            };
+        }
+        self.changed();
+    }
+
+    /// Notes that there is no peer.
+    fn lose(&self) {
+        let mut state = lock(&self.state);
+        state.peer = None;
+        state.memory = None;
+        for queue in &mut state.queues {
+            queue.ring += 1;
+            queue.service = Service::Driver;
+        }
+        self.changed();
+    }
+}
+
+/// Returns whether the rings of the peer are of the kind that [`super::ring`] serves.
+fn supported(vid: i32) -> bool {
+    const VERSION_1: u64 = 1 << 32;
+    /// Logging of written memory, notifications by index, IOMMU, and packed rings.
+    const OTHERWISE: u64 = 1 << 26 | 1 << 29 | 1 << 33 | 1 << 34;
+    let mut features = 0;
+    // SAFETY: `features` is ours.
+    let status = unsafe { sys::rte_vhost_get_negotiated_features(vid, &raw mut features) };
+    status == 0 && features & VERSION_1 != 0 && features & OTHERWISE == 0
+}
+
+/// Maps the memory of the peer `vid`. Call this on the library's thread, on which nothing changes meanwhile.
+fn memory(vid: i32) -> Option<Memory> {
+    let mut table = ptr::null_mut();
+    // SAFETY: the library puts a copy of its table there, which is then ours to free.
+    unsafe {
+        if sys::rte_vhost_get_mem_table(vid, &raw mut table) != 0 || table.is_null() {
+            return None;
+        }
+        let regions = (*table).regions.as_slice((*table).nregions as usize);
+        let regions: Option<Vec<_>> = regions
+            .iter()
+            .map(|r| {
+                Some(Region {
+                    guest: r.guest_phys_addr,
+                    len: usize::try_from(r.size).ok()?,
+                    library: r.host_user_addr,
+                    offset: usize::try_from(r.host_user_addr.checked_sub(r.mmap_addr as u64)?).ok()?,
+                    file: (r.fd >= 0).then(|| BorrowedFd::borrow_raw(r.fd))?,
+                })
+            })
+            .collect();
+        let memory = regions.as_deref().and_then(Memory::map);
+        libc::free(table.cast());
+        memory
+    }
+}
+
+/// Returns where the ring of queue `queue` is; `None` if the peer has none, or one that cannot be used.
+fn place(vid: i32, queue: usize, memory: &Memory) -> Option<Place> {
+    let mut found = MaybeUninit::<sys::rte_vhost_vring>::zeroed();
+    // SAFETY: the structure consists of integers and raw pointers, for which zero is a value.
+    let found = unsafe {
+        if sys::rte_vhost_get_vhost_vring(vid, vring(queue), found.as_mut_ptr()) != 0 {
+            return None;
+        }
+        found.assume_init()
+    };
+    let size = found.size;
+    if !size.is_power_of_two() {
+        return None;
+    }
+    // SAFETY: with split rings, these are the members in use.
+    let (descriptors, available, used) = unsafe {
+        (
+            found.__bindgen_anon_1.desc as u64,
+            found.__bindgen_anon_2.avail as u64,
+            found.__bindgen_anon_3.used as u64,
+        )
+    };
+    let [of_descriptors, of_available, of_used] = Place::lengths(size);
+    // Shared words are read and written as atomics, so they must be aligned.
+    let at = |address: u64, len| memory.of_library(address, len).filter(|_| address.is_multiple_of(2));
+    Some(Place {
+        descriptors: at(descriptors, of_descriptors)?.cast(),
+        available: at(available, of_available)?.cast(),
+        used: at(used, of_used)?.cast(),
+        size,
+    })
+}
+
+/// Called on the library's thread when the peer of a port has come or gone.
+unsafe extern "C" fn came_or_went(
+    port: u16,
+    _: sys::rte_eth_event_type,
+    _: *mut c_void,
+    _: *mut c_void,
+) -> i32 {
+    /// The functions that the library calls before and after each message.
+    struct Hooks(sys::rte_vhost_user_extern_ops);
+    // SAFETY: only function pointers.
+    unsafe impl Sync for Hooks {}
+    static HOOKS: Hooks = Hooks(sys::rte_vhost_user_extern_ops {
+        pre_msg_handle: Some(before_message),
+        post_msg_handle: Some(after_message),
+    });
+    let Some(link) = find(|link| link.port == port) else { return 0 };
+    let mut state = sys::rte_eth_link::default();
+    // SAFETY: the device exists; `state` is ours. The hooks live for ever.
+    unsafe {
+        let status = sys::rte_eth_link_get_nowait(port, &raw mut state);
+        let vid = sys::rte_eth_vhost_get_vid_from_port_id(port);
+        if status == 0
+            && state.link_status() != 0
+            && vid >= 0
+            && sys::rte_vhost_extern_callback_register(vid, &raw const HOOKS.0, ptr::null_mut()) == 0
+        {
+            link.publish(vid);
+        } else {
+            link.lose();
+        }
+    }
+    0
+}
+
+/// Returns the link with the peer `vid`, and the change that the message makes.
+///
+/// # Safety
+/// `message` is a message of the library.
+unsafe fn concerned(vid: i32, message: *mut c_void) -> Option<(Arc<Link>, Change, u32)> {
+    // The library passes the message as it came: code, flags, length of the payload, and then the payload, for which
+    // there is always room.
+    let message = NonNull::new(message)?.cast::<u32>();
+    // SAFETY: as the caller promises.
+    let (code, index) = unsafe { (message.read_unaligned(), message.add(3).read_unaligned()) };
+    let change = change(code, index)?;
+    Some((find(|link| lock(&link.state).peer == Some(vid))?, change, code))
+}
+
+/// Called on the library's thread before it handles a message.
+unsafe extern "C" fn before_message(vid: i32, message: *mut c_void) -> sys::rte_vhost_msg_result {
+    // SAFETY: the library passes a message.
+    if let Some((link, change, code)) = unsafe { concerned(vid, message) } {
+        link.withdraw(change);
+        if let (message::GET_VRING_BASE, Change::Ring(queue)) = (code, change) {
+            link.report_positions(vid, queue);
+        }
+    }
+    sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_NOT_HANDLED
+}
+
+/// Called on the library's thread after it has handled a message.
+unsafe extern "C" fn after_message(vid: i32, message: *mut c_void) -> sys::rte_vhost_msg_result {
+    // SAFETY: the library passes a message.
+    if let Some((link, ..)) = unsafe { concerned(vid, message) } {
+        link.publish(vid);
+    }
+    sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_NOT_HANDLED
+}

@@ -1,0 +1,260 @@
+//! The ring in which the peer offers frames: a split virtqueue (virtio 1.2 §2.7) on the device's side.
+//!
+//! All of it is in memory that the peer may change at any time. So every value is read once, and checked before it is
+//! used.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use arrayvec::ArrayVec;
+
+use super::memory::Memory;
+use crate::buffers::borrowed::Piece;
+
+/// Most descriptors of one frame, and most entries of an indirect table.
+pub(super) const LONGEST_CHAIN: usize = 32;
+
+/// Length of the header before each frame (virtio 1.2 §5.1.6).
+pub(super) const HEADER: usize = 12;
+
+/// A descriptor (virtio 1.2 §2.7.5). All its fields are little-endian.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Descriptor {
+    pub(super) addr: u64,
+    pub(super) len: u32,
+    pub(super) flags: u16,
+    pub(super) next: u16,
+}
+
+/// The frame goes on in the descriptor `next`.
+pub(super) const NEXT: u16 = 1;
+/// The buffer is for the device to write.
+pub(super) const WRITE: u16 = 2;
+/// The buffer is a table of descriptors.
+pub(super) const INDIRECT: u16 = 4;
+
+/// Flag of the ring of available descriptors: the peer needs no notification.
+const NO_INTERRUPT: u16 = 1;
+
+/// Addresses of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) descriptors: NonNull<Descriptor>,
+    pub(super) available: NonNull<u16>,
+    pub(super) used: NonNull<u16>,
+    /// Number of descriptors, a power of two.
+    pub(super) size: u16,
+}
+
+// SAFETY: addresses of shared memory, which are only used through raw pointers.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// Octets of the table of `size` descriptors, of the ring of available ones, and of the ring of used ones.
+    pub(super) const fn lengths(size: u16) -> [usize; 3] {
+        let size = size as usize;
+        [size * size_of::<Descriptor>(), 4 + 2 * size, 4 + 8 * size]
+    }
+}
+
+/// The two positions that say how far a ring has been served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Positions {
+    /// Number of chains taken, modulo 2^16.
+    pub(super) taken: u16,
+    /// Number of chains given back, modulo 2^16.
+    pub(super) given: u16,
+}
+
+/// A chain that was taken from the ring, to be [given back](Ring::give) after use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) chain: u16,
+    /// Whether the chain holds a frame. If not, the peer has broken the rules.
+    pub(super) is_frame: bool,
+}
+
+/// The octets of a frame that the peer offers.
+#[derive(Debug, Default)]
+pub(super) struct Offered {
+    pub(super) header: [u8; HEADER],
+    /// The frame itself.
+    pub(super) pieces: ArrayVec<Piece, LONGEST_CHAIN>,
+}
+
+/// Asks the processor to fetch `lines` cache lines from that of `at` on.
+#[inline]
+pub(super) fn prefetch(at: *const u8, lines: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..lines {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, lines);
+}
+
+/// A ring, and how far it has been served.
+#[derive(Debug)]
+pub(super) struct Ring {
+    place: Place,
+    memory: Arc<Memory>,
+    at: Positions,
+    /// Whether the peer has broken the rules in a way that leaves nothing to do but to wait for a new ring.
+    broken: bool,
+}
+
+impl Ring {
+    /// Wraps the ring at `place`, which has been served up to `at`.
+    ///
+    /// # Safety
+    /// `place` lies in `memory`, with the [lengths](Place::lengths) that its size means, and is aligned. Its size is a
+    /// power of two. Nothing else takes from this ring.
+    pub(super) unsafe fn new(place: Place, memory: Arc<Memory>, at: Positions) -> Self {
+        Ring { place, memory, at, broken: false }
+    }
+
+    /// Replaces the memory that the ring and its frames are in.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new). Nothing uses pieces of earlier frames.
+    pub(super) unsafe fn move_to(&mut self, place: Place, memory: Arc<Memory>) {
+        self.place = place;
+        self.memory = memory;
+    }
+
+    /// Returns how far the ring has been served.
+    pub(super) fn positions(&self) -> Positions {
+        self.at
+    }
+
+    fn word(&self, ring: NonNull<u16>, index: usize) -> &AtomicU16 {
+        // SAFETY: the callers pass an index within the ring. Shared memory is only accessed by atomics and raw reads.
+        unsafe { AtomicU16::from_ptr(ring.as_ptr().add(index)) }
+    }
+
+    /// Returns how many frames the peer offers now.
+    #[inline]
+    pub(super) fn offered(&mut self) -> u16 {
+        let offers = u16::from_le(self.word(self.place.available, 1).load(Ordering::Acquire));
+        let offered = offers.wrapping_sub(self.at.taken);
+        if offered > self.place.size || self.broken {
+            // More than the ring holds.
+            self.broken = true;
+            return 0;
+        }
+        offered
+    }
+
+    /// Asks the processor to fetch the buffer or the table that begins the chain which is taken after `ahead` others.
+    #[inline]
+    pub(super) fn foresee(&self, ahead: u16) {
+        let index = usize::from(self.at.taken.wrapping_add(ahead) & (self.place.size - 1));
+        let chain = u16::from_le(self.word(self.place.available, 2 + index).load(Ordering::Relaxed));
+        // SAFETY: less than the size of the ring.
+        let d = unsafe { Self::descriptor(self.place.descriptors, chain & (self.place.size - 1)) };
+        if let Some(at) = self.memory.at(d.addr, 1) {
+            prefetch(at.as_ptr(), 2);
+        }
+    }
+
+    /// Takes the next chain, and stores its frame in `frame`. Call this at most [`offered`](Self::offered) times.
+    /// `None`: the peer has broken the ring.
+    #[inline]
+    pub(super) fn take(&mut self, frame: &mut Offered) -> Option<Taken> {
+        let index = usize::from(self.at.taken & (self.place.size - 1));
+        let chain = u16::from_le(self.word(self.place.available, 2 + index).load(Ordering::Relaxed));
+        if chain >= self.place.size {
+            self.broken = true;
+            return None;
+        }
+        self.at.taken = self.at.taken.wrapping_add(1);
+        frame.pieces.clear();
+        Some(Taken { chain, is_frame: self.walk(chain, frame).is_some() })
+    }
+
+    /// Returns a copy of entry `index` of a table of descriptors.
+    ///
+    /// # Safety
+    /// The table has this entry.
+    #[inline]
+    unsafe fn descriptor(table: NonNull<Descriptor>, index: u16) -> Descriptor {
+        // SAFETY: as the caller promises. The peer may write the entry meanwhile; its values are checked.
+        let d = unsafe { table.add(index.into()).as_ptr().read_unaligned() };
+        Descriptor {
+            addr: u64::from_le(d.addr),
+            len: u32::from_le(d.len),
+            flags: u16::from_le(d.flags),
+            next: u16::from_le(d.next),
+        }
+    }
+
+    /// Stores the frame of a chain; `None` if the chain breaks the rules, or is longer than [`LONGEST_CHAIN`].
+    #[inline]
+    fn walk(&self, chain: u16, frame: &mut Offered) -> Option<()> {
+        // SAFETY: `chain` is less than the size of the ring.
+        let mut d = unsafe { Self::descriptor(self.place.descriptors, chain) };
+        let (mut table, mut entries) = (self.place.descriptors, usize::from(self.place.size));
+        if d.flags & INDIRECT != 0 {
+            entries = d.len as usize / size_of::<Descriptor>();
+            if d.flags & NEXT != 0 || entries == 0 {
+                return None;
+            }
+            table = self.memory.at(d.addr, d.len as usize)?.cast();
+            // SAFETY: the table has at least one entry.
+            d = unsafe { Self::descriptor(table, 0) };
+        }
+        let mut header = 0;
+        for _ in 0..LONGEST_CHAIN {
+            if d.flags & (WRITE | INDIRECT) != 0 {
+                return None;
+            }
+            let (mut at, mut len) = (self.memory.at(d.addr, d.len as usize)?, d.len as usize);
+            if header < HEADER {
+                let n = len.min(HEADER - header);
+                // SAFETY: `n` octets are within the buffer, and within what is left of the header.
+                unsafe {
+                    at.as_ptr().copy_to_nonoverlapping(frame.header.as_mut_ptr().add(header), n);
+                    at = at.add(n);
+                }
+                (header, len) = (header + n, len - n);
+            }
+            if len > 0 {
+                frame.pieces.push(Piece { at: at.as_ptr(), len });
+            }
+            if d.flags & NEXT == 0 {
+                return (header == HEADER).then_some(());
+            }
+            if usize::from(d.next) >= entries {
+                return None;
+            }
+            // SAFETY: the table has this entry.
+            d = unsafe { Self::descriptor(table, d.next) };
+        }
+        None
+    }
+
+    /// Gives chains back to the peer. Returns whether the peer wants to be notified.
+    pub(super) fn give(&mut self, chains: &[u16]) -> bool {
+        if chains.is_empty() {
+            return false;
+        }
+        for &chain in chains {
+            let index = usize::from(self.at.given & (self.place.size - 1));
+            // SAFETY: the ring has `size` entries of eight octets after its first four octets.
+            unsafe {
+                let entry = self.place.used.add(2 + 4 * index).cast::<[u32; 2]>();
+                entry.as_ptr().write_unaligned([u32::from(chain).to_le(), 0]);
+            }
+            self.at.given = self.at.given.wrapping_add(1);
+        }
+        self.word(self.place.used, 1).store(self.at.given.to_le(), Ordering::Release);
+        self.word(self.place.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT.to_le() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;
