@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("urnic-crc", &[]),
     ("urnic-iwarp", &["urnic-crc"]),
     ("dpdk-sys", &[]),
-    ("urnic-dataplane", &["dpdk-sys", "urnic-config"]),
+    ("urnic-dataplane", &["dpdk-sys", "urnic-config", "urnic-crc"]),
     ("urnic", &["urnic-config", "urnic-tcp", "urnic-sim", "urnic-iwarp", "urnic-crc", "urnic-dataplane"]),
     ("urnic-abi", &["urnic", "urnic-config"]),
     ("urnic-shim", &[]),

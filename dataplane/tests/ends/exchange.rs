@@ -374,10 +374,8 @@ fn read(frame: &Mbuf) -> Vec<u8> {
         piece.append_to(&mut bytes);
     }
     // SAFETY: as above.
-    assert!(
-        unsafe { frame.piece(bytes.len()..bytes.len() + 9) }.is_empty(),
-        "there is nothing after the frame"
-    );
+    let after = unsafe { frame.piece(bytes.len()..bytes.len() + 9) };
+    assert!(after.is_empty(), "there is nothing after the frame");
     bytes
 }
 

@@ -21,7 +21,7 @@ fn tcp(v6: bool, tag: bool, options: usize) -> (Vec<u8>, [u8; HEADER]) {
     header[6..8].copy_from_slice(&(frame.len() as u16).to_le_bytes());
     header[8..10].copy_from_slice(&CHECKSUM.to_le_bytes());
     frame.extend([7; 12]);
-    frame.push(((20 + options) / 4 << 4) as u8);
+    frame.push((((20 + options) / 4) << 4) as u8);
     frame.extend(vec![1; 7 + options]);
     (frame, header)
 }
