@@ -79,6 +79,13 @@ fn short_pieces_beside_the_headers_are_copied() {
     assert_eq!((head(&lent, 90), lens(&cut(&lent, 90))), (90, vec![1992, 4]));
     let long = [piece(0, 66 + SHORT + 1), piece(1000, 2000)];
     assert_eq!(head(&long, 66), 66);
+    // IPv4 and TCP with all their options: what follows is copied only as far as it was copied to be looked at.
+    let options = ETHERNET + 60 + 60;
+    let long = [piece(0, options + SHORT), piece(1000, 2000)];
+    assert_eq!(
+        (head(&long, options), lens(&cut(&long, START))),
+        (START, vec![options + SHORT - START, 1000])
+    );
     assert_eq!(lens(&cut(&lent, 2086)), Vec::<usize>::new());
     assert_eq!(lens(&cut(&lent, 0)), [82, 2000, 4]);
 }
