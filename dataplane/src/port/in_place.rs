@@ -55,6 +55,8 @@ enum Lane {
     /// The driver receives.
     #[default]
     Driver,
+    /// The ring is opened when it is this queue's turn, which may never be: other engines have the other rings.
+    Unopened,
     /// Nobody receives, while the peer's message is being handled. The ring, if there was one, may go on.
     Paused(Option<Ring>),
     InPlace(Ring),
@@ -79,7 +81,8 @@ pub(super) struct InPlace {
     lent: ArrayVec<Lent, BURST>,
     lender: usize,
     slots: [Offered; AHEAD],
-    vid: Option<i32>,
+    /// The library's number of the peer, and how many peers were gone before.
+    peer: Option<(i32, u32)>,
     /// Frames received, their bytes, and frames dropped.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -103,7 +106,7 @@ impl InPlace {
             lent: ArrayVec::new(),
             lender: 0,
             slots: Default::default(),
-            vid: None,
+            peer: None,
             frames: 0,
             bytes: 0,
             dropped: 0,
@@ -127,7 +130,7 @@ impl InPlace {
             unsafe { self.settle() };
         }
         if self.version != self.link.version() {
-            self.renew();
+            self.renew(queue.into());
         }
         let queue = usize::from(queue);
         match self.lanes.get_mut(queue) {
@@ -137,6 +140,10 @@ impl InPlace {
                 offered => unsafe { self.take(queue, most.min(offered.into()), pool, burst) },
             },
             Some((Lane::Paused(_), _)) => Received::InPlace(0),
+            Some((Lane::Unopened, _)) => {
+                self.renew(queue);
+                Received::InPlace(0)
+            }
             _ => Received::ByDriver,
         }
     }
@@ -155,7 +162,11 @@ impl InPlace {
     ) -> Received {
         let Some((Lane::InPlace(ring), _)) = self.lanes.get_mut(queue) else { return Received::ByDriver };
         let Some(progress) = self.link.progress.get(queue) else { return Received::ByDriver };
-        progress.set(ring.positions(), true);
+        progress.enter();
+        if self.version != self.link.version() {
+            progress.leave();
+            return Received::InPlace(0);
+        }
         self.lender = queue;
         let n = n.min(BURST).min(burst.remaining_capacity()).min(pool.available());
         let mut done = ArrayVec::<u16, BURST>::new();
@@ -202,7 +213,7 @@ impl InPlace {
             }
         }
         let notify = ring.give(&done);
-        progress.set(ring.positions(), !self.lent.is_empty());
+        progress.leave_at(ring.positions().given);
         if notify {
             self.notify();
         }
@@ -223,18 +234,27 @@ impl InPlace {
             }
             chains.push(chain);
         }
-        // The chains of a ring that the peer has given up mean nothing any more.
-        let is_present = |number| {
-            self.version == self.link.version()
-                || self.link.queues().0.get(self.lender).is_some_and(|queue| queue.ring == number)
-        };
         let (Some((Lane::InPlace(ring) | Lane::Paused(Some(ring)), number)), Some(progress)) =
             (self.lanes.get_mut(self.lender), self.link.progress.get(self.lender))
         else {
             return;
         };
-        let notify = is_present(*number) && ring.give(&chains);
-        progress.set(ring.positions(), false);
+        progress.enter();
+        let notify = if self.version == self.link.version() {
+            let notify = ring.give(&chains);
+            progress.leave_at(ring.positions().given);
+            notify
+        } else {
+            progress.leave();
+            // The chains of a ring that the peer has given up mean nothing any more. No ring is withdrawn meanwhile.
+            let state = self.link.state();
+            let is_present = state.queues.get(self.lender).is_some_and(|queue| queue.ring == *number);
+            let notify = is_present && ring.give(&chains);
+            if is_present {
+                progress.leave_at(ring.positions().given);
+            }
+            notify
+        };
         if notify {
             self.notify();
         }
@@ -243,36 +263,42 @@ impl InPlace {
     /// Notifies the peer that chains were given back.
     #[cold]
     fn notify(&self) {
-        if let Some(vid) = self.vid {
-            // SAFETY: no pointers are passed; a peer that is gone is refused.
-            unsafe { sys::rte_vhost_vring_call(vid, vring(self.lender)) };
+        if let (Some((vid, gone)), Some(progress)) = (self.peer, self.link.progress.get(self.lender)) {
+            // SAFETY: no pointers are passed. The library does not forget the peer meanwhile.
+            let call = || unsafe {
+                sys::rte_vhost_vring_call(vid, vring(self.lender));
+            };
+            progress.notify(|| self.link.gone() != gone, call);
         }
     }
 
-    /// Takes note of changes. Nothing may be [lent](Self::settle).
+    /// Takes note of changes. Queue `turn` is going to receive. Nothing may be [lent](Self::settle).
     #[cold]
-    fn renew(&mut self) {
-        let (queues, version, vid) = self.link.queues();
-        (self.version, self.vid) = (version, vid);
-        for (number, (queue, (lane, ring))) in queues.into_iter().zip(&mut self.lanes).enumerate() {
+    fn renew(&mut self, turn: usize) {
+        // While the state is locked, the library does not forget the peer.
+        let state = self.link.state();
+        self.version = self.link.version();
+        self.peer = state.peer.map(|vid| (vid, self.link.gone()));
+        for (number, (queue, (lane, ring))) in state.queues.iter().cloned().zip(&mut self.lanes).enumerate() {
             let kept = match std::mem::take(lane) {
                 Lane::InPlace(kept) | Lane::Paused(Some(kept)) if *ring == queue.ring => Some(kept),
                 _ => None,
             };
             *ring = queue.ring;
-            *lane = match (queue.service, kept, vid) {
+            *lane = match (queue.service, kept, state.peer) {
                 (Service::Paused, kept, _) => Lane::Paused(kept),
                 (Service::InPlace(place, memory), Some(mut kept), _) => {
                     // SAFETY: `place` was checked when it was published. Nothing is lent.
                     unsafe { kept.move_to(place, memory) };
                     Lane::InPlace(kept)
                 }
-                (Service::InPlace(place, memory), None, Some(vid)) => open(vid, number, place, memory),
-                (Service::Driver, Some(kept), Some(vid)) => {
+                (Service::InPlace(place, memory), None, Some(vid)) if number == turn => {
+                    open(&self.link, vid, number, place, memory)
+                }
+                (Service::InPlace(..), None, _) => Lane::Unopened,
+                (Service::Driver, Some(_), Some(vid)) => {
                     // The driver goes on where we stopped.
-                    let Positions { taken, given } = kept.positions();
-                    // SAFETY: no pointers are passed.
-                    unsafe { sys::rte_vhost_set_vring_base(vid, vring(number), taken, given) };
+                    self.link.hand_over(vid, number);
                     Lane::Driver
                 }
                 _ => Lane::Driver,
@@ -282,13 +308,17 @@ impl InPlace {
 }
 
 /// Opens a ring where the driver has stopped.
-fn open(vid: i32, queue: usize, place: ring::Place, memory: Arc<Memory>) -> Lane {
+fn open(link: &Link, vid: i32, queue: usize, place: ring::Place, memory: Arc<Memory>) -> Lane {
+    let Some(progress) = link.progress.get(queue) else { return Lane::Driver };
     let mut at = Positions::default();
     // SAFETY: the positions are ours to write. `place` was checked when it was published. Only this queue of ours takes
     // from the ring, and the driver no longer does.
     unsafe {
         match sys::rte_vhost_get_vring_base(vid, vring(queue), &raw mut at.taken, &raw mut at.given) {
-            0 => Lane::InPlace(Ring::new(place, memory, at)),
+            0 => {
+                progress.open(at.given);
+                Lane::InPlace(Ring::new(place, memory, at))
+            }
             _ => Lane::Driver,
         }
     }

@@ -8,14 +8,13 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use dpdk_sys as sys;
 
 use super::memory::{Memory, Region};
-use super::ring::{Place, Positions};
+use super::ring::Place;
 
 /// Most queues that we receive from.
 pub(super) const QUEUES: usize = 8;
@@ -41,32 +40,81 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// The library's number of the peer; `None`: there is no peer.
-    peer: Option<i32>,
+pub(super) struct State {
+    /// The library's number of the peer; `None`: there is no peer. The library forgets a peer only after `lose`, so the
+    /// number is valid while the state is locked.
+    pub(super) peer: Option<i32>,
     memory: Option<Arc<Memory>>,
-    queues: [Queue; QUEUES],
+    pub(super) queues: [Queue; QUEUES],
 }
 
-/// How far a queue has served its present ring, for the library's thread.
+/// What a queue does with its present ring, for the library's thread.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Progress(AtomicU64);
+pub(super) struct Progress {
+    /// The number of chains given back, modulo 2^16, and the flags below.
+    word: AtomicU32,
+    /// Whether the queue is notifying the peer.
+    notifies: AtomicBool,
+}
 
 impl Progress {
-    const BUSY: u64 = 1 << 32;
+    /// The queue uses the ring at this moment.
+    const BUSY: u32 = 1 << 16;
+    /// The queue has opened the ring, and nobody else has served it since.
+    const OPEN: u32 = 1 << 17;
 
-    /// Stores the positions, and whether chains of the ring are in use.
-    #[inline]
-    pub(super) fn set(&self, at: Positions, is_busy: bool) {
-        let busy = if is_busy { Self::BUSY } else { 0 };
-        self.0.store(busy | u64::from(at.taken) << 16 | u64::from(at.given), Ordering::Release);
+    /// Notes that the queue has opened the ring, of which `given` chains have been given back.
+    pub(super) fn open(&self, given: u16) {
+        self.word.store(Self::OPEN | u32::from(given), Ordering::SeqCst);
     }
 
-    /// Returns the positions; `None` while chains are in use.
-    fn get(&self) -> Option<Positions> {
-        let word = self.0.load(Ordering::Acquire);
-        (word & Self::BUSY == 0).then_some(Positions { taken: (word >> 16) as u16, given: word as u16 })
+    /// Notes that the queue uses the ring from now on. It must look at the [version](Link::version) afterwards, and leave
+    /// the ring alone if that has changed.
+    #[inline]
+    pub(super) fn enter(&self) {
+        self.word.fetch_or(Self::BUSY, Ordering::SeqCst);
+    }
+
+    /// Notes that the queue no longer uses the ring, and has changed nothing.
+    #[cold]
+    pub(super) fn leave(&self) {
+        self.word.fetch_and(!Self::BUSY, Ordering::SeqCst);
+    }
+
+    /// Notes that the queue no longer uses the ring, and has given back `given` chains in all.
+    #[inline]
+    pub(super) fn leave_at(&self, given: u16) {
+        self.word.store(Self::OPEN | u32::from(given), Ordering::Release);
+    }
+
+    /// Notifies the peer by `call`, unless `is_gone` says that there is no such peer any more.
+    pub(super) fn notify(&self, is_gone: impl FnOnce() -> bool, call: impl FnOnce()) {
+        self.notifies.store(true, Ordering::SeqCst);
+        if !is_gone() {
+            call();
+        }
+        self.notifies.store(false, Ordering::Release);
+    }
+
+    /// Waits until the queue, from which the ring was withdrawn before, no longer uses it. Returns how many chains it has
+    /// given back; `None` if it had not opened the ring.
+    pub(super) fn end(&self) -> Option<u16> {
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            if word & Self::BUSY == 0 {
+                self.word.fetch_and(!Self::OPEN, Ordering::SeqCst);
+                return (word & Self::OPEN != 0).then_some(word as u16);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the queue, whose peer is gone, no longer notifies it.
+    fn await_notification(&self) {
+        while self.notifies.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -76,6 +124,8 @@ pub(in crate::port) struct Link {
     port: u16,
     /// Changes whenever something in `state` changes.
     version: AtomicU32,
+    /// Number of peers that are gone.
+    gone: AtomicU32,
     state: Mutex<State>,
     pub(super) progress: [Progress; QUEUES],
 }
@@ -144,6 +194,7 @@ impl Link {
         let link = Arc::new(Link {
             port,
             version: AtomicU32::new(0),
+            gone: AtomicU32::new(0),
             state: Mutex::default(),
             progress: Default::default(),
         });
@@ -163,22 +214,27 @@ impl Link {
     /// Returns the number of the present state.
     #[inline]
     pub(super) fn version(&self) -> u32 {
-        self.version.load(Ordering::Acquire)
+        self.version.load(Ordering::SeqCst)
     }
 
-    /// Returns the states of the queues, the number of this state, and the library's number of the peer.
-    pub(super) fn queues(&self) -> ([Queue; QUEUES], u32, Option<i32>) {
-        let state = lock(&self.state);
-        (state.queues.clone(), self.version(), state.peer)
+    /// Returns the number of peers that are gone.
+    pub(super) fn gone(&self) -> u32 {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Returns the state, locked. Do not call functions of the library that lock rings meanwhile, because the library's
+    /// thread waits for the state while it has locked all rings.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Tells the queues that the state has changed. Call this under its lock.
     fn changed(&self) {
-        self.version.fetch_add(1, Ordering::AcqRel);
+        self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Withdraws what a message is going to change.
-    fn withdraw(&self, change: Change) {
+    /// Withdraws what a message of the peer `vid` is going to change.
+    fn withdraw(&self, vid: i32, change: Change) {
         let mut state = lock(&self.state);
         if change == Change::Memory {
             state.memory = None;
@@ -195,20 +251,21 @@ impl Link {
             }
         }
         self.changed();
+        drop(state);
+        match change {
+            Change::Memory => {}
+            Change::Ring(queue) => self.hand_over(vid, queue),
+            Change::Rings => (0..QUEUES).for_each(|queue| self.hand_over(vid, queue)),
+        }
     }
 
-    /// Waits until queue `queue` no longer uses its ring, at most 100 ms. Then tells the library how far the ring has
-    /// been served, because the peer has asked.
-    fn report_positions(&self, vid: i32, queue: usize) {
-        const STEP: Duration = Duration::from_millis(1);
-        for _ in 0..100 {
-            // A burst that began before the queue was withdrawn either shows by now, or is over.
-            std::thread::sleep(STEP);
-            if let Some(at) = self.progress.get(queue).and_then(Progress::get) {
-                // SAFETY: no pointers are passed.
-                unsafe { sys::rte_vhost_set_vring_base(vid, vring(queue), at.taken, at.given) };
-                return;
-            }
+    /// Tells the library how far queue `queue` has served its ring, which was withdrawn from it before. The library tells
+    /// the peer, or serves the ring from there on. Chains that were taken but not given back are taken again: TCP drops
+    /// what it has received already.
+    pub(super) fn hand_over(&self, vid: i32, queue: usize) {
+        if let Some(given) = self.progress.get(queue).and_then(Progress::end) {
+            // SAFETY: no pointers are passed.
+            unsafe { sys::rte_vhost_set_vring_base(vid, vring(queue), given, given) };
         }
     }
 
@@ -216,8 +273,10 @@ impl Link {
     fn publish(&self, vid: i32) {
         let mut state = lock(&self.state);
         state.peer = Some(vid);
-        if state.memory.is_none() {
-            state.memory = supported(vid).then(|| memory(vid)).flatten().map(Arc::new);
+        if !supported(vid) {
+            state.memory = None;
+        } else if state.memory.is_none() {
+            state.memory = memory(vid).map(Arc::new);
         }
         let memory = state.memory.clone();
         for (number, queue) in state.queues.iter_mut().enumerate() {
@@ -233,13 +292,21 @@ impl Link {
     /// Notes that there is no peer.
     fn lose(&self) {
         let mut state = lock(&self.state);
-        state.peer = None;
+        let vid = state.peer.take();
         state.memory = None;
         for queue in &mut state.queues {
             queue.ring += 1;
             queue.service = Service::Driver;
         }
+        self.gone.fetch_add(1, Ordering::SeqCst);
         self.changed();
+        drop(state);
+        for (queue, progress) in self.progress.iter().enumerate() {
+            progress.await_notification();
+            if let Some(vid) = vid {
+                self.hand_over(vid, queue);
+            }
+        }
     }
 }
 
@@ -352,24 +419,21 @@ unsafe extern "C" fn came_or_went(
 ///
 /// # Safety
 /// `message` is a message of the library.
-unsafe fn concerned(vid: i32, message: *mut c_void) -> Option<(Arc<Link>, Change, u32)> {
+unsafe fn concerned(vid: i32, message: *mut c_void) -> Option<(Arc<Link>, Change)> {
     // The library passes the message as it came: code, flags, length of the payload, and then the payload, for which
     // there is always room.
     let message = NonNull::new(message)?.cast::<u32>();
     // SAFETY: as the caller promises.
     let (code, index) = unsafe { (message.read_unaligned(), message.add(3).read_unaligned()) };
     let change = change(code, index)?;
-    Some((find(|link| lock(&link.state).peer == Some(vid))?, change, code))
+    Some((find(|link| lock(&link.state).peer == Some(vid))?, change))
 }
 
 /// Called on the library's thread before it handles a message.
 unsafe extern "C" fn before_message(vid: i32, message: *mut c_void) -> sys::rte_vhost_msg_result {
     // SAFETY: the library passes a message.
-    if let Some((link, change, code)) = unsafe { concerned(vid, message) } {
-        link.withdraw(change);
-        if let (message::GET_VRING_BASE, Change::Ring(queue)) = (code, change) {
-            link.report_positions(vid, queue);
-        }
+    if let Some((link, change)) = unsafe { concerned(vid, message) } {
+        link.withdraw(vid, change);
     }
     sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_NOT_HANDLED
 }

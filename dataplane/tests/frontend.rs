@@ -1,0 +1,291 @@
+//! Peers of a `vhost` port that are no urnic: they speak the vhost-user protocol, and serve their rings, as they like.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use urnic_dataplane::{BURST, Eal, EalConfig, Hugepages, Mbuf, Port, PortOptions};
+
+/// Messages of the vhost-user protocol.
+mod message {
+    pub const GET_FEATURES: u32 = 1;
+    pub const SET_FEATURES: u32 = 2;
+    pub const SET_OWNER: u32 = 3;
+    pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_VRING_NUM: u32 = 8;
+    pub const SET_VRING_ADDR: u32 = 9;
+    pub const SET_VRING_BASE: u32 = 10;
+    pub const GET_VRING_BASE: u32 = 11;
+    pub const SET_VRING_KICK: u32 = 12;
+    pub const SET_VRING_CALL: u32 = 13;
+}
+
+const VERSION_1: u64 = 1 << 32;
+/// The device logs which memory it writes, because the guest is being moved.
+const LOG_ALL: u64 = 1 << 26;
+
+/// The peer's addresses of its memory.
+const GUEST: u64 = 0x10_0000;
+const USER: u64 = 0x5000_0000_0000;
+const MEMORY: usize = 1 << 20;
+const SIZE: u16 = 64;
+/// The peer's ring for frames to us.
+const RING: u32 = 1;
+const BUFFERS: usize = 128 << 10;
+const BUFFER: usize = 4096;
+const LONG: usize = 2000;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Returns the offsets of the descriptors, the available ring, and the used ring.
+const fn ring(index: u32) -> [usize; 3] {
+    let at = 16384 * index as usize;
+    [at, at + 4096, at + 8192]
+}
+
+struct Peer {
+    stream: UnixStream,
+    memory: File,
+    at: NonNull<u8>,
+    call: EventFd,
+    kick: EventFd,
+    offers: u16,
+}
+
+impl Peer {
+    /// Accepts the port's connection, and sets up both rings.
+    fn accept(listener: &UnixListener) -> Self {
+        let stream = listener.accept().expect("the port").0;
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let memory = File::from(memfd_create(c"peer", MFdFlags::MFD_CLOEXEC).expect("memory"));
+        memory.set_len(MEMORY as u64).expect("memory");
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let len = NonZeroUsize::new(MEMORY).expect("some");
+        // SAFETY: a mapping at a place that the kernel chooses, which stays.
+        let at = unsafe { mmap(None, len, access, MapFlags::MAP_SHARED, &memory, 0).expect("a mapping") };
+        let events = [(); 2].map(|()| EventFd::new().expect("an event"));
+        let [call, kick] = events;
+        let mut peer = Self { stream, memory, at: at.cast(), call, kick, offers: 0 };
+        let features = peer.ask(message::GET_FEATURES, &[]);
+        assert!(features & (VERSION_1 | LOG_ALL) == VERSION_1 | LOG_ALL);
+        assert!(peer.tell(message::SET_OWNER, &[], &[]));
+        assert!(peer.tell(message::SET_FEATURES, &[VERSION_1], &[]));
+        assert!(peer.share(MEMORY as u64));
+        for index in [0, RING] {
+            peer.start(index, 0);
+        }
+        peer
+    }
+
+    /// Shares `len` octets of memory.
+    fn share(&mut self, len: u64) -> bool {
+        let memory = self.memory.as_raw_fd();
+        self.tell(message::SET_MEM_TABLE, &[1, GUEST, len, USER, 0], &[memory])
+    }
+
+    fn start(&mut self, index: u32, base: u16) {
+        let state = |value: u16| [u64::from(index) | u64::from(value) << 32];
+        let [descriptors, available, used] = ring(index).map(|offset| USER + offset as u64);
+        assert!(self.tell(message::SET_VRING_NUM, &state(SIZE), &[]));
+        assert!(self.tell(message::SET_VRING_BASE, &state(base), &[]));
+        let addresses = [index.into(), descriptors, used, available, 0];
+        assert!(self.tell(message::SET_VRING_ADDR, &addresses, &[]));
+        let (call, kick) = (self.call.as_fd().as_raw_fd(), self.kick.as_fd().as_raw_fd());
+        assert!(self.tell(message::SET_VRING_CALL, &[index.into()], &[call]));
+        assert!(self.tell(message::SET_VRING_KICK, &[index.into()], &[kick]));
+    }
+
+    /// Returns how far the port has served a ring, which it then stops.
+    fn stop(&mut self, index: u32) -> u16 {
+        (self.ask(message::GET_VRING_BASE, &[index.into()]) >> 32) as u16
+    }
+
+    /// Sends a message that has an answer.
+    fn ask(&mut self, code: u32, payload: &[u64]) -> u64 {
+        self.send(code, 1, payload, &[]);
+        self.answer(code)
+    }
+
+    /// Sends a message, and returns whether the port has accepted it.
+    fn tell(&mut self, code: u32, payload: &[u64], files: &[RawFd]) -> bool {
+        const NEED_REPLY: u32 = 8;
+        self.send(code, 1 | NEED_REPLY, payload, files);
+        self.answer(code) == 0
+    }
+
+    fn send(&mut self, code: u32, flags: u32, payload: &[u64], files: &[RawFd]) {
+        let header = [code, flags, 8 * payload.len() as u32];
+        let mut octets: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+        octets.extend(payload.iter().flat_map(|word| word.to_le_bytes()));
+        let Some(&file) = files.first() else { return self.stream.write_all(&octets).expect("the port") };
+        let mut control = [0_u64; 4];
+        let mut part = libc::iovec { iov_base: octets.as_mut_ptr().cast(), iov_len: octets.len() };
+        // SAFETY: the message refers to memory that lives until it is sent, and has room for one descriptor.
+        let sent = unsafe {
+            let mut m = std::mem::zeroed::<libc::msghdr>();
+            (m.msg_iov, m.msg_iovlen) = (&raw mut part, 1);
+            (m.msg_control, m.msg_controllen) = (control.as_mut_ptr().cast(), libc::CMSG_SPACE(4) as usize);
+            let c = libc::CMSG_FIRSTHDR(&raw const m);
+            ((*c).cmsg_level, (*c).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+            (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
+            libc::CMSG_DATA(c).cast::<RawFd>().write_unaligned(file);
+            libc::sendmsg(self.stream.as_raw_fd(), &raw const m, 0)
+        };
+        assert_eq!(sent, octets.len() as isize);
+    }
+
+    fn answer(&mut self, code: u32) -> u64 {
+        let mut answer = [0; 20];
+        self.stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(answer[..4], code.to_le_bytes());
+        u64::from_le_bytes(answer[12..].try_into().expect("eight octets"))
+    }
+
+    fn write(&self, offset: usize, octets: &[u8]) {
+        assert!(offset + octets.len() <= MEMORY);
+        // SAFETY: within the memory.
+        unsafe { self.at.add(offset).as_ptr().copy_from_nonoverlapping(octets.as_ptr(), octets.len()) };
+    }
+
+    /// Returns how many frames the port has given back.
+    fn used(&self) -> u16 {
+        // SAFETY: within the memory.
+        unsafe { self.at.add(ring(RING)[2] + 2).cast::<u16>().as_ptr().read_volatile() }
+    }
+
+    /// Offers a TCP frame with `len` octets, whose checksum is left to the link. The last octet is its number.
+    fn offer(&mut self, len: usize) {
+        let mut octets = vec![0; 12 + len];
+        (octets[0], octets[6], octets[8]) = (1, 34, 16);
+        let frame = &mut octets[12..];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&(len as u16 - 14).to_be_bytes());
+        (frame[23], frame[46]) = (6, 0x50);
+        frame[len - 1] = self.offers as u8;
+        let chain = self.offers % SIZE;
+        let buffer = BUFFERS + BUFFER * usize::from(chain);
+        self.write(buffer, &octets);
+        let [descriptors, available, _] = ring(RING);
+        let descriptor = [GUEST + buffer as u64, octets.len() as u64];
+        self.write(descriptors + 16 * usize::from(chain), &descriptor.map(u64::to_le_bytes).concat());
+        self.write(available + 4 + 2 * usize::from(chain), &chain.to_le_bytes());
+        self.offers += 1;
+        self.write(available + 2, &self.offers.to_le_bytes());
+    }
+}
+
+/// Runs `test` with a port, at whose path a peer may listen. One test at a time, because EAL has one thread for all.
+fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
+    static LOCK: Mutex<Option<Arc<Eal>>> = Mutex::new(None);
+    let mut eal: MutexGuard<'_, _> = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = EalConfig { hugepages: Hugepages::Off, ..EalConfig::default() };
+    let eal = eal.get_or_insert_with(|| Eal::start(&config).expect("EAL"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("s.sock");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let spec = format!("vhost:{}", path.display()).parse().expect("a port");
+    let mut port = Port::open(eal, &spec, &PortOptions::default()).expect("the port");
+    port.receive_in_place();
+    test(&mut port, &listener);
+}
+
+/// Lets a peer set itself up.
+fn meet(port: &mut Port, listener: &UnixListener) -> Peer {
+    let peer = Peer::accept(listener);
+    await_link(port, true);
+    peer
+}
+
+fn await_link(port: &mut Port, up: bool) {
+    let start = Instant::now();
+    while port.link_up() != up {
+        assert!(start.elapsed() < PATIENCE, "the link does not change");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Receives `n` frames, and returns their numbers, and how many were in place. Gives none of the last burst back.
+fn receive(port: &mut Port, n: usize) -> (Vec<u8>, usize) {
+    let (mut frames, mut numbers, mut borrowed) = (ArrayVec::<Mbuf, BURST>::new(), Vec::new(), 0);
+    let start = Instant::now();
+    while numbers.len() < n {
+        assert!(start.elapsed() < PATIENCE, "{} of {n} frames, {:?}", numbers.len(), port.stats());
+        port.rx_burst(&mut frames);
+        for mut frame in frames.drain(..) {
+            borrowed += usize::from(frame.is_borrowed());
+            frame.keep();
+            numbers.push(*frame.data().last().expect("a frame"));
+        }
+    }
+    (numbers, borrowed)
+}
+
+/// Receives nothing, and so gives back what was lent.
+fn receive_nothing(port: &mut Port) {
+    let mut frames = ArrayVec::<Mbuf, BURST>::new();
+    for _ in 0..3 {
+        assert_eq!(port.rx_burst(&mut frames), 0);
+    }
+}
+
+/// A peer that stops its rings learns how far they have been served, whichever ring it stops first. It gets its frames
+/// back when it starts the ring there again.
+#[test]
+fn a_peer_that_stops_learns_how_far_its_ring_was_served() {
+    with_port(|port, listener| {
+        let mut peer = meet(port, listener);
+        (0..5).for_each(|_| peer.offer(LONG));
+        assert_eq!(receive(port, 5), ((0..5).collect(), 5));
+        receive_nothing(port);
+        (0..3).for_each(|_| peer.offer(LONG));
+        assert_eq!(receive(port, 3), ((5..8).collect(), 3));
+        assert_eq!(peer.used(), 5);
+        // Three frames are lent.
+        peer.stop(0);
+        assert_eq!(peer.stop(RING), 5, "what is lent has not been served");
+        await_link(port, false);
+        receive_nothing(port);
+        assert_eq!(peer.used(), 5, "the ring is stopped");
+        peer.offer(LONG);
+        peer.start(0, 0);
+        peer.start(RING, 5);
+        await_link(port, true);
+        assert_eq!(receive(port, 4), ((5..9).collect(), 4));
+        receive_nothing(port);
+        assert_eq!(peer.used(), 9);
+        // The port has not opened this ring yet.
+        assert_eq!(peer.stop(RING), 9);
+        peer.start(0, 0);
+        peer.start(RING, 9);
+        await_link(port, true);
+        peer.stop(0);
+        assert_eq!(peer.stop(RING), 9);
+    });
+}
+
+/// While writes are logged, the driver serves the ring, from where we stopped.
+#[test]
+fn a_guest_that_is_being_moved_is_left_to_the_driver() {
+    with_port(|port, listener| {
+        let mut peer = meet(port, listener);
+        for (round, features) in [VERSION_1, VERSION_1 | LOG_ALL, VERSION_1].into_iter().enumerate() {
+            assert!(peer.tell(message::SET_FEATURES, &[features], &[]));
+            receive_nothing(port);
+            (0..5).for_each(|_| peer.offer(LONG));
+            let first = 5 * round as u8;
+            let in_place = if features & LOG_ALL == 0 { 5 } else { 0 };
+            assert_eq!(receive(port, 5), ((first..first + 5).collect(), in_place));
+            receive_nothing(port);
+            assert_eq!(peer.used(), peer.offers);
+        }
+    });
+}
