@@ -289,3 +289,24 @@ fn a_guest_that_is_being_moved_is_left_to_the_driver() {
         }
     });
 }
+
+/// After a message about memory that fails, the library has no memory of the peer. Nothing may ask it for that, whatever
+/// message comes next.
+#[test]
+fn memory_that_cannot_be_shared_does_no_harm() {
+    with_port(|port, listener| {
+        let mut peer = meet(port, listener);
+        peer.offer(LONG);
+        assert_eq!(receive(port, 1), (vec![0], 1));
+        // More than the file has can be mapped, but no more than there are addresses.
+        assert!(!peer.share(1 << 56));
+        assert!(peer.tell(message::SET_VRING_BASE, &[u64::from(RING)], &[]));
+        peer.offer(LONG);
+        receive_nothing(port);
+        drop(peer);
+        await_link(port, false);
+        let mut peer = meet(port, listener);
+        peer.offer(LONG);
+        assert_eq!(receive(port, 1), (vec![0], 1));
+    });
+}

@@ -66,8 +66,8 @@ enum Lane {
 #[derive(Debug)]
 struct Lent {
     chain: u16,
-    /// The frame whose payload is in the chain; `None` if the chain only waits for others, because chains are given back
-    /// in the order in which they came (VIRTIO_F_IN_ORDER, virtio 1.2 §2.7.9).
+    /// The frame whose payload is in the chain; `None` if the chain only waits for others, because chains are given
+    /// back in the order in which they came (VIRTIO_F_IN_ORDER, virtio 1.2 §2.7.9).
     mbuf: Option<NonNull<sys::rte_mbuf>>,
 }
 
@@ -380,8 +380,8 @@ unsafe fn copy(mut to: *mut u8, mut len: usize, pieces: &[Piece]) {
     }
 }
 
-/// Returns the length of the headers of a TCP segment whose sender leaves its checksum to the link; `None` for any other
-/// frame, and if the headers are not complete. `header` is the frame's virtio header, `start` its first octets.
+/// Returns the length of the headers of a TCP segment whose sender leaves its checksum to the link; `None` for any
+/// other frame, and if the headers are not complete. `header` is the frame's virtio header, `start` its first octets.
 #[inline]
 fn headers(header: &[u8; HEADER], start: &[u8]) -> Option<usize> {
     const NEEDS_CHECKSUM: u8 = 1;
@@ -397,9 +397,9 @@ fn headers(header: &[u8; HEADER], start: &[u8]) -> Option<usize> {
     (is_tcps && len >= layers.payload + 20 && len <= start.len()).then_some(len)
 }
 
-/// Returns how many octets of a frame are copied, if its headers are `headers` octets long: these, and the headers of an
-/// FPDU whose payload is elsewhere. At most [`START`], because no more were copied to look at them: IPv4 with options has
-/// longer headers than IPv6.
+/// Returns how many octets of a frame are copied, if its headers are `headers` octets long: these, and the headers of
+/// an FPDU whose payload is elsewhere. At most [`START`], because no more were copied to look at them: IPv4 with options
+/// has longer headers than IPv6.
 #[inline]
 fn head(pieces: &[Piece], headers: usize) -> usize {
     match pieces {

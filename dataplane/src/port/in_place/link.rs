@@ -1,7 +1,7 @@
 //! Follows the peer of a `vhost` port: which memory it shares, and where its rings are.
 //!
-//! The vhost library handles the peer's messages on a thread of its own. It tells us before and after each one, and when
-//! the peer comes and goes. Before a message that changes memory or rings, what it changes is withdrawn. After the
+//! The vhost library handles the peer's messages on a thread of its own. It tells us before and after each one, and
+//! when the peer comes and goes. Before a message that changes memory or rings, what it changes is withdrawn. After the
 //! message, the state that results is published. The queues look at a version number in each burst.
 
 use std::ffi::c_void;
@@ -45,6 +45,9 @@ pub(super) struct State {
     /// number is valid while the state is locked.
     pub(super) peer: Option<i32>,
     memory: Option<Arc<Memory>>,
+    /// Whether a message about the memory was withdrawn for, and not handled. If it fails, the library has no memory of
+    /// the peer: it must not be asked for that, and no ring can be served, until another such message is handled.
+    memory_is_unknown: bool,
     pub(super) queues: [Queue; QUEUES],
 }
 
@@ -69,8 +72,8 @@ impl Progress {
         self.word.store(Self::OPEN | u32::from(given), Ordering::SeqCst);
     }
 
-    /// Notes that the queue uses the ring from now on. It must look at the [version](Link::version) afterwards, and leave
-    /// the ring alone if that has changed.
+    /// Notes that the queue uses the ring from now on. It must look at the [version](Link::version) afterwards, and
+    /// leave the ring alone if that has changed.
     #[inline]
     pub(super) fn enter(&self) {
         self.word.fetch_or(Self::BUSY, Ordering::SeqCst);
@@ -97,8 +100,8 @@ impl Progress {
         self.notifies.store(false, Ordering::Release);
     }
 
-    /// Waits until the queue, from which the ring was withdrawn before, no longer uses it. Returns how many chains it has
-    /// given back; `None` if it had not opened the ring.
+    /// Waits until the queue, from which the ring was withdrawn before, no longer uses it. Returns how many chains it
+    /// has given back; `None` if it had not opened the ring.
     pub(super) fn end(&self) -> Option<u16> {
         loop {
             let word = self.word.load(Ordering::SeqCst);
@@ -238,6 +241,7 @@ impl Link {
         let mut state = lock(&self.state);
         if change == Change::Memory {
             state.memory = None;
+            state.memory_is_unknown = true;
         }
         for (number, queue) in state.queues.iter_mut().enumerate() {
             if matches!(change, Change::Ring(only) if only != number) {
@@ -259,9 +263,9 @@ impl Link {
         }
     }
 
-    /// Tells the library how far queue `queue` has served its ring, which was withdrawn from it before. The library tells
-    /// the peer, or serves the ring from there on. Chains that were taken but not given back are taken again: TCP drops
-    /// what it has received already.
+    /// Tells the library how far queue `queue` has served its ring, which was withdrawn from it before. The library
+    /// tells the peer, or serves the ring from there on. Chains that were taken but not given back are taken again: TCP
+    /// drops what it has received already.
     pub(super) fn hand_over(&self, vid: i32, queue: usize) {
         if let Some(given) = self.progress.get(queue).and_then(Progress::end) {
             // SAFETY: no pointers are passed.
@@ -269,10 +273,16 @@ impl Link {
         }
     }
 
-    /// Reads the state of the peer `vid`, and publishes it.
-    fn publish(&self, vid: i32) {
+    /// Reads the state of the peer `vid` after the change `change`, and publishes it. `None`: the peer has come.
+    fn publish(&self, vid: i32, change: Option<Change>) {
         let mut state = lock(&self.state);
         state.peer = Some(vid);
+        if matches!(change, None | Some(Change::Memory)) {
+            state.memory_is_unknown = false;
+        }
+        if state.memory_is_unknown {
+            return;
+        }
         if !supported(vid) {
             state.memory = None;
         } else if state.memory.is_none() {
@@ -407,7 +417,7 @@ unsafe extern "C" fn came_or_went(
             && vid >= 0
             && sys::rte_vhost_extern_callback_register(vid, &raw const HOOKS.0, ptr::null_mut()) == 0
         {
-            link.publish(vid);
+            link.publish(vid, None);
         } else {
             link.lose();
         }
@@ -441,8 +451,8 @@ unsafe extern "C" fn before_message(vid: i32, message: *mut c_void) -> sys::rte_
 /// Called on the library's thread after it has handled a message.
 unsafe extern "C" fn after_message(vid: i32, message: *mut c_void) -> sys::rte_vhost_msg_result {
     // SAFETY: the library passes a message.
-    if let Some((link, ..)) = unsafe { concerned(vid, message) } {
-        link.publish(vid);
+    if let Some((link, change)) = unsafe { concerned(vid, message) } {
+        link.publish(vid, Some(change));
     }
     sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_NOT_HANDLED
 }
