@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,9 @@ struct Peer {
     offers: u16,
 }
 
+// SAFETY: addresses of shared memory, which is used through raw pointers.
+unsafe impl Send for Peer {}
+
 impl Peer {
     /// Accepts the port's connection, and sets up both rings.
     fn accept(listener: &UnixListener) -> Self {
@@ -101,6 +105,34 @@ impl Peer {
         let (call, kick) = (self.call.as_fd().as_raw_fd(), self.kick.as_fd().as_raw_fd());
         assert!(self.tell(message::SET_VRING_CALL, &[index.into()], &[call]));
         assert!(self.tell(message::SET_VRING_KICK, &[index.into()], &[kick]));
+    }
+
+    /// Stops both rings, one of them first, and starts them where they were stopped.
+    fn restart(&mut self, first: u32) {
+        let bases = [first, 1 - first].map(|index| (index, self.stop(index)));
+        for (index, base) in bases {
+            self.start(index, base);
+        }
+    }
+
+    /// Offers frames, and changes everything that can be changed meanwhile.
+    fn be_restless(&mut self, seed: u64) {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..rng.u32(..200) {
+            if self.offers.wrapping_sub(self.used()) < SIZE {
+                self.offer(*rng.choice(&[100, LONG]).expect("one"));
+            }
+            match rng.u32(..40) {
+                0 => self.restart(0),
+                1 => self.restart(RING),
+                2 => assert!(self.tell(message::SET_FEATURES, &[VERSION_1 | LOG_ALL], &[])),
+                3 => assert!(self.tell(message::SET_FEATURES, &[VERSION_1], &[])),
+                4 => assert!(self.share(MEMORY as u64 - 4096 * rng.u64(..2))),
+                _ => {}
+            }
+            let (used, offers) = (self.used(), self.offers);
+            assert!(offers.wrapping_sub(used) <= SIZE, "{used} frames of {offers} were given back");
+        }
     }
 
     /// Returns how far the port has served a ring, which it then stops.
@@ -308,5 +340,32 @@ fn memory_that_cannot_be_shared_does_no_harm() {
         let mut peer = meet(port, listener);
         peer.offer(LONG);
         assert_eq!(receive(port, 1), (vec![0], 1));
+    });
+}
+
+/// The port's thread receives, and notifies the peer, while the peer changes its rings and its memory, and goes.
+#[test]
+fn peers_that_change_and_go_do_no_harm() {
+    with_port(|port, listener| {
+        let mut frames = ArrayVec::<Mbuf, BURST>::new();
+        for seed in 0..1000 {
+            let (mut peer, is_gone) = (Peer::accept(listener), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    peer.be_restless(seed);
+                    drop(peer);
+                    is_gone.store(true, Ordering::Relaxed);
+                });
+                while !is_gone.load(Ordering::Relaxed) && !thread.is_finished() {
+                    port.link_up();
+                    for _ in 0..100 {
+                        port.rx_burst(&mut frames);
+                        frames.clear();
+                    }
+                }
+                thread.join().expect("the peer");
+            });
+            await_link(port, false);
+        }
     });
 }
