@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::stat::fstat;
 
 /// A region of the peer's memory, as the vhost library describes it.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,9 @@ impl Memory {
     pub(super) fn map(regions: &[Region<'_>]) -> Option<Self> {
         let mut memory = Self::default();
         for region in regions {
-            let map_len = region.offset.checked_add(region.len)?;
+            // A mapping of hugepages, which are the blocks of their files, can only be removed with all of the last one.
+            let block = usize::try_from(fstat(region.file).ok()?.st_blksize).ok()?;
+            let map_len = region.offset.checked_add(region.len)?.checked_next_multiple_of(block)?;
             let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
             // SAFETY: a mapping at a place that the kernel chooses.
             let map = unsafe {

@@ -274,3 +274,21 @@ fn random_memory_does_no_harm() {
         }
     }
 }
+
+/// A region of hugepages need not end with one, and its mapping goes away all the same.
+#[test]
+fn hugepages_are_unmapped() {
+    let Ok(file) = memfd_create(c"urnic-hugepages", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_HUGETLB) else {
+        return;
+    };
+    let mapped = || std::fs::read_to_string("/proc/self/maps").expect("maps").contains("urnic-hugepages");
+    let file = File::from(file);
+    let region = Region { guest: GUEST, len: 0xa_0000, library: 0x5000, offset: 0, file: file.as_fd() };
+    if file.set_len(2 << 20).is_ok()
+        && let Some(memory) = Memory::map(&[region])
+    {
+        assert!(mapped());
+        drop(memory);
+        assert!(!mapped());
+    }
+}
