@@ -215,6 +215,32 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// Offers a frame of several TCP segments, as long as any can be, in `pieces` buffers.
+    fn offer_longest(&mut self, pieces: usize) {
+        const LEN: usize = 14 + 65535;
+        const AT: usize = 512 << 10;
+        let mut octets = vec![0; 12 + LEN];
+        (octets[0], octets[1], octets[6], octets[8]) = (1, 1, 34, 16);
+        let frame = &mut octets[12..];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14] = 0x45;
+        frame[16..18].copy_from_slice(&u16::MAX.to_be_bytes());
+        (frame[23], frame[46]) = (6, 0x50);
+        self.write(AT, &octets);
+        let [descriptors, available, _] = ring(RING);
+        let each = octets.len().div_ceil(pieces);
+        for (i, piece) in octets.chunks(each).enumerate() {
+            let flags = if i + 1 < pieces { 1 | (i as u64 + 1) << 16 } else { 0 };
+            let descriptor = [GUEST + (AT + each * i) as u64, piece.len() as u64 | flags << 32];
+            self.write(descriptors + 16 * i, &descriptor.map(u64::to_le_bytes).concat());
+        }
+        self.write(available + 4 + 2 * usize::from(self.offers % SIZE), &[0, 0]);
+        self.offers += 1;
+        self.write(available + 2, &self.offers.to_le_bytes());
+    }
+}
+
 /// Runs `test` with a port, at whose path a peer may listen. One test at a time, because EAL has one thread for all.
 fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
     static LOCK: Mutex<Option<Arc<Eal>>> = Mutex::new(None);
@@ -301,6 +327,29 @@ fn a_peer_that_stops_learns_how_far_its_ring_was_served() {
         await_link(port, true);
         peer.stop(0);
         assert_eq!(peer.stop(RING), 9);
+    });
+}
+
+/// The longest packets, in as many buffers as a peer likes, are received as by the driver.
+#[test]
+fn the_longest_frames_are_split() {
+    with_port(|port, listener| {
+        let mut peer = meet(port, listener);
+        for pieces in [17, 60] {
+            peer.offer_longest(pieces);
+            let (mut payload, mut frames, start) = (0, ArrayVec::<Mbuf, BURST>::new(), Instant::now());
+            while payload < 65535 - 40 {
+                assert!(
+                    start.elapsed() < PATIENCE,
+                    "{payload} octets of {pieces} pieces, {:?}",
+                    port.stats()
+                );
+                port.rx_burst(&mut frames);
+                payload += frames.drain(..).map(|frame| frame.len() - 54).sum::<usize>();
+            }
+            assert_eq!(payload, 65535 - 40);
+        }
+        assert_eq!(port.stats().rx_dropped, 0);
     });
 }
 

@@ -39,6 +39,9 @@ const SHORT: usize = 64;
 /// options, and of an FPDU.
 const START: usize = ETHERNET + 40 + 60 + SHORT;
 
+/// Length of the longest frame: that of the longest IP packet, with the headers of Ethernet.
+const LONGEST: usize = ETHERNET + u16::MAX as usize;
+
 /// Number of frames that are on their way from the ring at the same time.
 const AHEAD: usize = 4;
 
@@ -332,7 +335,7 @@ fn open(link: &Link, vid: i32, queue: usize, place: ring::Place, memory: Arc<Mem
 #[inline]
 unsafe fn accept(frame: &mut Offered, pool: &mut Pool) -> Option<(NonNull<sys::rte_mbuf>, bool)> {
     let len = frame.pieces.iter().fold(0usize, |sum, piece| sum.saturating_add(piece.len));
-    if len > usize::from(u16::MAX) {
+    if len > LONGEST {
         return None;
     }
     let mut m = pool.take()?;

@@ -12,8 +12,8 @@ use arrayvec::ArrayVec;
 use super::memory::Memory;
 use crate::buffers::borrowed::Piece;
 
-/// Most descriptors of one frame, and most entries of an indirect table.
-pub(super) const LONGEST_CHAIN: usize = 32;
+/// Most descriptors of one frame, as for the driver.
+pub(super) const LONGEST_CHAIN: usize = 256;
 
 /// Length of the header before each frame (virtio 1.2 §5.1.6).
 pub(super) const HEADER: usize = 12;
