@@ -28,6 +28,7 @@ mod message {
     pub const GET_VRING_BASE: u32 = 11;
     pub const SET_VRING_KICK: u32 = 12;
     pub const SET_VRING_CALL: u32 = 13;
+    pub const SET_VRING_ENABLE: u32 = 18;
 }
 
 const VERSION_1: u64 = 1 << 32;
@@ -350,6 +351,25 @@ fn the_longest_frames_are_split() {
             assert_eq!(payload, 65535 - 40);
         }
         assert_eq!(port.stats().rx_dropped, 0);
+    });
+}
+
+/// A ring that the peer has disabled is not served, until the peer enables it again.
+#[test]
+fn a_disabled_ring_is_not_served() {
+    with_port(|port, listener| {
+        let mut peer = meet(port, listener);
+        peer.offer(LONG);
+        assert_eq!(receive(port, 1), (vec![0], 1));
+        let enable = |value: u64| [u64::from(RING) | value << 32];
+        assert!(peer.tell(message::SET_VRING_ENABLE, &enable(0), &[]));
+        peer.offer(LONG);
+        receive_nothing(port);
+        assert!(peer.tell(message::SET_VRING_ENABLE, &enable(1), &[]));
+        // The frame of before was lent when the ring was disabled.
+        assert_eq!(receive(port, 2), (vec![0, 1], 2));
+        receive_nothing(port);
+        assert_eq!(peer.used(), 2);
     });
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Queue {
     pub(super) service: Service,
     /// Number of the present ring. As long as it stays the same, the positions in the ring stay valid.
     pub(super) ring: u64,
+    /// Whether the peer has disabled the ring. The driver serves no such ring.
+    is_disabled: bool,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +160,8 @@ enum Change {
     Memory,
     /// This ring.
     Ring(usize),
+    /// Whether this ring is enabled.
+    Enabled(usize, bool),
     /// All rings.
     Rings,
 }
@@ -171,21 +175,22 @@ mod message {
     pub(super) const SET_VRING_ADDR: u32 = 9;
     pub(super) const SET_VRING_BASE: u32 = 10;
     pub(super) const GET_VRING_BASE: u32 = 11;
+    pub(super) const SET_VRING_ENABLE: u32 = 18;
     pub(super) const RESET_DEVICE: u32 = 34;
     pub(super) const ADD_MEM_REG: u32 = 37;
     pub(super) const REM_MEM_REG: u32 = 38;
 }
 
-/// Returns what the message changes; `None`: nothing that matters here. `index` is the first word of its payload.
-fn change(code: u32, index: u32) -> Option<Change> {
+/// Returns what the message changes; `None`: nothing that matters here. `index` and `value` are the first words of its
+/// payload.
+fn change(code: u32, index: u32, value: u32) -> Option<Change> {
     use message::*;
+    // Even numbers are the rings in which the peer receives.
+    let queue = (index % 2 == 1).then_some(index as usize / 2).filter(|queue| *queue < QUEUES);
     match code {
         SET_MEM_TABLE | ADD_MEM_REG | REM_MEM_REG => Some(Change::Memory),
-        SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | GET_VRING_BASE => {
-            // Even numbers are the rings in which the peer receives.
-            let queue = index as usize / 2;
-            (index % 2 == 1 && queue < QUEUES).then_some(Change::Ring(queue))
-        }
+        SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | GET_VRING_BASE => queue.map(Change::Ring),
+        SET_VRING_ENABLE => queue.map(|queue| Change::Enabled(queue, value != 0)),
         SET_FEATURES | RESET_OWNER | RESET_DEVICE => Some(Change::Rings),
         _ => None,
     }
@@ -244,7 +249,7 @@ impl Link {
             state.memory_is_unknown = true;
         }
         for (number, queue) in state.queues.iter_mut().enumerate() {
-            if matches!(change, Change::Ring(only) if only != number) {
+            if matches!(change, Change::Ring(only) | Change::Enabled(only, _) if only != number) {
                 continue;
             }
             if change != Change::Memory {
@@ -258,7 +263,7 @@ impl Link {
         drop(state);
         match change {
             Change::Memory => {}
-            Change::Ring(queue) => self.hand_over(vid, queue),
+            Change::Ring(queue) | Change::Enabled(queue, _) => self.hand_over(vid, queue),
             Change::Rings => (0..QUEUES).for_each(|queue| self.hand_over(vid, queue)),
         }
     }
@@ -277,8 +282,14 @@ impl Link {
     fn publish(&self, vid: i32, change: Option<Change>) {
         let mut state = lock(&self.state);
         state.peer = Some(vid);
-        if matches!(change, None | Some(Change::Memory)) {
-            state.memory_is_unknown = false;
+        match change {
+            None | Some(Change::Memory) => state.memory_is_unknown = false,
+            Some(Change::Enabled(queue, is_enabled)) => {
+                if let Some(queue) = state.queues.get_mut(queue) {
+                    queue.is_disabled = !is_enabled;
+                }
+            }
+            Some(Change::Ring(_) | Change::Rings) => {}
         }
         if state.memory_is_unknown {
             return;
@@ -292,7 +303,7 @@ impl Link {
         for (number, queue) in state.queues.iter_mut().enumerate() {
             let place = memory.as_ref().and_then(|memory| place(vid, number, memory));
             queue.service = match (place, &memory) {
-                (Some(place), Some(memory)) => Service::InPlace(place, memory.clone()),
+                (Some(place), Some(memory)) if !queue.is_disabled => Service::InPlace(place, memory.clone()),
                 _ => Service::Driver,
             };
         }
@@ -307,6 +318,7 @@ impl Link {
         for queue in &mut state.queues {
             queue.ring += 1;
             queue.service = Service::Driver;
+            queue.is_disabled = false;
         }
         self.gone.fetch_add(1, Ordering::SeqCst);
         self.changed();
@@ -434,8 +446,8 @@ unsafe fn concerned(vid: i32, message: *mut c_void) -> Option<(Arc<Link>, Change
     // there is always room.
     let message = NonNull::new(message)?.cast::<u32>();
     // SAFETY: as the caller promises.
-    let (code, index) = unsafe { (message.read_unaligned(), message.add(3).read_unaligned()) };
-    let change = change(code, index)?;
+    let [code, index, value] = [0, 3, 4].map(|word| unsafe { message.add(word).read_unaligned() });
+    let change = change(code, index, value)?;
     Some((find(|link| lock(&link.state).peer == Some(vid))?, change))
 }
 
