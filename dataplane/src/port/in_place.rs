@@ -132,10 +132,10 @@ impl InPlace {
             // SAFETY: as the caller promises.
             unsafe { self.settle() };
         }
-        if self.version != self.link.version() {
-            self.renew(queue.into());
-        }
         let queue = usize::from(queue);
+        if self.version != self.link.version() || matches!(self.lanes.get(queue), Some((Lane::Unopened, _))) {
+            self.renew(queue);
+        }
         match self.lanes.get_mut(queue) {
             Some((Lane::InPlace(ring), _)) => match ring.offered() {
                 0 => Received::InPlace(0),
@@ -143,10 +143,6 @@ impl InPlace {
                 offered => unsafe { self.take(queue, most.min(offered.into()), pool, burst) },
             },
             Some((Lane::Paused(_), _)) => Received::InPlace(0),
-            Some((Lane::Unopened, _)) => {
-                self.renew(queue);
-                Received::InPlace(0)
-            }
             _ => Received::ByDriver,
         }
     }

@@ -145,7 +145,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn find(is_it: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
     let mut links = lock(&LINKS);
     links.retain(|link| link.strong_count() > 0);
-    links.iter().filter_map(Weak::upgrade).find(|link| is_it(link))
+    // The newest first: the link of a port that is being closed may still be there when a new port has its number.
+    links.iter().rev().filter_map(Weak::upgrade).find(|link| is_it(link))
 }
 
 /// Returns the guest's ring of frames for us that belongs to queue `queue`.
