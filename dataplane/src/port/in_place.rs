@@ -9,6 +9,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
@@ -340,6 +341,8 @@ unsafe fn accept(frame: &mut Offered, pool: &mut Pool) -> Option<(NonNull<sys::r
     unsafe {
         let data = m.as_ref().buf_addr.cast::<u8>().add(m.as_ref().data_off.into());
         copy(data, first, &frame.pieces);
+        // The compiler must not read the peer's memory where the copy is read.
+        compiler_fence(Ordering::SeqCst);
         let headers = headers(&frame.header, std::slice::from_raw_parts(data, first));
         let own =
             if first == len { len } else { headers.map_or(first, |headers| head(&frame.pieces, headers)) };

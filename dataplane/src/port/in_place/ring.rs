@@ -5,7 +5,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
 
 use arrayvec::ArrayVec;
 
@@ -184,6 +184,8 @@ impl Ring {
     unsafe fn descriptor(table: NonNull<Descriptor>, index: u16) -> Descriptor {
         // SAFETY: as the caller promises. The peer may write the entry meanwhile; its values are checked.
         let d = unsafe { table.add(index.into()).as_ptr().read_unaligned() };
+        // The compiler must not read again what was checked.
+        compiler_fence(Ordering::SeqCst);
         Descriptor {
             addr: u64::from_le(d.addr),
             len: u32::from_le(d.len),
