@@ -391,8 +391,8 @@ fn a_guest_that_is_being_moved_is_left_to_the_driver() {
     });
 }
 
-/// After a message about memory that fails, the library has no memory of the peer. Nothing may ask it for that, whatever
-/// message comes next.
+/// After a message about memory that fails, the library has no memory of the peer. Nothing may ask it for that,
+/// whatever message comes next.
 #[test]
 fn memory_that_cannot_be_shared_does_no_harm() {
     with_port(|port, listener| {

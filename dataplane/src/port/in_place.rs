@@ -400,8 +400,8 @@ fn headers(header: &[u8; HEADER], start: &[u8]) -> Option<usize> {
 }
 
 /// Returns how many octets of a frame are copied, if its headers are `headers` octets long: these, and the headers of
-/// an FPDU whose payload is elsewhere. At most [`START`], because no more were copied to look at them: IPv4 with options
-/// has longer headers than IPv6.
+/// an FPDU whose payload is elsewhere. At most [`START`], because no more were copied to look at them: IPv4 with
+/// options has longer headers than IPv6.
 #[inline]
 fn head(pieces: &[Piece], headers: usize) -> usize {
     match pieces {

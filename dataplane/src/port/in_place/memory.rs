@@ -54,7 +54,8 @@ impl Memory {
     pub(super) fn map(regions: &[Region<'_>]) -> Option<Self> {
         let mut memory = Self::default();
         for region in regions {
-            // A mapping of hugepages, which are the blocks of their files, can only be removed with all of the last one.
+            // A mapping of hugepages, which are the blocks of their files, can only be removed with all of its last
+            // one.
             let block = usize::try_from(fstat(region.file).ok()?.st_blksize).ok()?;
             let map_len = region.offset.checked_add(region.len)?.checked_next_multiple_of(block)?;
             let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
