@@ -336,7 +336,12 @@ unsafe fn accept(frame: &mut Offered, pool: &mut Pool) -> Option<(NonNull<sys::r
         return None;
     }
     let mut m = pool.take()?;
-    let first = if len < LONG { len } else { START };
+    let first = match &frame.pieces[..] {
+        _ if len < LONG => len,
+        // The next piece is payload, which would have to be fetched.
+        [first, _, ..] if first.len >= ETHERNET => first.len.min(START),
+        _ => START,
+    };
     // SAFETY: a fresh mbuf of ours, which has room for the start of any frame, and readable pieces.
     unsafe {
         let data = m.as_ref().buf_addr.cast::<u8>().add(m.as_ref().data_off.into());
