@@ -304,7 +304,8 @@ impl Recipe {
     /// Stops device `id` and removes it from EAL.
     pub(super) fn remove(&self, id: u16) {
         let (bus, name) = (vdev::bus(&self.spec), &self.name);
-        let watched = self.is_watched();
+        // The driver of `memif` handles its peer's messages on the interrupt thread, also while the device is closed.
+        let watched = self.is_watched() || matches!(self.spec, PortSpec::Memif { .. });
         if watched && let Err(why) = close_between_interrupts(id) {
             tracing::warn!(
                 "{}: cannot close the port, because {why}; it stays open until the process ends",
