@@ -5,8 +5,8 @@
 //! packet. Here the one segment is shorter than the packet, which tells these mbufs from all others.
 //!
 //! The peer's descriptors are returned when the next burst is received. So frames that are still in use then are
-//! copied into their mbufs ([`settle`]). An mbuf whose frame was dropped before goes back to its pool then, not earlier,
-//! so that no other frame uses it while the receiver has it on its list.
+//! copied into their mbufs ([`settle`]). An mbuf whose frame was dropped before goes back to its pool then, not
+//! earlier, so that no other frame uses it while the receiver has it on its list.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -43,7 +43,7 @@ const _: () = assert!(size_of::<Rest>() <= HEADROOM);
 /// `m` is a live direct mbuf of a pool of ours, whose data begins after the headroom.
 #[inline]
 unsafe fn rest(m: NonNull<sys::rte_mbuf>) -> *mut Rest {
-    // SAFETY: as the caller promises. The buffer is aligned to a cache line at least to 8 bytes.
+    // SAFETY: as the caller promises. Buffers begin with a cache line, so the list is aligned.
     unsafe { m.as_ref().buf_addr.cast() }
 }
 
@@ -57,8 +57,8 @@ pub(crate) unsafe fn is_borrowed(m: NonNull<sys::rte_mbuf>) -> bool {
     unsafe { u32::from(m.as_ref().data_len) != m.as_ref().pkt_len }
 }
 
-/// Appends `pieces` to the frame in `m`, by reference. Returns `false`, and changes nothing, if there are too many, or if
-/// the frame would not fit `m` when copied.
+/// Appends `pieces` to the frame in `m`, by reference. Returns `false`, and changes nothing, if there are too many, or
+/// if the frame would not fit `m` when copied.
 ///
 /// # Safety
 /// `m` is an mbuf of ours alone, as a pool gives it, with data that is not borrowed. `pieces` stay readable until the
@@ -98,7 +98,8 @@ unsafe fn pieces<'a>(m: NonNull<sys::rte_mbuf>) -> &'a [Piece] {
 /// borrowed.
 ///
 /// # Safety
-/// `m` is the live mbuf that `own` lies in. It [is borrowed](is_borrowed), and is not settled while the octets are used.
+/// `m` is the live mbuf that `own` lies in. It [is borrowed](is_borrowed), and is not settled while the octets are
+/// used.
 pub(crate) unsafe fn piece<'a>(m: NonNull<sys::rte_mbuf>, own: &'a [u8], range: Range<usize>) -> Octets<'a> {
     if let Some(octets) = own.get(range.start..range.end.min(own.len())).filter(|octets| !octets.is_empty()) {
         return octets.into();

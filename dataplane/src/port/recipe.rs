@@ -329,7 +329,8 @@ impl Recipe {
 
 /// Stops and closes a device whose driver moves its interrupt handler from socket to socket whenever the peer comes or
 /// goes. An alarm makes that move. So the close must run on the interrupt thread, where the alarms run, and while no
-/// move is pending. No move is pending if the link has not changed between two alarms.
+/// move is pending. No move is pending if the link has not changed between two alarms. On the interrupt thread,
+/// the close also does not meet a handler that is at work.
 ///
 /// # Errors
 /// The reason why the device was not closed.

@@ -185,8 +185,8 @@ impl Sink for QpSink<'_> {
                 // SAFETY: `tagged`, `untagged_target` or `atomic_result` has resolved the whole segment in this
                 // pass, within the same call of the stream. If memory is revoked, it stays registered until all
                 // passes that were under way at the revocation have ended. So the `src.len()` octets at offset
-                // `at` from `ptr` are registered memory. `src` is a frame, a copy of its octets, or a local value,
-                // and so apart from registered memory.
+                // `at` from `ptr` are registered memory. `src` is a frame, a copy of its octets, a local value, or
+                // another mapping of memory that a peer shares, and so at other addresses than registered memory.
                 unsafe { src.place(ptr.add(at as usize)) }
             }
             Target::Placed => {}
