@@ -276,6 +276,7 @@ impl<C: Chunk> Stream<C> {
             let mut rest = chunk.piece(at);
             while let Some((fpdu, ulpdu_len)) = assembly::whole(rest) {
                 let (size, is_own) = (fpdu.len(), fpdu.own().is_some());
+                assembly::foresee(rest, size);
                 let ulpdu = 2..2 + usize::from(ulpdu_len);
                 let copy;
                 let head = match fpdu.own() {
