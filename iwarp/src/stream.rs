@@ -272,17 +272,17 @@ impl<C: Chunk> Stream<C> {
                 stopped => return Ok(self.stop(stopped, chunk, 0)),
             }
         }
+        let mut copy = Head::default();
         loop {
             let mut rest = chunk.piece(at);
             while let Some((fpdu, ulpdu_len)) = assembly::whole(rest) {
                 let (size, is_own) = (fpdu.len(), fpdu.own().is_some());
                 assembly::foresee(rest, size);
                 let ulpdu = 2..2 + usize::from(ulpdu_len);
-                let copy;
                 let head = match fpdu.own() {
                     Some(own) => own.get(ulpdu).unwrap_or_default(),
                     None => {
-                        copy = Head::copied(ulpdu_len, |head| {
+                        copy.fill(ulpdu_len, |head| {
                             fpdu.get(ulpdu).map(|ulpdu| ulpdu.copy_to(head));
                         });
                         copy.octets()
@@ -347,7 +347,8 @@ impl<C: Chunk> Stream<C> {
             }
         };
         let fpdu = self.assembly.gathered(chunk, at..end, markers);
-        let head = fpdu.head(ulpdu_len);
+        let mut head = Head::default();
+        fpdu.copy_head(ulpdu_len, &mut head);
         match self.rdmap.spread(&fpdu, head.octets(), ulpdu_len, sink, self.assembly.budget())? {
             Handled::Done => {
                 self.assembly.clear();
@@ -387,7 +388,9 @@ impl<C: Chunk> Stream<C> {
     ) -> Result<(), Fault> {
         chunk.keep();
         let fpdu = self.assembly.gathered(chunk, range, self.rx_markers);
-        if fpdu.ulpdu_len() == Some(ulpdu_len) && fpdu.head(ulpdu_len).octets() == head {
+        let mut kept = Head::default();
+        fpdu.copy_head(ulpdu_len, &mut kept);
+        if fpdu.ulpdu_len() == Some(ulpdu_len) && kept.octets() == head {
             Ok(())
         } else {
             Err(self.rdmap.crc_fault())
@@ -547,8 +550,9 @@ impl Rdmap {
         budget: &Budget,
     ) -> Result<Handled, Fault> {
         let end = fpdu.len().saturating_sub(4);
+        let field = fpdu.get(end..fpdu.len()).and_then(Octets::first_chunk);
         let (Some(covered), Some(field), Some(ulpdu)) =
-            (fpdu.get(0..end), fpdu.get(end..fpdu.len()), fpdu.get(2..2 + usize::from(ulpdu_len)))
+            (fpdu.get(0..end), field, fpdu.get(2..2 + usize::from(ulpdu_len)))
         else {
             return Ok(Handled::Done);
         };
@@ -556,7 +560,7 @@ impl Rdmap {
         if broken(Rule::PlaceBeforeCrc) {
             self.inbound.segment(&mut self.outbound, &segment, sink, &ulpdu, budget)?;
         }
-        self.check_crc(assembly::copied(field), || covered.crc32c(urnic_crc::INIT))?;
+        self.check_crc(field, || covered.crc32c(urnic_crc::INIT))?;
         if !self.heard && self.first(&segment, sink) {
             return Ok(Handled::Done);
         }

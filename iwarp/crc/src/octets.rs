@@ -73,6 +73,15 @@ impl<'a> Octets<'a> {
         len
     }
 
+    /// Returns a copy of the first `N` octets; `None` if there are fewer.
+    #[inline]
+    pub fn first_chunk<const N: usize>(self) -> Option<[u8; N]> {
+        // SAFETY: the octets are readable. An array of octets needs no alignment.
+        let copy = (N <= self.len).then(|| unsafe { self.at.cast::<[u8; N]>().read() });
+        only_the_copy_counts();
+        copy
+    }
+
     /// Appends a copy of the octets to `out`.
     pub fn append_to(self, out: &mut Vec<u8>) {
         out.reserve(self.len);

@@ -36,11 +36,7 @@ pub(super) fn fpdu_size(ulpdu: u16) -> usize {
 /// incomplete.
 #[inline]
 pub(super) fn whole(octets: Octets<'_>) -> Option<(Octets<'_>, u16)> {
-    let length = match octets.own() {
-        Some(own) => *own.first_chunk()?,
-        None => copied(octets.get(0..2)?),
-    };
-    let ulpdu = u16::from_be_bytes(length);
+    let ulpdu = u16::from_be_bytes(octets.first_chunk()?);
     Some((octets.get(0..fpdu_size(ulpdu))?, ulpdu))
 }
 
@@ -53,14 +49,6 @@ pub(super) fn foresee(octets: Octets<'_>, size: usize) {
     {
         next.prefetch();
     }
-}
-
-/// Returns a copy of the first `N` octets. Octets that do not exist are zero.
-#[inline]
-pub(super) fn copied<const N: usize>(octets: Octets<'_>) -> [u8; N] {
-    let mut copy = [0; N];
-    octets.copy_to(&mut copy);
-    copy
 }
 
 /// An FPDU of which some octets have arrived, but not all.
@@ -311,11 +299,12 @@ impl<C: Chunk> Gathered<'_, C> {
         }
     }
 
-    /// Returns a copy of the start of the ULPDU, which has `ulpdu_len` octets.
-    pub(super) fn head(&self, ulpdu_len: u16) -> Head {
-        Head::copied(ulpdu_len, |head| {
+    /// Copies the start of the ULPDU, which has `ulpdu_len` octets, to `head`.
+    #[inline]
+    pub(super) fn copy_head(&self, ulpdu_len: u16, head: &mut Head) {
+        head.fill(ulpdu_len, |head| {
             self.copy(2, head);
-        })
+        });
     }
 
     /// Copies the FPDU's own octets from `at` on. Returns how many it copied.

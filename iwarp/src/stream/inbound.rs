@@ -29,13 +29,22 @@ pub(super) struct Head {
     len: usize,
 }
 
+impl Default for Head {
+    #[inline]
+    fn default() -> Self {
+        Head { octets: [0; HEAD_MAX], len: 0 }
+    }
+}
+
 impl Head {
     /// Copies the start of a ULPDU of `ulpdu_len` octets. `copy` fills the slice that it gets.
+    ///
+    /// On the hot path, fill a head where it stays. Moving it reads octets directly after they were written, in words of
+    /// other sizes. The processor would wait until all earlier stores are done, and those to placed payload take long.
     #[inline]
-    pub(super) fn copied(ulpdu_len: u16, copy: impl FnOnce(&mut [u8])) -> Self {
-        let mut head = Head { octets: [0; HEAD_MAX], len: HEAD_MAX.min(ulpdu_len.into()) };
-        copy(&mut head.octets[..head.len]);
-        head
+    pub(super) fn fill(&mut self, ulpdu_len: u16, copy: impl FnOnce(&mut [u8])) {
+        self.len = HEAD_MAX.min(ulpdu_len.into());
+        copy(&mut self.octets[..self.len]);
     }
 
     #[inline]
