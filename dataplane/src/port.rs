@@ -14,7 +14,7 @@ use urnic_config::PortSpec;
 use self::burst::BurstSize;
 use self::device::Device;
 use self::held::{Held, HoldError};
-use self::in_place::{InPlace, Received};
+use self::in_place::{InPlace, Outlet, Received, Sent};
 use self::line::Line;
 use self::nic::Nic;
 use crate::buffers::{HEADROOM, Pool, PoolError, Users, prefetch_data};
@@ -250,6 +250,8 @@ pub struct PortStats {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Frames that the peer's buffers were too small for.
+    pub tx_dropped: u64,
     /// Frames that were dropped because they did not fit an mbuf, because there was no mbuf or no room in the
     /// port's ring, or, for parts of a split frame, because there was no room in the burst.
     pub rx_dropped: u64,
@@ -281,7 +283,9 @@ pub struct Port {
     /// Reception in place; `None` where the driver always receives.
     // Dropped before the pools, because mbufs from them are on its list.
     in_place: Option<Box<InPlace>>,
-    receives_in_place: bool,
+    /// Transmission in place; `None` where the driver always sends.
+    outlet: Option<Box<Outlet>>,
+    works_in_place: bool,
     // Dropped before the pools, because the driver holds mbufs from them.
     line: Line,
     rx: Pool,
@@ -369,7 +373,8 @@ impl Port {
         }
         let port = |(line, (rx, tx))| Self {
             in_place: None,
-            receives_in_place: false,
+            outlet: None,
+            works_in_place: false,
             line,
             rx,
             tx,
@@ -398,10 +403,11 @@ impl Port {
         self.burst = BurstSize::bounded(trains);
     }
 
-    /// From now on, the payload of long TCP frames may stay in the memory of a `vhost` port's peer: such a frame
-    /// [is borrowed](Mbuf::is_borrowed) until the next burst is received, and copied then if it is still in use.
-    pub fn receive_in_place(&mut self) {
-        self.receives_in_place = true;
+    /// From now on, a `vhost` port serves the rings of its peer without the driver where it can. The payload of long TCP
+    /// frames may then stay in the memory of the peer: such a frame [is borrowed](Mbuf::is_borrowed) until the next burst
+    /// is received, and copied then if it is still in use.
+    pub fn work_in_place(&mut self) {
+        self.works_in_place = true;
     }
 
     /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
@@ -427,6 +433,9 @@ impl Port {
             return self.rx_from_ring(frames);
         }
         let queue = self.line.receiving();
+        if let Some(outlet) = &mut self.outlet {
+            outlet.follow_up();
+        }
         if let Some(in_place) = &mut self.in_place {
             let mut burst = ArrayVec::new();
             let most = usize::from(self.burst.frames()).min(frames.remaining_capacity());
@@ -552,6 +561,11 @@ impl Port {
             if let Some(ring) = self.line.ring() {
                 return ring.send(frames, n);
             }
+            if let Some(outlet) = &mut self.outlet
+                && let Sent::InPlace(n) = outlet.send(slice::from_raw_parts(frames.cast(), n.into()))
+            {
+                return n;
+            }
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
             if let Some(nic) = &mut self.nic {
                 return nic.send((ops, number), frames, n, &mut self.tx);
@@ -587,8 +601,12 @@ impl Port {
             self.held.iter().for_each(Held::drain);
         }
         let up = self.line.link_up();
-        if self.receives_in_place && self.in_place.is_none() {
-            self.in_place = self.line.peer().map(|link| Box::new(InPlace::new(link)));
+        if self.works_in_place
+            && self.in_place.is_none()
+            && let Some(link) = self.line.peer()
+        {
+            self.outlet = Some(Box::new(Outlet::new(link.clone(), self.line.queue())));
+            self.in_place = Some(Box::new(InPlace::new(link)));
         }
         up
     }
@@ -700,11 +718,13 @@ impl Port {
         }
         let (received, sent) = self.line.ring_frames();
         let in_place = self.in_place.as_ref().map_or((0, 0, 0), |i| (i.frames, i.bytes, i.dropped));
+        let outlet = self.outlet.as_ref().map_or((0, 0, 0), |o| (o.frames, o.bytes, o.dropped));
         PortStats {
             rx_frames: stats.ipackets + received + in_place.0,
             rx_bytes: stats.ibytes + in_place.1,
-            tx_frames: stats.opackets + sent,
-            tx_bytes: stats.obytes,
+            tx_frames: stats.opackets + sent + outlet.0,
+            tx_bytes: stats.obytes + outlet.1,
+            tx_dropped: outlet.2,
             rx_dropped: stats.imissed
                 + stats.rx_nombuf
                 + self.dropped

@@ -253,7 +253,7 @@ fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
     let listener = UnixListener::bind(&path).expect("a socket");
     let spec = format!("vhost:{}", path.display()).parse().expect("a port");
     let mut port = Port::open(eal, &spec, &PortOptions::default()).expect("the port");
-    port.receive_in_place();
+    port.work_in_place();
     test(&mut port, &listener);
 }
 

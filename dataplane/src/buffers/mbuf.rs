@@ -11,7 +11,7 @@ use super::{borrowed, pool};
 /// A frame with a single owner: received from a port, or assembled by copying parts. Dropping the frame returns its
 /// memory to its pool.
 ///
-/// The payload of a frame from a port that [receives in place](crate::Port::receive_in_place) may be in memory that the
+/// The payload of a frame from a port that [works in place](crate::Port::work_in_place) may be in memory that the
 /// peer can change. Then [`data`](Self::data) and all that depends on it have only the frame's headers, until
 /// [`keep`](Self::keep) copies the rest.
 ///

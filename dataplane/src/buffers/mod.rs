@@ -3,12 +3,12 @@
 pub(crate) mod borrowed;
 mod mbuf;
 mod payload;
-mod pool;
+pub(crate) mod pool;
 
 use dpdk_sys as sys;
 
 pub use mbuf::Mbuf;
-pub(crate) use mbuf::prefetch_data;
+pub(crate) use mbuf::{prefetch_data, prefetch_for_writing};
 pub use payload::{TxBuf, TxPayload};
 pub use pool::{HEADROOM, Pool, PoolError, retired_pools};
 pub(crate) use pool::{Lease, Users};

@@ -245,6 +245,26 @@ pub(crate) unsafe fn give_back(m: NonNull<sys::rte_mbuf>) {
     }
 }
 
+/// Releases one reference to each segment of a frame, as `rte_pktmbuf_free` does, but without atomic instructions.
+///
+/// # Safety
+/// `m` is the first mbuf of a frame, and the caller no longer uses it. Only this thread uses the frame's mbufs.
+#[inline]
+pub(crate) unsafe fn release(m: NonNull<sys::rte_mbuf>) {
+    let mut segment = Some(m);
+    while let Some(mut m) = segment {
+        // SAFETY: as the caller promises. The link is read before the mbuf is released.
+        unsafe {
+            segment = NonNull::new(m.as_ref().next);
+            let refcnt = &mut m.as_mut().refcnt;
+            match *refcnt {
+                1 => sys::rte_pktmbuf_free_seg(m.as_ptr()),
+                shared => *refcnt = shared - 1,
+            }
+        }
+    }
+}
+
 /// Maximum number of bytes of payload that are prefetched at a time: a processor has some ten to fifty fetches under
 /// way.
 pub(crate) const FORESEEN: usize = 2048;

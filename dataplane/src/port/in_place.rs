@@ -1,4 +1,4 @@
-//! Reception of a `vhost` port in place: long TCP frames stay in the memory of their sender.
+//! Reception of a `vhost` port in place: long TCP frames stay in the memory of their sender. [`send`] is the way back.
 //!
 //! The driver of `vhost` copies each frame from the peer's memory into an mbuf, and the engine copies its payload from
 //! there to where it belongs. Here the first of these copies is left out. Headers are copied, because they must not
@@ -14,21 +14,24 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
 
-use self::link::{QUEUES, Service, vring};
-use self::memory::Memory;
-use self::ring::{HEADER, Offered, Positions, Ring, Taken, prefetch};
+use self::lane::{Bell, Lane};
+use self::link::{QUEUES, to_us};
+use self::ring::{HEADER, Offered, Taken, Used, prefetch};
 use super::{BURST, ETHERNET};
 use crate::buffers::Pool;
 use crate::buffers::borrowed::{self, Piece};
 use crate::layers::Layers;
 
+mod lane;
 pub(super) mod link;
 mod memory;
 mod ring;
+mod send;
 #[cfg(test)]
 mod tests;
 
 pub(super) use self::link::Link;
+pub(super) use self::send::{Outlet, Sent};
 
 /// Length of a frame from which it stays in place. The bookkeeping of a shorter one costs more than its copy.
 const LONG: usize = 512;
@@ -49,22 +52,17 @@ const AHEAD: usize = 4;
 /// Cache lines of a frame that are fetched before its headers are copied.
 const HEAD_LINES: usize = 3;
 
+/// Number of chains of short frames that are given back together, or fewer if the ring is small. The peer's driver does
+/// not look for them while it has other buffers. So its next frame need not wait for the cache line in which we say how
+/// many there are.
+const RETURNS: usize = 32;
+
+/// Number of times that nothing is offered, after which all chains are given back.
+const IDLE: u16 = 1000;
+
 const TCP: u8 = 6;
 /// Offset of the checksum in TCP's header.
 const CHECKSUM: u16 = 16;
-
-/// One ring of the peer.
-#[derive(Debug, Default)]
-enum Lane {
-    /// The driver receives.
-    #[default]
-    Driver,
-    /// The ring is opened when it is this queue's turn, which may never be: other engines have the other rings.
-    Unopened,
-    /// Nobody receives, while the peer's message is being handled. The ring, if there was one, may go on.
-    Paused(Option<Ring>),
-    InPlace(Ring),
-}
 
 /// A chain to give back when the next burst is received.
 #[derive(Debug)]
@@ -81,12 +79,15 @@ pub(super) struct InPlace {
     link: Arc<Link>,
     version: u32,
     lanes: [(Lane, u64); QUEUES],
-    /// Chains of the last burst that are not given back yet, and the ring that they came from.
+    /// Chains of short frames that are not given back yet, the chains of the last burst since the first one that is lent,
+    /// and the queue whose ring all of them came from.
+    returns: ArrayVec<Used, { RETURNS + BURST }>,
     lent: ArrayVec<Lent, BURST>,
     lender: usize,
+    /// Number of times that nothing was offered since chains have waited to be given back.
+    idle: u16,
     slots: [Offered; AHEAD],
-    /// The library's number of the peer, and how many peers were gone before.
-    peer: Option<(i32, u32)>,
+    bell: Option<Bell>,
     /// Frames received, their bytes, and frames dropped.
     pub(super) frames: u64,
     pub(super) bytes: u64,
@@ -107,10 +108,12 @@ impl InPlace {
             version: link.version().wrapping_sub(1),
             link,
             lanes: Default::default(),
+            returns: ArrayVec::new(),
             lent: ArrayVec::new(),
             lender: 0,
+            idle: 0,
             slots: Default::default(),
-            peer: None,
+            bell: None,
             frames: 0,
             bytes: 0,
             dropped: 0,
@@ -129,22 +132,38 @@ impl InPlace {
         most: usize,
         burst: &mut ArrayVec<*mut sys::rte_mbuf, BURST>,
     ) -> Received {
-        if !self.lent.is_empty() {
+        let queue = usize::from(queue);
+        let is_changed = self.version != self.link.version();
+        if !self.lent.is_empty() || !self.returns.is_empty() && (is_changed || self.lender != queue) {
             // SAFETY: as the caller promises.
             unsafe { self.settle() };
         }
-        let queue = usize::from(queue);
-        if self.version != self.link.version() || matches!(self.lanes.get(queue), Some((Lane::Unopened, _))) {
+        if is_changed || matches!(self.lanes.get(queue), Some((Lane::Unopened, _))) {
             self.renew(queue);
         }
         match self.lanes.get_mut(queue) {
             Some((Lane::InPlace(ring), _)) => match ring.offered() {
-                0 => Received::InPlace(0),
+                0 => {
+                    if !self.returns.is_empty() {
+                        self.rest();
+                    }
+                    Received::InPlace(0)
+                }
                 // SAFETY: as the caller promises.
                 offered => unsafe { self.take(queue, most.min(offered.into()), pool, burst) },
             },
             Some((Lane::Paused(_), _)) => Received::InPlace(0),
             _ => Received::ByDriver,
+        }
+    }
+
+    /// Gives chains back if nothing has been offered for a while. Nothing is lent.
+    #[inline]
+    fn rest(&mut self) {
+        self.idle += 1;
+        if self.idle >= IDLE {
+            // SAFETY: nothing is lent.
+            unsafe { self.settle() };
         }
     }
 
@@ -161,7 +180,7 @@ impl InPlace {
         burst: &mut ArrayVec<*mut sys::rte_mbuf, BURST>,
     ) -> Received {
         let Some((Lane::InPlace(ring), _)) = self.lanes.get_mut(queue) else { return Received::ByDriver };
-        let Some(progress) = self.link.progress.get(queue) else { return Received::ByDriver };
+        let Some(progress) = self.link.progress.get(to_us(queue)) else { return Received::ByDriver };
         progress.enter();
         if self.version != self.link.version() {
             progress.leave();
@@ -169,18 +188,18 @@ impl InPlace {
         }
         self.lender = queue;
         let n = n.min(BURST).min(burst.remaining_capacity()).min(pool.available());
-        let mut done = ArrayVec::<u16, BURST>::new();
+        self.idle = 0;
         // What a step needs was fetched some steps before: first the descriptors of a frame, then its headers.
         (0..n.min(AHEAD)).for_each(|ahead| ring.foresee(ahead as u16));
         let mut taken = ArrayVec::<Taken, BURST>::new();
         for i in 0..n + AHEAD {
             if let Some(frame) = self.slots.get_mut(i % AHEAD)
-                && let Some(Taken { chain, is_frame }) =
+                && let Some(Taken { chain, is_sound }) =
                     i.checked_sub(AHEAD).and_then(|i| taken.get(i).copied())
             {
                 // SAFETY: the pieces are readable until the chain is given back, which `settle` does if they are
                 // borrowed.
-                let accepted = if is_frame { unsafe { accept(frame, pool) } } else { None };
+                let accepted = if is_sound { unsafe { accept(frame, pool) } } else { None };
                 let mut is_lent = None;
                 match accepted {
                     Some((mbuf, is_borrowed)) => {
@@ -193,7 +212,7 @@ impl InPlace {
                     None => self.dropped += 1,
                 }
                 if is_lent.is_none() && self.lent.is_empty() {
-                    done.push(chain);
+                    self.returns.push(Used { chain, written: 0 });
                 } else {
                     self.lent.push(Lent { chain, mbuf: is_lent });
                 }
@@ -212,63 +231,60 @@ impl InPlace {
                 }
             }
         }
-        let notify = ring.give(&done);
+        let mut notify = false;
+        let wants = ring.wants_notification();
+        if wants || self.returns.len() >= RETURNS.min(usize::from(ring.size() / 4)) {
+            notify = wants && !self.returns.is_empty();
+            ring.give(&self.returns);
+            self.returns.clear();
+        }
         progress.leave_at(ring.positions().given);
-        if notify {
-            self.notify();
+        if notify && let Some(bell) = self.bell {
+            bell.ring(&self.link, to_us(queue));
         }
         Received::InPlace(burst.len())
     }
 
-    /// Ends the use of the peer's memory by the frames of the last burst, and gives their chains back.
+    /// Ends the use of the peer's memory by the frames of the last burst, and gives all chains back.
     ///
     /// # Safety
     /// As [`receive`](Self::receive).
     #[inline]
     pub(super) unsafe fn settle(&mut self) {
-        let mut chains = ArrayVec::<u16, BURST>::new();
+        let mut chains: ArrayVec<Used, { RETURNS + 2 * BURST }> = self.returns.drain(..).collect();
         for Lent { chain, mbuf } in self.lent.drain(..) {
             if let Some(mbuf) = mbuf {
                 // SAFETY: the mbuf was borrowed in the last burst. No octets of the peer's memory are in use.
                 unsafe { borrowed::settle(mbuf) };
             }
-            chains.push(chain);
+            chains.push(Used { chain, written: 0 });
         }
+        let index = to_us(self.lender);
         let (Some((Lane::InPlace(ring) | Lane::Paused(Some(ring)), number)), Some(progress)) =
-            (self.lanes.get_mut(self.lender), self.link.progress.get(self.lender))
+            (self.lanes.get_mut(self.lender), self.link.progress.get(index))
         else {
             return;
         };
         progress.enter();
-        let notify = if self.version == self.link.version() {
-            let notify = ring.give(&chains);
-            progress.leave_at(ring.positions().given);
-            notify
-        } else {
+        let mut is_present = self.version == self.link.version();
+        if !is_present {
             progress.leave();
             // The chains of a ring that the peer has given up mean nothing any more. No ring is withdrawn meanwhile.
             let state = self.link.state();
-            let is_present = state.queues.get(self.lender).is_some_and(|queue| queue.ring == *number);
-            let notify = is_present && ring.give(&chains);
+            is_present = state.rings.get(index).is_some_and(|ring| ring.number == *number);
             if is_present {
+                ring.give(&chains);
                 progress.leave_at(ring.positions().given);
             }
-            notify
-        };
-        if notify {
-            self.notify();
+        } else {
+            ring.give(&chains);
+            progress.leave_at(ring.positions().given);
         }
-    }
-
-    /// Notifies the peer that chains were given back.
-    #[cold]
-    fn notify(&self) {
-        if let (Some((vid, gone)), Some(progress)) = (self.peer, self.link.progress.get(self.lender)) {
-            // SAFETY: no pointers are passed. The library does not forget the peer meanwhile.
-            let call = || unsafe {
-                sys::rte_vhost_vring_call(vid, vring(self.lender));
-            };
-            progress.notify(|| self.link.gone() != gone, call);
+        if is_present
+            && ring.wants_notification()
+            && let Some(bell) = self.bell
+        {
+            bell.ring(&self.link, index);
         }
     }
 
@@ -278,48 +294,12 @@ impl InPlace {
         // While the state is locked, the library does not forget the peer.
         let state = self.link.state();
         self.version = self.link.version();
-        self.peer = state.peer.map(|vid| (vid, self.link.gone()));
-        for (number, (queue, (lane, ring))) in state.queues.iter().cloned().zip(&mut self.lanes).enumerate() {
-            let kept = match std::mem::take(lane) {
-                Lane::InPlace(kept) | Lane::Paused(Some(kept)) if *ring == queue.ring => Some(kept),
-                _ => None,
-            };
-            *ring = queue.ring;
-            *lane = match (queue.service, kept, state.peer) {
-                (Service::Paused, kept, _) => Lane::Paused(kept),
-                (Service::InPlace(place, memory), Some(mut kept), _) => {
-                    // SAFETY: `place` was checked when it was published. Nothing is lent.
-                    unsafe { kept.move_to(place, memory) };
-                    Lane::InPlace(kept)
-                }
-                (Service::InPlace(place, memory), None, Some(vid)) if number == turn => {
-                    open(&self.link, vid, number, place, memory)
-                }
-                (Service::InPlace(..), None, _) => Lane::Unopened,
-                (Service::Driver, Some(_), Some(vid)) => {
-                    // The driver goes on where we stopped.
-                    self.link.hand_over(vid, number);
-                    Lane::Driver
-                }
-                _ => Lane::Driver,
-            };
-        }
-    }
-}
-
-/// Opens a ring where the driver has stopped.
-fn open(link: &Link, vid: i32, queue: usize, place: ring::Place, memory: Arc<Memory>) -> Lane {
-    let Some(progress) = link.progress.get(queue) else { return Lane::Driver };
-    let mut at = Positions::default();
-    // SAFETY: the positions are ours to write. `place` was checked when it was published. Only this queue of ours takes
-    // from the ring, and the driver no longer does.
-    unsafe {
-        match sys::rte_vhost_get_vring_base(vid, vring(queue), &raw mut at.taken, &raw mut at.given) {
-            0 => {
-                progress.open(at.given);
-                Lane::InPlace(Ring::new(place, memory, at))
-            }
-            _ => Lane::Driver,
+        self.bell = state.peer.map(|vid| Bell::of(&self.link, vid));
+        for (queue, (lane, number)) in self.lanes.iter_mut().enumerate() {
+            let index = to_us(queue);
+            let Some(ring) = state.rings.get(index).cloned() else { continue };
+            let before = std::mem::replace(number, ring.number);
+            *lane = std::mem::take(lane).renewed(&self.link, state.peer, index, ring, before, queue == turn);
         }
     }
 }

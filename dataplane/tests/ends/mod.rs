@@ -94,7 +94,7 @@ pub fn run(role: &str) {
         Err(e) => return say(&e.to_string()),
     };
     if receives_in_place() {
-        port.receive_in_place();
+        port.work_in_place();
     }
     match role {
         "echo" => {

@@ -28,7 +28,7 @@ fn each(eal: &Arc<Eal>, spec: &PortSpec, options: &PortOptions, work: impl Fn(&m
                 let mut queue = queue;
                 let Queue(port) = &mut queue;
                 if receives_in_place() {
-                    port.receive_in_place();
+                    port.work_in_place();
                 }
                 work(port);
             });

@@ -16,10 +16,13 @@ use dpdk_sys as sys;
 use super::memory::{Memory, Region};
 use super::ring::Place;
 
-/// Most queues that we receive from.
+/// Most queues whose rings are served in place.
 pub(super) const QUEUES: usize = 8;
 
-/// How a queue is served.
+/// Two rings for each queue. The peer's even numbers are its rings for frames from us, the odd ones for frames to us.
+const RINGS: usize = 2 * QUEUES;
+
+/// How a ring is served.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Service {
     /// By the driver, which is all that can be done without a peer, or for a peer with a ring of another kind.
@@ -31,12 +34,12 @@ pub(super) enum Service {
     InPlace(Place, Arc<Memory>),
 }
 
-/// State of a queue.
+/// State of a ring.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct RingState {
     pub(super) service: Service,
-    /// Number of the present ring. As long as it stays the same, the positions in the ring stay valid.
-    pub(super) ring: u64,
+    /// Changes whenever the ring does. As long as it stays the same, the positions in the ring stay valid.
+    pub(super) number: u64,
     /// Whether the peer has disabled the ring. The driver serves no such ring.
     is_disabled: bool,
 }
@@ -46,14 +49,16 @@ pub(super) struct State {
     /// The library's number of the peer; `None`: there is no peer. The library forgets a peer only after `lose`, so the
     /// number is valid while the state is locked.
     pub(super) peer: Option<i32>,
+    /// Whether one frame for the peer may lie in several chains of buffers (virtio 1.2 §5.1.6.3.1).
+    pub(super) merges: bool,
     memory: Option<Arc<Memory>>,
     /// Whether a message about the memory was withdrawn for, and not handled. If it fails, the library has no memory of
     /// the peer: it must not be asked for that, and no ring can be served, until another such message is handled.
     memory_is_unknown: bool,
-    pub(super) queues: [Queue; QUEUES],
+    pub(super) rings: [RingState; RINGS],
 }
 
-/// What a queue does with its present ring, for the library's thread.
+/// What a queue does with a ring, for the library's thread.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Progress {
@@ -132,7 +137,7 @@ pub(in crate::port) struct Link {
     /// Number of peers that are gone.
     gone: AtomicU32,
     state: Mutex<State>,
-    pub(super) progress: [Progress; QUEUES],
+    pub(super) progress: [Progress; RINGS],
 }
 
 /// The links of this process's `vhost` ports. DPDK's callbacks find them here.
@@ -149,9 +154,14 @@ fn find(is_it: impl Fn(&Link) -> bool) -> Option<Arc<Link>> {
     links.iter().rev().filter_map(Weak::upgrade).find(|link| is_it(link))
 }
 
-/// Returns the guest's ring of frames for us that belongs to queue `queue`.
-pub(super) const fn vring(queue: usize) -> u16 {
-    2 * queue as u16 + 1
+/// Returns the peer's number of its ring for frames from queue `queue` to us.
+pub(super) const fn to_us(queue: usize) -> usize {
+    2 * queue + 1
+}
+
+/// Returns the peer's number of its ring for frames from us to queue `queue`.
+pub(super) const fn from_us(queue: usize) -> usize {
+    2 * queue
 }
 
 /// Changes that a message makes.
@@ -186,12 +196,11 @@ mod message {
 /// payload.
 fn change(code: u32, index: u32, value: u32) -> Option<Change> {
     use message::*;
-    // Even numbers are the rings in which the peer receives.
-    let queue = (index % 2 == 1).then_some(index as usize / 2).filter(|queue| *queue < QUEUES);
+    let ring = Some(index as usize).filter(|ring| *ring < RINGS);
     match code {
         SET_MEM_TABLE | ADD_MEM_REG | REM_MEM_REG => Some(Change::Memory),
-        SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | GET_VRING_BASE => queue.map(Change::Ring),
-        SET_VRING_ENABLE => queue.map(|queue| Change::Enabled(queue, value != 0)),
+        SET_VRING_NUM | SET_VRING_ADDR | SET_VRING_BASE | GET_VRING_BASE => ring.map(Change::Ring),
+        SET_VRING_ENABLE => ring.map(|ring| Change::Enabled(ring, value != 0)),
         SET_FEATURES | RESET_OWNER | RESET_DEVICE => Some(Change::Rings),
         _ => None,
     }
@@ -249,33 +258,33 @@ impl Link {
             state.memory = None;
             state.memory_is_unknown = true;
         }
-        for (number, queue) in state.queues.iter_mut().enumerate() {
-            if matches!(change, Change::Ring(only) | Change::Enabled(only, _) if only != number) {
+        for (index, ring) in state.rings.iter_mut().enumerate() {
+            if matches!(change, Change::Ring(only) | Change::Enabled(only, _) if only != index) {
                 continue;
             }
             if change != Change::Memory {
-                queue.ring += 1;
-                queue.service = Service::Paused;
-            } else if matches!(queue.service, Service::InPlace(..)) {
-                queue.service = Service::Paused;
+                ring.number += 1;
+                ring.service = Service::Paused;
+            } else if matches!(ring.service, Service::InPlace(..)) {
+                ring.service = Service::Paused;
             }
         }
         self.changed();
         drop(state);
         match change {
             Change::Memory => {}
-            Change::Ring(queue) | Change::Enabled(queue, _) => self.hand_over(vid, queue),
-            Change::Rings => (0..QUEUES).for_each(|queue| self.hand_over(vid, queue)),
+            Change::Ring(index) | Change::Enabled(index, _) => self.hand_over(vid, index),
+            Change::Rings => (0..RINGS).for_each(|index| self.hand_over(vid, index)),
         }
     }
 
-    /// Tells the library how far queue `queue` has served its ring, which was withdrawn from it before. The library
-    /// tells the peer, or serves the ring from there on. Chains that were taken but not given back are taken again: TCP
-    /// drops what it has received already.
-    pub(super) fn hand_over(&self, vid: i32, queue: usize) {
-        if let Some(given) = self.progress.get(queue).and_then(Progress::end) {
+    /// Tells the library how far ring `index` has been served, which was withdrawn before. The library tells the peer, or
+    /// serves the ring from there on. Chains that were taken but not given back are taken again: TCP drops what it has
+    /// received already.
+    pub(super) fn hand_over(&self, vid: i32, index: usize) {
+        if let Some(given) = self.progress.get(index).and_then(Progress::end) {
             // SAFETY: no pointers are passed.
-            unsafe { sys::rte_vhost_set_vring_base(vid, vring(queue), given, given) };
+            unsafe { sys::rte_vhost_set_vring_base(vid, index as u16, given, given) };
         }
     }
 
@@ -285,9 +294,9 @@ impl Link {
         state.peer = Some(vid);
         match change {
             None | Some(Change::Memory) => state.memory_is_unknown = false,
-            Some(Change::Enabled(queue, is_enabled)) => {
-                if let Some(queue) = state.queues.get_mut(queue) {
-                    queue.is_disabled = !is_enabled;
+            Some(Change::Enabled(index, is_enabled)) => {
+                if let Some(ring) = state.rings.get_mut(index) {
+                    ring.is_disabled = !is_enabled;
                 }
             }
             Some(Change::Ring(_) | Change::Rings) => {}
@@ -295,16 +304,18 @@ impl Link {
         if state.memory_is_unknown {
             return;
         }
-        if !supported(vid) {
+        let kind = kind(vid);
+        state.merges = kind == Some(Kind::Merging);
+        if kind.is_none() {
             state.memory = None;
         } else if state.memory.is_none() {
             state.memory = memory(vid).map(Arc::new);
         }
         let memory = state.memory.clone();
-        for (number, queue) in state.queues.iter_mut().enumerate() {
-            let place = memory.as_ref().and_then(|memory| place(vid, number, memory));
-            queue.service = match (place, &memory) {
-                (Some(place), Some(memory)) if !queue.is_disabled => Service::InPlace(place, memory.clone()),
+        for (index, ring) in state.rings.iter_mut().enumerate() {
+            let place = memory.as_ref().and_then(|memory| place(vid, index, memory));
+            ring.service = match (place, &memory) {
+                (Some(place), Some(memory)) if !ring.is_disabled => Service::InPlace(place, memory.clone()),
                 _ => Service::Driver,
             };
         }
@@ -316,32 +327,43 @@ impl Link {
         let mut state = lock(&self.state);
         let vid = state.peer.take();
         state.memory = None;
-        for queue in &mut state.queues {
-            queue.ring += 1;
-            queue.service = Service::Driver;
-            queue.is_disabled = false;
+        for ring in &mut state.rings {
+            ring.number += 1;
+            ring.service = Service::Driver;
+            ring.is_disabled = false;
         }
         self.gone.fetch_add(1, Ordering::SeqCst);
         self.changed();
         drop(state);
-        for (queue, progress) in self.progress.iter().enumerate() {
+        for (index, progress) in self.progress.iter().enumerate() {
             progress.await_notification();
             if let Some(vid) = vid {
-                self.hand_over(vid, queue);
+                self.hand_over(vid, index);
             }
         }
     }
 }
 
-/// Returns whether the rings of the peer are of the kind that [`super::ring`] serves.
-fn supported(vid: i32) -> bool {
+/// Kinds of rings that [`super::ring`] serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A frame for the peer must fit into one chain of buffers.
+    Plain,
+    /// A frame for the peer may lie in several chains.
+    Merging,
+}
+
+/// Returns the kind of the peer's rings; `None`: another kind.
+fn kind(vid: i32) -> Option<Kind> {
+    const MERGING: u64 = 1 << 15;
     const VERSION_1: u64 = 1 << 32;
     /// Logging of written memory, notifications by index, IOMMU, and packed rings.
     const OTHERWISE: u64 = 1 << 26 | 1 << 29 | 1 << 33 | 1 << 34;
     let mut features = 0;
     // SAFETY: `features` is ours.
     let status = unsafe { sys::rte_vhost_get_negotiated_features(vid, &raw mut features) };
-    status == 0 && features & VERSION_1 != 0 && features & OTHERWISE == 0
+    let is_known = status == 0 && features & VERSION_1 != 0 && features & OTHERWISE == 0;
+    is_known.then_some(if features & MERGING != 0 { Kind::Merging } else { Kind::Plain })
 }
 
 /// Maps the memory of the peer `vid`. Call this on the library's thread, on which nothing changes meanwhile.
@@ -371,12 +393,12 @@ fn memory(vid: i32) -> Option<Memory> {
     }
 }
 
-/// Returns where the ring of queue `queue` is; `None` if the peer has none, or one that cannot be used.
-fn place(vid: i32, queue: usize, memory: &Memory) -> Option<Place> {
+/// Returns where ring `index` is; `None` if the peer has none, or one that cannot be used.
+fn place(vid: i32, index: usize, memory: &Memory) -> Option<Place> {
     let mut found = MaybeUninit::<sys::rte_vhost_vring>::zeroed();
     // SAFETY: the structure consists of integers and raw pointers, for which zero is a value.
     let found = unsafe {
-        if sys::rte_vhost_get_vhost_vring(vid, vring(queue), found.as_mut_ptr()) != 0 {
+        if sys::rte_vhost_get_vhost_vring(vid, index as u16, found.as_mut_ptr()) != 0 {
             return None;
         }
         found.assume_init()

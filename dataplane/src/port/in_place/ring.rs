@@ -1,4 +1,5 @@
-//! The ring in which the peer offers frames: a split virtqueue (virtio 1.2 §2.7) on the device's side.
+//! A ring in which the peer offers frames, or buffers for frames: a split virtqueue (virtio 1.2 §2.7) on the device's
+//! side.
 //!
 //! All of it is in memory that the peer may change at any time. So every value is read once, and checked before it is
 //! used.
@@ -11,6 +12,7 @@ use arrayvec::ArrayVec;
 
 use super::memory::Memory;
 use crate::buffers::borrowed::Piece;
+use crate::buffers::prefetch_for_writing;
 
 /// Most descriptors of one frame, as for the driver.
 pub(super) const LONGEST_CHAIN: usize = 256;
@@ -72,8 +74,15 @@ pub(super) struct Positions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub(super) chain: u16,
-    /// Whether the chain holds a frame. If not, the peer has broken the rules.
-    pub(super) is_frame: bool,
+    /// Whether the chain holds a frame, or buffers for one. If not, the peer has broken the rules.
+    pub(super) is_sound: bool,
+}
+
+/// A chain to be given back, and how many octets were written to its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Used {
+    pub(super) chain: u16,
+    pub(super) written: u32,
 }
 
 /// The octets of a frame that the peer offers.
@@ -136,7 +145,13 @@ impl Ring {
         unsafe { AtomicU16::from_ptr(ring.as_ptr().add(index)) }
     }
 
-    /// Returns how many frames the peer offers now.
+    /// Returns the number of descriptors.
+    #[inline]
+    pub(super) fn size(&self) -> u16 {
+        self.place.size
+    }
+
+    /// Returns how many chains the peer offers now.
     #[inline]
     pub(super) fn offered(&mut self) -> u16 {
         let offers = u16::from_le(self.word(self.place.available, 1).load(Ordering::Acquire));
@@ -161,10 +176,39 @@ impl Ring {
         }
     }
 
+    /// Asks the processor to fetch, for writing, the start of the buffers that are taken next.
+    #[inline]
+    pub(super) fn foresee_buffers(&self) {
+        const LINES: usize = 3;
+        let index = usize::from(self.at.taken & (self.place.size - 1));
+        let chain = u16::from_le(self.word(self.place.available, 2 + index).load(Ordering::Relaxed));
+        // SAFETY: less than the size of the ring.
+        let d = unsafe { Self::descriptor(self.place.descriptors, chain & (self.place.size - 1)) };
+        if let Some(at) = self.memory.at(d.addr, 1) {
+            prefetch_for_writing(at.as_ptr(), 64 * LINES);
+        }
+    }
+
     /// Takes the next chain, and stores its frame in `frame`. Call this at most [`offered`](Self::offered) times.
     /// `None`: the peer has broken the ring.
     #[inline]
     pub(super) fn take(&mut self, frame: &mut Offered) -> Option<Taken> {
+        frame.pieces.clear();
+        let mut taken = self.take_chain(0, &mut frame.pieces)?;
+        taken.is_sound = taken.is_sound && frame.cut_header();
+        Some(taken)
+    }
+
+    /// Takes the next chain, and appends its buffers, which are for us to write, to `pieces`. Call this at most
+    /// [`offered`](Self::offered) times. `None`: the peer has broken the ring.
+    #[inline]
+    pub(super) fn take_buffers(&mut self, pieces: &mut ArrayVec<Piece, LONGEST_CHAIN>) -> Option<Taken> {
+        self.take_chain(WRITE, pieces)
+    }
+
+    /// Takes the next chain, whose descriptors must have the flag [`WRITE`] exactly if `written` has it.
+    #[inline]
+    fn take_chain(&mut self, written: u16, pieces: &mut ArrayVec<Piece, LONGEST_CHAIN>) -> Option<Taken> {
         let index = usize::from(self.at.taken & (self.place.size - 1));
         let chain = u16::from_le(self.word(self.place.available, 2 + index).load(Ordering::Relaxed));
         if chain >= self.place.size {
@@ -172,8 +216,12 @@ impl Ring {
             return None;
         }
         self.at.taken = self.at.taken.wrapping_add(1);
-        frame.pieces.clear();
-        Some(Taken { chain, is_frame: self.walk(chain, frame).is_some() })
+        Some(Taken { chain, is_sound: self.walk(chain, written, pieces).is_some() })
+    }
+
+    /// Puts back the `n` chains that were taken last.
+    pub(super) fn put_back(&mut self, n: u16) {
+        self.at.taken = self.at.taken.wrapping_sub(n);
     }
 
     /// Returns a copy of entry `index` of a table of descriptors.
@@ -194,9 +242,9 @@ impl Ring {
         }
     }
 
-    /// Stores the frame of a chain; `None` if the chain breaks the rules, or is longer than [`LONGEST_CHAIN`].
+    /// Appends the buffers of a chain to `pieces`; `None` if the chain breaks the rules, or `pieces` has no room for all.
     #[inline]
-    fn walk(&self, chain: u16, frame: &mut Offered) -> Option<()> {
+    fn walk(&self, chain: u16, written: u16, pieces: &mut ArrayVec<Piece, LONGEST_CHAIN>) -> Option<()> {
         // SAFETY: `chain` is less than the size of the ring.
         let mut d = unsafe { Self::descriptor(self.place.descriptors, chain) };
         let (mut table, mut entries) = (self.place.descriptors, usize::from(self.place.size));
@@ -209,26 +257,16 @@ impl Ring {
             // SAFETY: the table has at least one entry.
             d = unsafe { Self::descriptor(table, 0) };
         }
-        let mut header = 0;
         for _ in 0..LONGEST_CHAIN {
-            if d.flags & (WRITE | INDIRECT) != 0 {
+            if d.flags & (WRITE | INDIRECT) != written {
                 return None;
             }
-            let (mut at, mut len) = (self.memory.at(d.addr, d.len as usize)?, d.len as usize);
-            if header < HEADER {
-                let n = len.min(HEADER - header);
-                // SAFETY: `n` octets are within the buffer, and within what is left of the header.
-                unsafe {
-                    at.as_ptr().copy_to_nonoverlapping(frame.header.as_mut_ptr().add(header), n);
-                    at = at.add(n);
-                }
-                (header, len) = (header + n, len - n);
-            }
+            let (at, len) = (self.memory.at(d.addr, d.len as usize)?, d.len as usize);
             if len > 0 {
-                frame.pieces.push(Piece { at: at.as_ptr(), len });
+                pieces.try_push(Piece { at: at.as_ptr(), len }).ok()?;
             }
             if d.flags & NEXT == 0 {
-                return (header == HEADER).then_some(());
+                return Some(());
             }
             if usize::from(d.next) >= entries {
                 return None;
@@ -239,22 +277,53 @@ impl Ring {
         None
     }
 
-    /// Gives chains back to the peer. Returns whether the peer wants to be notified.
-    pub(super) fn give(&mut self, chains: &[u16]) -> bool {
+    /// Gives chains back to the peer.
+    pub(super) fn give(&mut self, chains: &[Used]) {
         if chains.is_empty() {
-            return false;
+            return;
         }
-        for &chain in chains {
+        for &Used { chain, written } in chains {
             let index = usize::from(self.at.given & (self.place.size - 1));
             // SAFETY: the ring has `size` entries of eight octets after its first four octets.
             unsafe {
                 let entry = self.place.used.add(2 + 4 * index).cast::<[u32; 2]>();
-                entry.as_ptr().write_unaligned([u32::from(chain).to_le(), 0]);
+                entry.as_ptr().write_unaligned([u32::from(chain).to_le(), written.to_le()]);
             }
             self.at.given = self.at.given.wrapping_add(1);
         }
         self.word(self.place.used, 1).store(self.at.given.to_le(), Ordering::Release);
+    }
+
+    /// Returns whether the peer wants to be notified of chains that are given back. The peer may begin to want it just
+    /// after it has last looked for them: only a fence after [`give`](Self::give) makes the answer certain.
+    #[inline]
+    pub(super) fn wants_notification(&self) -> bool {
         self.word(self.place.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT.to_le() == 0
+    }
+}
+
+impl Offered {
+    /// Moves the header from the pieces to its own place. Returns `false` if they are shorter.
+    #[inline]
+    fn cut_header(&mut self) -> bool {
+        let (mut have, mut whole) = (0, 0);
+        for piece in &mut self.pieces {
+            let n = piece.len.min(HEADER - have);
+            // SAFETY: `n` octets are within the piece, and within what is left of the header.
+            unsafe {
+                piece.at.copy_to_nonoverlapping(self.header.as_mut_ptr().add(have), n);
+                piece.at = piece.at.add(n);
+            }
+            (have, piece.len) = (have + n, piece.len - n);
+            whole += usize::from(piece.len == 0);
+            if have == HEADER {
+                break;
+            }
+        }
+        if whole > 0 {
+            self.pieces.drain(..whole);
+        }
+        have == HEADER
     }
 }
 

@@ -248,7 +248,7 @@ impl DpdkPort {
     ) -> Self {
         let fault = fault.map(|i| Box::new(Fault { link: Link::new(i), now: Time::ZERO }));
         port.bound_bursts();
-        port.receive_in_place();
+        port.work_in_place();
         DpdkPort {
             low: port.rx_pool().capacity() / 4,
             send_buffers: port.tx_capacity(),
@@ -590,7 +590,7 @@ impl Port for DpdkPort {
             ("tx_frames", stats.tx_frames),
             ("tx_bytes", stats.tx_bytes),
             ("rx_dropped", stats.rx_dropped),
-            ("tx_unsent", self.unsent + stats.checksums.map_or(0, |nic| nic.tx_unsent)),
+            ("tx_unsent", self.unsent + stats.tx_dropped + stats.checksums.map_or(0, |nic| nic.tx_unsent)),
         ];
         if let Some(nic) = stats.checksums {
             counters.extend([

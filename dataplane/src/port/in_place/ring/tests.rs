@@ -89,6 +89,10 @@ fn octets(frame: &Offered) -> Vec<u8> {
     frame.pieces.iter().flat_map(piece).collect()
 }
 
+fn used(chains: &[u16]) -> Vec<Used> {
+    chains.iter().map(|&chain| Used { chain, written: 0 }).collect()
+}
+
 /// The header and the frame may lie in any number of buffers, named by the ring's own descriptors or by a table.
 #[test]
 fn frames_lie_in_any_number_of_buffers() {
@@ -120,11 +124,12 @@ fn frames_lie_in_any_number_of_buffers() {
             peer.offer(chain);
             assert_eq!(ring.offered(), 1);
             let mut got = Offered::default();
-            assert_eq!(ring.take(&mut got), Some(Taken { chain, is_frame: true }));
+            assert_eq!(ring.take(&mut got), Some(Taken { chain, is_sound: true }));
             assert_eq!(&got.header[..], &header[..]);
             assert_eq!(octets(&got), frame, "{cuts:?} indirect {indirect}");
             assert_eq!(ring.offered(), 0);
-            assert!(ring.give(&[chain]), "the peer has not said that it needs no notification");
+            ring.give(&used(&[chain]));
+            assert!(ring.wants_notification(), "the peer has not said that it needs no notification");
             assert_eq!(peer.read(USED + 2, 2), [1, 0]);
             assert_eq!(peer.read(USED + 4, 8), [chain as u8, 0, 0, 0, 0, 0, 0, 0]);
         }
@@ -150,10 +155,11 @@ fn positions_wrap() {
         assert_eq!(ring.offered(), 2);
         for chain in [first, second] {
             let mut got = Offered::default();
-            assert_eq!(ring.take(&mut got), Some(Taken { chain, is_frame: true }));
+            assert_eq!(ring.take(&mut got), Some(Taken { chain, is_sound: true }));
             assert_eq!(octets(&got), [9]);
         }
-        assert!(!ring.give(&[first, second]));
+        ring.give(&used(&[first, second]));
+        assert!(!ring.wants_notification());
         let given = start.wrapping_add(2 * round + 2);
         assert_eq!(peer.read(USED + 2, 2), given.to_le_bytes());
         assert_eq!(ring.positions(), Positions { taken: given, given });
@@ -202,10 +208,10 @@ fn senseless_chains_are_no_frames() {
         assert_eq!(ring.offered(), 2);
         let mut got = Offered::default();
         let taken = ring.take(&mut got);
-        assert_eq!(taken, Some(Taken { chain: 0, is_frame: false }), "{addr:#x} {len} {flags} {next}");
-        assert_eq!(ring.take(&mut got), Some(Taken { chain: 1, is_frame: true }), "the next frame is good");
+        assert_eq!(taken, Some(Taken { chain: 0, is_sound: false }), "{addr:#x} {len} {flags} {next}");
+        assert_eq!(ring.take(&mut got), Some(Taken { chain: 1, is_sound: true }), "the next frame is good");
         assert_eq!(octets(&got).len(), 88);
-        ring.give(&[0, 1]);
+        ring.give(&used(&[0, 1]));
         assert_eq!(peer.read(USED + 2, 2), [2, 0]);
     }
     // A table within a table, an entry outside the table, and a table longer than any chain may be.
@@ -216,7 +222,7 @@ fn senseless_chains_are_no_frames() {
         peer.describe(0, 0, table, 32, INDIRECT, 0);
         peer.offer(0);
         let taken = ring.take(&mut Offered::default());
-        assert_eq!(taken, Some(Taken { chain: 0, is_frame: false }), "{entry:?}");
+        assert_eq!(taken, Some(Taken { chain: 0, is_sound: false }), "{entry:?}");
     }
 }
 
@@ -265,11 +271,11 @@ fn random_memory_does_no_harm() {
             for _ in 0..ring.offered() {
                 let mut frame = Offered::default();
                 let Some(taken) = ring.take(&mut frame) else { break };
-                for piece in frame.pieces.iter().filter(|_| taken.is_frame) {
+                for piece in frame.pieces.iter().filter(|_| taken.is_sound) {
                     let at = piece.at as usize;
                     assert!(piece.len > 0 && at >= start && at + piece.len <= end, "seed {seed}: {piece:?}");
                 }
-                ring.give(&[taken.chain]);
+                ring.give(&used(&[taken.chain]));
             }
         }
     }
