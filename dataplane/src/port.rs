@@ -286,6 +286,8 @@ pub struct Port {
     /// Transmission in place; `None` where the driver always sends.
     outlet: Option<Box<Outlet>>,
     works_in_place: bool,
+    /// Least number of mbufs that the driver gets at a time while it receives; 0: any number.
+    refill: u32,
     // Dropped before the pools, because the driver holds mbufs from them.
     line: Line,
     rx: Pool,
@@ -375,6 +377,7 @@ impl Port {
             in_place: None,
             outlet: None,
             works_in_place: false,
+            refill: 0,
             line,
             rx,
             tx,
@@ -405,9 +408,11 @@ impl Port {
 
     /// From now on, a `vhost` port serves the rings of its peer without the driver where it can. The payload of long TCP
     /// frames may then stay in the memory of the peer: such a frame [is borrowed](Mbuf::is_borrowed) until the next burst
-    /// is received, and copied then if it is still in use.
+    /// is received, and copied then if it is still in use. On a `virtio_user` port, the driver offers its peer new buffers
+    /// many at a time.
     pub fn work_in_place(&mut self) {
         self.works_in_place = true;
+        self.refill = vdev::refill(&self.spec);
     }
 
     /// Returns whether the peer takes frames from this queue. A peer with fewer queues does not serve all of ours. The
@@ -449,6 +454,9 @@ impl Port {
                 }
             }
         }
+        if self.refill > 0 {
+            self.rx.set_least(self.refill);
+        }
         // SAFETY: the device is started and has this queue, which only this handle polls; `burst` has the room stated.
         let n = unsafe {
             let ops = (&raw const sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>().add(id.into());
@@ -459,6 +467,9 @@ impl Port {
                 self.burst.frames().min(frames.remaining_capacity() as u16),
             )
         };
+        if self.refill > 0 {
+            self.rx.set_least(0);
+        }
         // The usual case when idle: returns without the call of `accept`, because the caller polls again soon.
         if n == 0 {
             return 0;
@@ -726,7 +737,8 @@ impl Port {
             tx_bytes: stats.obytes + outlet.1,
             tx_dropped: outlet.2,
             rx_dropped: stats.imissed
-                + stats.rx_nombuf
+                // What the driver was refused is no loss.
+                + if self.refill > 0 { 0 } else { stats.rx_nombuf }
                 + self.dropped
                 + in_place.2
                 + self.line.kernel_drops(),

@@ -190,6 +190,13 @@ impl Pool {
         Lease { mempool: self.mempool, _kept: Arc::clone(&self.leases) }
     }
 
+    /// From now on, drivers get at least `least` mbufs at a time, or none.
+    #[inline]
+    pub(crate) fn set_least(&mut self, least: u32) {
+        // SAFETY: the mempool lives, and is ours to use.
+        unsafe { lifo::set_least(self.mempool.as_ptr(), least) }
+    }
+
     /// Takes an mbuf without data; `None` if the pool is empty.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<NonNull<sys::rte_mbuf>> {

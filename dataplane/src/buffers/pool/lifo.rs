@@ -44,6 +44,8 @@ pub(super) fn register() -> Result<(), i32> {
 struct Stack {
     objects: Box<[Cell<*mut c_void>]>,
     len: AtomicUsize,
+    /// Fewer objects than this are refused to drivers.
+    least: Cell<u32>,
 }
 
 /// Returns the stack of a mempool.
@@ -133,6 +135,20 @@ pub(super) unsafe fn available(pool: *const sys::rte_mempool) -> Option<usize> {
     unsafe { is_stack(pool).then(|| stack(pool).len.load(Ordering::Relaxed)) }
 }
 
+/// From now on, drivers get at least `least` objects at a time, or none. Does nothing if the pool is not kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool and used by this thread only.
+#[inline]
+pub(super) unsafe fn set_least(pool: *const sys::rte_mempool, least: u32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if is_stack(pool) {
+            stack(pool).least.set(least);
+        }
+    }
+}
+
 /// Puts an object back. `None`: the object was not put back, because the pool is not kept as a stack, or is full.
 ///
 /// # Safety
@@ -149,7 +165,7 @@ unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     // SAFETY: DPDK passes a mempool under construction.
     unsafe {
         let objects = vec![Cell::new(ptr::null_mut()); (*pool).size as usize].into_boxed_slice();
-        let stack = Box::new(Stack { objects, len: AtomicUsize::new(0) });
+        let stack = Box::new(Stack { objects, len: AtomicUsize::new(0), least: Cell::new(0) });
         (*pool).__bindgen_anon_1.pool_data = Box::into_raw(stack).cast();
     }
     0
@@ -174,7 +190,13 @@ unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c
 /// [`alloc`] made the pool, which belongs to this thread; `n` objects have room at `objects`.
 unsafe extern "C" fn dequeue(pool: *mut sys::rte_mempool, objects: *mut *mut c_void, n: u32) -> i32 {
     // SAFETY: DPDK passes room for n objects; the cells are used by one thread at a time.
-    let popped = unsafe { stack(pool).pop(slice::from_raw_parts_mut(objects, n as usize)) };
+    let popped = unsafe {
+        let stack = stack(pool);
+        if n < stack.least.get() {
+            return -libc::ENOBUFS;
+        }
+        stack.pop(slice::from_raw_parts_mut(objects, n as usize))
+    };
     popped.map_or(-libc::ENOBUFS, |()| 0)
 }
 
@@ -184,3 +206,6 @@ unsafe extern "C" fn count(pool: *const sys::rte_mempool) -> u32 {
     // SAFETY: made by `alloc`. This may run on another thread, and reads only the atomic.
     unsafe { stack(pool) }.len.load(Ordering::Acquire) as u32
 }
+
+#[cfg(test)]
+mod tests;
