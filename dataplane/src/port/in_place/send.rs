@@ -214,7 +214,9 @@ unsafe fn write(
         if *known == 0 {
             *known = ring.offered();
             if *known == 0 {
-                break Fate::Waits;
+                // A frame that has all chains of the ring, and is longer, would wait for ever.
+                let has_all = used.len() - before >= ring.size().into();
+                break if has_all { Fate::Dropped } else { Fate::Waits };
             }
         }
         let first = pieces.len();
