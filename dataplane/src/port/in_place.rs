@@ -193,6 +193,14 @@ impl InPlace {
         }
     }
 
+    /// Gives back the chains that wait to be given back, because nothing is going to be received for a while.
+    pub(super) fn pause(&mut self) {
+        if self.lent.is_empty() && !self.returns.is_empty() {
+            // SAFETY: nothing is lent.
+            unsafe { self.settle() };
+        }
+    }
+
     /// Takes `n` offered frames.
     ///
     /// # Safety
