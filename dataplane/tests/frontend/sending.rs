@@ -221,7 +221,7 @@ fn segments_are_gathered_and_released() {
                 send_all(port, &mut queue);
                 assert!(peer.found().expect("a frame").octets == octets);
             }
-            assert!(payloads.iter().chain([&chain]).all(|payload| payload.len() > 0));
+            assert!(payloads.iter().chain([&chain]).all(|payload| !payload.is_empty()));
             assert!(payloads.iter().all(TxPayload::is_unshared), "no frame is left");
             assert!(!chain.is_unshared(), "there is a clone");
             let mut copy = Vec::new();

@@ -318,3 +318,6 @@ fn header(frame: &sys::rte_mbuf, chains: u16) -> [u8; HEADER] {
     header[2..].copy_from_slice(words.as_flattened());
     header
 }
+
+#[cfg(test)]
+mod tests;
