@@ -18,6 +18,8 @@ const NO_INTERRUPT: u16 = 1;
 /// What the peer knows of its receive ring.
 #[derive(Debug, Default)]
 pub struct Inbox {
+    /// The ring, one of the even ones.
+    pub index: u32,
     /// Number of chains offered, modulo 2^16.
     pub offers: u16,
     /// Number of chains that the peer has found used, modulo 2^16.
@@ -25,6 +27,13 @@ pub struct Inbox {
     next: u16,
     /// The offered chains: the first descriptor of each, and the places of its buffers.
     chains: VecDeque<(u16, Vec<(usize, usize)>)>,
+}
+
+impl Inbox {
+    /// Returns the state of ring `index`, in which `offers` chains were offered and used.
+    pub fn of(index: u32, offers: u16) -> Self {
+        Inbox { index, offers, found: offers, ..Inbox::default() }
+    }
 }
 
 /// A frame that the peer has found.
@@ -44,7 +53,7 @@ impl Peer {
 
     /// Offers a chain of buffers of these lengths.
     pub fn lend(&mut self, lens: &[usize]) {
-        let [descriptors, available, _] = ring(INBOX);
+        let [descriptors, available, _] = ring(self.inbox.index);
         let first = self.inbox.next % self.size;
         let mut places = Vec::new();
         for (i, &len) in lens.iter().enumerate() {
@@ -67,7 +76,7 @@ impl Peer {
 
     /// Returns how many chains of the receive ring the port has used.
     pub fn filled(&self) -> u16 {
-        self.word(ring(INBOX)[2] + 2).load(Ordering::Acquire)
+        self.word(ring(self.inbox.index)[2] + 2).load(Ordering::Acquire)
     }
 
     /// Says whether the peer wants notifications about a ring.
@@ -94,8 +103,9 @@ impl Peer {
         }
         let slot = usize::from(self.inbox.found % self.size);
         // SAFETY: within the memory.
-        let [chain, written] =
-            unsafe { self.at.add(ring(INBOX)[2] + 4 + 8 * slot).cast::<[u32; 2]>().as_ptr().read_volatile() };
+        let [chain, written] = unsafe {
+            self.at.add(ring(self.inbox.index)[2] + 4 + 8 * slot).cast::<[u32; 2]>().as_ptr().read_volatile()
+        };
         self.inbox.found = self.inbox.found.wrapping_add(1);
         let (first, places) = self.inbox.chains.pop_front().expect("no more chains than were offered");
         assert_eq!(chain, u32::from(first), "chains are used in order");

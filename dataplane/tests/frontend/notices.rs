@@ -81,8 +81,8 @@ fn a_receiver_that_goes_to_sleep_during_a_message_is_notified() {
     }
 }
 
-/// A peer that begins to want notifications of its frames when these were given back just then is notified when the port
-/// finds no frames.
+/// A peer that begins to want notifications of its frames when these were given back just then is notified when the
+/// port finds no frames.
 #[test]
 fn a_sender_that_goes_to_sleep_is_notified() {
     with_port(|port, listener| {

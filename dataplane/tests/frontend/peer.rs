@@ -38,6 +38,8 @@ pub const GUEST_CSUM: u64 = 1 << 1;
 pub const MRG_RXBUF: u64 = 1 << 15;
 /// What the peer negotiates unless a test says otherwise.
 pub const FEATURES: u64 = VERSION_1 | GUEST_CSUM;
+/// The peer has several queues each way.
+pub const MQ: u64 = 1 << 22;
 /// The device logs which memory it writes, because the guest is being moved.
 pub const LOG_ALL: u64 = 1 << 26;
 
@@ -267,8 +269,14 @@ impl Peer {
     }
 }
 
-/// Runs `test` with a port, at whose path a peer may listen. One test at a time, because EAL has one thread for all.
+/// Runs `test` with a port of one queue, at whose path a peer may listen.
 pub fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
+    with_queues(1, |queues, listener| test(queues.first_mut().expect("a queue"), listener));
+}
+
+/// Runs `test` with the queues of a port, at whose path a peer may listen. One test at a time, because EAL has one
+/// thread for all.
+pub fn with_queues(queues: u16, test: impl FnOnce(&mut Vec<Port>, &UnixListener)) {
     static LOCK: Mutex<Option<Arc<Eal>>> = Mutex::new(None);
     let mut eal: MutexGuard<'_, _> = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let config = EalConfig { hugepages: Hugepages::Off, ..EalConfig::default() };
@@ -277,9 +285,14 @@ pub fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
     let path = dir.path().join("s.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
     let spec = format!("vhost:{}", path.display()).parse().expect("a port");
-    let mut port = Port::open(eal, &spec, &PortOptions::default()).expect("the port");
-    port.work_in_place();
-    test(&mut port, &listener);
+    let PortOptions { rx_frames, tx_frames, .. } = PortOptions::default();
+    // Pools for several queues must fit into EAL's memory.
+    let frames = |n| if queues == 1 { n } else { 64 };
+    let (rx_frames, tx_frames) = (frames(rx_frames), frames(tx_frames));
+    let options = PortOptions { queues, rx_frames, tx_frames, ..PortOptions::default() };
+    let mut queues = Port::open_queues(eal, &spec, &options).expect("the port");
+    queues.iter_mut().for_each(Port::work_in_place);
+    test(&mut queues, &listener);
 }
 
 /// Lets a peer set itself up.

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use urnic_dataplane::{BURST, Mbuf, Part, Port, TxFrame, TxPayload, TxQueue};
+use urnic_dataplane::{BURST, Mbuf, Part, Port, TxFrame, TxPayload, TxQueue, retired_pools};
 
-use super::inbox::{Found, HEADER, INBOX};
+use super::inbox::{Found, HEADER, INBOX, Inbox};
 use super::peer::{
-    FEATURES, GUEST_CSUM, LOG_ALL, MRG_RXBUF, PATIENCE, Peer, RING, SIZE, VERSION_1, await_link, meet,
-    meet_with, message, with_port,
+    FEATURES, GUEST_CSUM, LOG_ALL, MQ, MRG_RXBUF, PATIENCE, Peer, RING, SIZE, VERSION_1, await_link, meet,
+    meet_with, message, with_port, with_queues,
 };
 use super::{receive, receive_nothing};
 
@@ -392,6 +392,51 @@ fn frames_survive_a_change_of_hands() {
 
 const fn peer_memory(round: u64) -> u64 {
     super::peer::MEMORY as u64 - 4096 * (round % 2)
+}
+
+/// Each queue sends to its own ring. The mbufs of all of them come back, so that the port's pools go away with it.
+#[test]
+fn each_queue_has_its_own_ring() {
+    with_queues(2, |queues, listener| {
+        let mut peer = Peer::accept_with(listener, FEATURES | MQ, SIZE);
+        [2, 3].into_iter().for_each(|index| peer.start(index, 0));
+        await_link(&mut queues[0], true);
+        let start = Instant::now();
+        while !queues.iter_mut().all(|port| port.link_up() && port.is_served()) {
+            assert!(start.elapsed() < PATIENCE, "a queue is not served");
+        }
+        for index in [0, 2, 2, 0, 2] {
+            let port = &mut queues[index as usize / 2];
+            let before = port.tx_available();
+            peer.inbox = Inbox::of(index, peer_offers(&peer, index));
+            peer.lend(&[1000]);
+            peer.want_notifications(index, false);
+            let mut queue = TxQueue::new();
+            let want = queue_frame(port, &mut queue, 1, 100);
+            send_all(port, &mut queue);
+            assert_eq!(peer.found().expect("a frame").octets, want);
+            // Only a port that sends in place notifies a receiver later.
+            peer.was_notified();
+            peer.want_notifications(index, true);
+            receive_nothing(port);
+            assert!(peer.was_notified());
+            assert_eq!(port.tx_available(), before);
+        }
+        let frames = queues.iter().map(|port| port.stats().tx_frames).collect::<Vec<_>>();
+        assert_eq!(frames, [2, 3]);
+        // Frames that were not sent are the queue's to release.
+        let mut queue = TxQueue::new();
+        queue_frame(&mut queues[1], &mut queue, 1, 100);
+        queues[1].tx_burst(&mut queue);
+        assert_eq!(queue.len(), 1);
+    });
+    assert_eq!(retired_pools(), 0);
+}
+
+/// Returns how many chains the peer has offered in a ring.
+fn peer_offers(peer: &Peer, index: u32) -> u16 {
+    // SAFETY: within the memory.
+    unsafe { peer.at.add(super::peer::ring(index)[1] + 2).cast::<u16>().as_ptr().read_volatile() }
 }
 
 /// After a message about memory that fails nothing is sent, and the next peer gets all.

@@ -46,8 +46,7 @@ fn send(ring: &mut Ring, known: &mut u16, merges: bool, lens: &[usize]) -> (Fate
     (unsafe { write(frame.at(), ring, known, merges, &mut used) }, used)
 }
 
-/// A frame with as many chains as a ring has, or as a frame may have, is sent; one that needs more is dropped, and leaves
-/// the ring as it was.
+/// A frame with as many chains as a ring has is sent; one that needs more is dropped, and leaves the ring as it was.
 #[test]
 fn a_frame_takes_all_chains_and_no_more() {
     let mut peer = Peer::new();
