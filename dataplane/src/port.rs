@@ -649,6 +649,9 @@ impl Port {
     /// disarms the port. `None`: no frame will be signalled, so keep polling. This is so if the driver cannot signal
     /// frames, if there is no device yet, or if the peer does not have this queue.
     pub fn arm(&mut self) -> Option<Arc<RxEvent>> {
+        if let Some(in_place) = &mut self.in_place {
+            in_place.pause();
+        }
         self.line.arm()
     }
 

@@ -9,7 +9,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use arrayvec::ArrayVec;
 use dpdk_sys as sys;
@@ -86,6 +86,8 @@ pub(super) struct InPlace {
     lender: usize,
     /// Number of times that nothing was offered since chains have waited to be given back.
     idle: u16,
+    /// Whether chains were given back since the peer was asked, for certain, whether it wants a notification.
+    is_to_ask: bool,
     slots: [Offered; AHEAD],
     bell: Option<Bell>,
     /// Frames received, their bytes, and frames dropped.
@@ -112,6 +114,7 @@ impl InPlace {
             lent: ArrayVec::new(),
             lender: 0,
             idle: 0,
+            is_to_ask: false,
             slots: Default::default(),
             bell: None,
             frames: 0,
@@ -138,12 +141,18 @@ impl InPlace {
             // SAFETY: as the caller promises.
             unsafe { self.settle() };
         }
+        if self.is_to_ask && (is_changed || self.lender != queue) {
+            self.ask();
+        }
         if is_changed || matches!(self.lanes.get(queue), Some((Lane::Unopened, _))) {
             self.renew(queue);
         }
         match self.lanes.get_mut(queue) {
             Some((Lane::InPlace(ring), _)) => match ring.offered() {
                 0 => {
+                    if self.is_to_ask {
+                        self.ask();
+                    }
                     if !self.returns.is_empty() {
                         self.rest();
                     }
@@ -162,6 +171,31 @@ impl InPlace {
     fn rest(&mut self) {
         self.idle += 1;
         if self.idle >= IDLE {
+            // SAFETY: nothing is lent.
+            unsafe { self.settle() };
+        }
+    }
+
+    /// Asks the peer whether it wants to be notified of chains that were given back before. While frames come, the peer
+    /// is asked whenever some are taken.
+    #[inline(never)]
+    fn ask(&mut self) {
+        self.is_to_ask = false;
+        let Some((Lane::InPlace(ring) | Lane::Paused(Some(ring)), _)) = self.lanes.get(self.lender) else {
+            return;
+        };
+        // As for frames that are sent, see `Outlet::ask`.
+        fence(Ordering::SeqCst);
+        if ring.wants_notification()
+            && let Some(bell) = self.bell
+        {
+            bell.ring(&self.link, to_us(self.lender));
+        }
+    }
+
+    /// Gives back the chains that wait to be given back, because nothing is going to be received for a while.
+    pub(super) fn pause(&mut self) {
+        if self.lent.is_empty() && !self.returns.is_empty() {
             // SAFETY: nothing is lent.
             unsafe { self.settle() };
         }
@@ -235,6 +269,7 @@ impl InPlace {
         let wants = ring.wants_notification();
         if wants || self.returns.len() >= RETURNS.min(usize::from(ring.size() / 4)) {
             notify = wants && !self.returns.is_empty();
+            self.is_to_ask |= !wants;
             ring.give(&self.returns);
             self.returns.clear();
         }
@@ -280,10 +315,14 @@ impl InPlace {
             ring.give(&chains);
             progress.leave_at(ring.positions().given);
         }
-        if is_present
-            && ring.wants_notification()
+        if !is_present {
+            return;
+        }
+        self.is_to_ask = true;
+        if ring.wants_notification()
             && let Some(bell) = self.bell
         {
+            self.is_to_ask = false;
             bell.ring(&self.link, index);
         }
     }

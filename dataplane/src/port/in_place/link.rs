@@ -159,6 +159,11 @@ pub(super) const fn to_us(queue: usize) -> usize {
     2 * queue + 1
 }
 
+/// Returns whether ring `index` of the peer is for frames to us.
+const fn is_to_us(index: usize) -> bool {
+    index % 2 == 1
+}
+
 /// Returns the peer's number of its ring for frames from us to queue `queue`.
 pub(super) const fn from_us(queue: usize) -> usize {
     2 * queue
@@ -305,7 +310,8 @@ impl Link {
             return;
         }
         let kind = kind(vid);
-        state.merges = kind == Some(Kind::Merging);
+        state.merges = kind.is_some_and(|kind| kind.merges);
+        let fills_checksums = kind.is_some_and(|kind| kind.fills_checksums);
         if kind.is_none() {
             state.memory = None;
         } else if state.memory.is_none() {
@@ -315,7 +321,9 @@ impl Link {
         for (index, ring) in state.rings.iter_mut().enumerate() {
             let place = memory.as_ref().and_then(|memory| place(vid, index, memory));
             ring.service = match (place, &memory) {
-                (Some(place), Some(memory)) if !ring.is_disabled => Service::InPlace(place, memory.clone()),
+                (Some(place), Some(memory)) if !ring.is_disabled && (is_to_us(index) || fills_checksums) => {
+                    Service::InPlace(place, memory.clone())
+                }
                 _ => Service::Driver,
             };
         }
@@ -344,17 +352,18 @@ impl Link {
     }
 }
 
-/// Kinds of rings that [`super::ring`] serves.
+/// Properties of a peer whose rings [`super::ring`] serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// A frame for the peer must fit into one chain of buffers.
-    Plain,
-    /// A frame for the peer may lie in several chains.
-    Merging,
+struct Kind {
+    /// Whether a frame for the peer may lie in several chains of buffers.
+    merges: bool,
+    /// Whether the peer takes frames whose checksum is left to it. For other peers, the driver computes checksums.
+    fills_checksums: bool,
 }
 
-/// Returns the kind of the peer's rings; `None`: another kind.
+/// Returns the kind of the peer; `None`: its rings are of another kind.
 fn kind(vid: i32) -> Option<Kind> {
+    const GUEST_CSUM: u64 = 1 << 1;
     const MERGING: u64 = 1 << 15;
     const VERSION_1: u64 = 1 << 32;
     /// Logging of written memory, notifications by index, IOMMU, and packed rings.
@@ -363,7 +372,8 @@ fn kind(vid: i32) -> Option<Kind> {
     // SAFETY: `features` is ours.
     let status = unsafe { sys::rte_vhost_get_negotiated_features(vid, &raw mut features) };
     let is_known = status == 0 && features & VERSION_1 != 0 && features & OTHERWISE == 0;
-    is_known.then_some(if features & MERGING != 0 { Kind::Merging } else { Kind::Plain })
+    let (merges, fills_checksums) = (features & MERGING != 0, features & GUEST_CSUM != 0);
+    is_known.then_some(Kind { merges, fills_checksums })
 }
 
 /// Maps the memory of the peer `vid`. Call this on the library's thread, on which nothing changes meanwhile.

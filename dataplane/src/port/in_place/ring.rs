@@ -328,4 +328,4 @@ impl Offered {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -155,8 +155,12 @@ impl Outlet {
 
     #[inline(never)]
     fn ask(&mut self) {
-        self.is_to_ask = false;
+        if matches!(self.lane, Lane::Paused(_)) && self.version != self.link.version() {
+            self.renew();
+        }
+        // A ring that is paused may go on, and the receiver may have gone to sleep before.
         let Lane::InPlace(ring) = &mut self.lane else { return };
+        self.is_to_ask = false;
         // The receiver says that it wants notifications, and then looks for frames once more. We have sent frames, and
         // then look whether it wants any. With a fence in between on both sides, one of us sees what the other has done.
         fence(Ordering::SeqCst);
@@ -190,6 +194,12 @@ impl Outlet {
         let before = std::mem::replace(&mut self.number, ring.number);
         self.lane =
             std::mem::take(&mut self.lane).renewed(&self.link, state.peer, self.index, ring, before, true);
+        // The library's thread may wait for the state while it has locked the ring, which notifying locks.
+        drop(state);
+        if self.is_to_ask && matches!(self.lane, Lane::Driver) {
+            // The driver asks only after frames of its own.
+            self.notify();
+        }
     }
 }
 
@@ -214,7 +224,9 @@ unsafe fn write(
         if *known == 0 {
             *known = ring.offered();
             if *known == 0 {
-                break Fate::Waits;
+                // A frame that has all chains of the ring, and is longer, would wait for ever.
+                let has_all = used.len() - before >= ring.size().into();
+                break if has_all { Fate::Dropped } else { Fate::Waits };
             }
         }
         let first = pieces.len();
@@ -306,3 +318,6 @@ fn header(frame: &sys::rte_mbuf, chains: u16) -> [u8; HEADER] {
     header[2..].copy_from_slice(words.as_flattened());
     header
 }
+
+#[cfg(test)]
+mod tests;

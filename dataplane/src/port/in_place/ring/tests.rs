@@ -9,25 +9,27 @@ use super::*;
 use crate::port::in_place::memory::Region;
 
 /// The peer's addresses of its memory, of its rings, of a table of descriptors, and of its buffers.
-const GUEST: u64 = 0x7000_0000;
-const SIZE: u16 = 8;
-const MEMORY: usize = 64 << 10;
-const AVAILABLE: usize = 1024;
-const USED: usize = 2048;
-const TABLE: usize = 4096;
-const BUFFERS: usize = 8192;
+pub(in super::super) const GUEST: u64 = 0x7000_0000;
+pub(in super::super) const SIZE: u16 = 8;
+pub(in super::super) const MEMORY: usize = 64 << 10;
+pub(in super::super) const AVAILABLE: usize = 1024;
+pub(in super::super) const USED: usize = 2048;
+pub(in super::super) const TABLE: usize = 4096;
+pub(in super::super) const BUFFERS: usize = 8192;
+
+/// Offset of the memory in its file.
+const OFFSET: usize = 4096;
 
 /// A peer, with memory of one region that does not begin at the start of its file.
-struct Peer {
-    memory: Arc<Memory>,
+pub(in super::super) struct Peer {
+    pub(in super::super) memory: Arc<Memory>,
     /// Our address of the peer's memory.
-    at: NonNull<u8>,
-    offers: u16,
+    pub(in super::super) at: NonNull<u8>,
+    pub(in super::super) offers: u16,
 }
 
 impl Peer {
-    fn new() -> Self {
-        const OFFSET: usize = 4096;
+    pub(in super::super) fn new() -> Self {
         let file = File::from(memfd_create(c"peer", MFdFlags::MFD_CLOEXEC).expect("memory"));
         file.set_len((OFFSET + MEMORY) as u64).expect("memory");
         let region =
@@ -38,7 +40,7 @@ impl Peer {
         Peer { memory, at, offers: 0 }
     }
 
-    fn ring(&self, at: Positions) -> Ring {
+    pub(in super::super) fn ring(&self, at: Positions) -> Ring {
         let [descriptors, available, used] = [0, AVAILABLE, USED].map(|offset| self.place(offset));
         let place = Place {
             descriptors: descriptors.cast(),
@@ -50,31 +52,45 @@ impl Peer {
         unsafe { Ring::new(place, self.memory.clone(), at) }
     }
 
-    fn place(&self, offset: usize) -> NonNull<u8> {
+    pub(in super::super) fn place(&self, offset: usize) -> NonNull<u8> {
         self.memory.at(GUEST + offset as u64, 1).expect("within the memory")
     }
 
-    fn write(&self, offset: usize, octets: &[u8]) {
+    pub(in super::super) fn write(&self, offset: usize, octets: &[u8]) {
         assert!(offset + octets.len() <= MEMORY);
         // SAFETY: within the memory.
         unsafe { self.at.add(offset).as_ptr().copy_from_nonoverlapping(octets.as_ptr(), octets.len()) };
     }
 
-    fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+    pub(in super::super) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
         assert!(offset + len <= MEMORY);
         // SAFETY: within the memory, which nobody writes now.
         unsafe { std::slice::from_raw_parts(self.at.add(offset).as_ptr(), len) }.to_vec()
     }
 
+    /// Returns the octets before the region, which nothing may write.
+    pub(in super::super) fn before(&self) -> Vec<u8> {
+        // SAFETY: the region begins at this offset of the mapping.
+        unsafe { std::slice::from_raw_parts(self.at.sub(OFFSET).as_ptr(), OFFSET) }.to_vec()
+    }
+
     /// Writes entry `index` of the table at `table`.
-    fn describe(&self, table: usize, index: u16, addr: u64, len: u32, flags: u16, next: u16) {
+    pub(in super::super) fn describe(
+        &self,
+        table: usize,
+        index: u16,
+        addr: u64,
+        len: u32,
+        flags: u16,
+        next: u16,
+    ) {
         let entry =
             [&addr.to_le_bytes()[..], &len.to_le_bytes(), &flags.to_le_bytes(), &next.to_le_bytes()].concat();
         self.write(table + usize::from(index) * 16, &entry);
     }
 
     /// Offers the chain that begins with the descriptor `chain`.
-    fn offer(&mut self, chain: u16) {
+    pub(in super::super) fn offer(&mut self, chain: u16) {
         self.write(AVAILABLE + 4 + 2 * usize::from(self.offers % SIZE), &chain.to_le_bytes());
         self.offers = self.offers.wrapping_add(1);
         self.write(AVAILABLE + 2, &self.offers.to_le_bytes());
@@ -224,6 +240,60 @@ fn senseless_chains_are_no_frames() {
         let taken = ring.take(&mut Offered::default());
         assert_eq!(taken, Some(Taken { chain: 0, is_sound: false }), "{entry:?}");
     }
+}
+
+/// Buffers for us to write are those that say so, and what is put back is taken again.
+#[test]
+fn buffers_are_taken_and_put_back() {
+    let mut peer = Peer::new();
+    let start = u16::MAX - 1;
+    peer.offers = start;
+    let mut ring = peer.ring(Positions { taken: start, given: start });
+    let [first, second] = [0, 1].map(|i| GUEST + (BUFFERS + 1000 * i) as u64);
+    peer.describe(0, 0, first, 12, WRITE | NEXT, 1);
+    peer.describe(0, 1, second, 100, WRITE, 0);
+    // A table may say that we write it, although we do not (virtio 1.2 §2.7.5.3.2).
+    peer.describe(0, 2, GUEST + TABLE as u64, 32, INDIRECT | WRITE, 0);
+    peer.describe(TABLE, 0, first, 0, WRITE | NEXT, 1);
+    peer.describe(TABLE, 1, second, 7, WRITE, 0);
+    // A frame, and a chain that is half of each.
+    peer.describe(0, 3, first, 100, 0, 0);
+    peer.describe(0, 4, first, 100, WRITE | NEXT, 3);
+    [0, 2, 3, 4].into_iter().for_each(|chain| peer.offer(chain));
+    for n in [1, 2, 3, 4, 4] {
+        assert_eq!(ring.offered(), 4);
+        let mut pieces = ArrayVec::new();
+        let mut take = |chain, is_sound, lens: &[usize]| {
+            let before = pieces.len();
+            assert_eq!(ring.take_buffers(&mut pieces), Some(Taken { chain, is_sound }));
+            if is_sound {
+                assert_eq!(pieces[before..].iter().map(|piece| piece.len).collect::<Vec<_>>(), lens);
+            }
+        };
+        take(0, true, &[12, 100]);
+        if n > 1 {
+            take(2, true, &[7]);
+        }
+        if n > 2 {
+            take(3, false, &[]);
+        }
+        if n > 3 {
+            take(4, false, &[]);
+        }
+        assert_eq!(ring.offered(), 4 - n);
+        ring.put_back(n);
+        assert_eq!(ring.positions(), Positions { taken: start, given: start });
+    }
+    let written =
+        [Used { chain: 0, written: 77 }, Used { chain: 2, written: 0x1_0001 }, Used { chain: 3, written: 0 }];
+    (0..3).for_each(|_| assert!(ring.take_buffers(&mut ArrayVec::new()).is_some()));
+    ring.give(&written);
+    assert_eq!(ring.positions(), Positions { taken: 1, given: 1 });
+    for (slot, entry) in [6, 7, 0].into_iter().zip(written) {
+        let want = [u32::from(entry.chain), entry.written].map(u32::to_le_bytes).concat();
+        assert_eq!(peer.read(USED + 4 + 8 * slot, 8), want);
+    }
+    assert_eq!(peer.read(USED + 2, 2), [1, 0]);
 }
 
 /// A peer that breaks the ring itself is not served any more.

@@ -1,4 +1,4 @@
-//! Peers of a `vhost` port that are no urnic: they speak the vhost-user protocol, and serve their rings, as they like.
+//! A peer that speaks the vhost-user protocol.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -6,18 +6,18 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
+use super::inbox::Inbox;
+
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
-use urnic_dataplane::{BURST, Eal, EalConfig, Hugepages, Mbuf, Port, PortOptions};
+use urnic_dataplane::{Eal, EalConfig, Hugepages, Port, PortOptions};
 
 /// Messages of the vhost-user protocol.
-mod message {
+pub mod message {
     pub const GET_FEATURES: u32 = 1;
     pub const SET_FEATURES: u32 = 2;
     pub const SET_OWNER: u32 = 3;
@@ -31,35 +31,47 @@ mod message {
     pub const SET_VRING_ENABLE: u32 = 18;
 }
 
-const VERSION_1: u64 = 1 << 32;
+pub const VERSION_1: u64 = 1 << 32;
+/// The peer takes frames whose checksum is left to it.
+pub const GUEST_CSUM: u64 = 1 << 1;
+/// One frame for the peer may lie in several chains.
+pub const MRG_RXBUF: u64 = 1 << 15;
+/// What the peer negotiates unless a test says otherwise.
+pub const FEATURES: u64 = VERSION_1 | GUEST_CSUM;
+/// The peer has several queues each way.
+pub const MQ: u64 = 1 << 22;
 /// The device logs which memory it writes, because the guest is being moved.
-const LOG_ALL: u64 = 1 << 26;
+pub const LOG_ALL: u64 = 1 << 26;
 
 /// The peer's addresses of its memory.
-const GUEST: u64 = 0x10_0000;
-const USER: u64 = 0x5000_0000_0000;
-const MEMORY: usize = 1 << 20;
-const SIZE: u16 = 64;
+pub const GUEST: u64 = 0x10_0000;
+pub const USER: u64 = 0x5000_0000_0000;
+pub const MEMORY: usize = 1 << 20;
+pub const SIZE: u16 = 64;
 /// The peer's ring for frames to us.
-const RING: u32 = 1;
-const BUFFERS: usize = 128 << 10;
-const BUFFER: usize = 4096;
-const LONG: usize = 2000;
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const RING: u32 = 1;
+pub const BUFFERS: usize = 128 << 10;
+pub const BUFFER: usize = 4096;
+pub const LONG: usize = 2000;
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the offsets of the descriptors, the available ring, and the used ring.
-const fn ring(index: u32) -> [usize; 3] {
+pub const fn ring(index: u32) -> [usize; 3] {
     let at = 16384 * index as usize;
     [at, at + 4096, at + 8192]
 }
 
-struct Peer {
-    stream: UnixStream,
-    memory: File,
-    at: NonNull<u8>,
-    call: EventFd,
-    kick: EventFd,
-    offers: u16,
+pub struct Peer {
+    pub stream: UnixStream,
+    pub memory: File,
+    pub at: NonNull<u8>,
+    pub call: EventFd,
+    pub kick: EventFd,
+    pub offers: u16,
+    /// Descriptors of each ring.
+    pub size: u16,
+    pub features: u64,
+    pub inbox: Inbox,
 }
 
 // SAFETY: addresses of shared memory, which is used through raw pointers.
@@ -67,7 +79,12 @@ unsafe impl Send for Peer {}
 
 impl Peer {
     /// Accepts the port's connection, and sets up both rings.
-    fn accept(listener: &UnixListener) -> Self {
+    pub fn accept(listener: &UnixListener) -> Self {
+        Self::accept_with(listener, FEATURES, SIZE)
+    }
+
+    /// As [`accept`](Self::accept), with the features and the number of descriptors of each ring.
+    pub fn accept_with(listener: &UnixListener, features: u64, size: u16) -> Self {
         let stream = listener.accept().expect("the port").0;
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let memory = File::from(memfd_create(c"peer", MFdFlags::MFD_CLOEXEC).expect("memory"));
@@ -78,11 +95,21 @@ impl Peer {
         let at = unsafe { mmap(None, len, access, MapFlags::MAP_SHARED, &memory, 0).expect("a mapping") };
         let events = [(); 2].map(|()| EventFd::new().expect("an event"));
         let [call, kick] = events;
-        let mut peer = Self { stream, memory, at: at.cast(), call, kick, offers: 0 };
-        let features = peer.ask(message::GET_FEATURES, &[]);
-        assert!(features & (VERSION_1 | LOG_ALL) == VERSION_1 | LOG_ALL);
+        let mut peer = Self {
+            stream,
+            memory,
+            at: at.cast(),
+            call,
+            kick,
+            offers: 0,
+            size,
+            features,
+            inbox: Inbox::default(),
+        };
+        let offered = peer.ask(message::GET_FEATURES, &[]);
+        assert_eq!(offered & (features | LOG_ALL), features | LOG_ALL);
         assert!(peer.tell(message::SET_OWNER, &[], &[]));
-        assert!(peer.tell(message::SET_FEATURES, &[VERSION_1], &[]));
+        assert!(peer.tell(message::SET_FEATURES, &[features], &[]));
         assert!(peer.share(MEMORY as u64));
         for index in [0, RING] {
             peer.start(index, 0);
@@ -91,15 +118,15 @@ impl Peer {
     }
 
     /// Shares `len` octets of memory.
-    fn share(&mut self, len: u64) -> bool {
+    pub fn share(&mut self, len: u64) -> bool {
         let memory = self.memory.as_raw_fd();
         self.tell(message::SET_MEM_TABLE, &[1, GUEST, len, USER, 0], &[memory])
     }
 
-    fn start(&mut self, index: u32, base: u16) {
+    pub fn start(&mut self, index: u32, base: u16) {
         let state = |value: u16| [u64::from(index) | u64::from(value) << 32];
         let [descriptors, available, used] = ring(index).map(|offset| USER + offset as u64);
-        assert!(self.tell(message::SET_VRING_NUM, &state(SIZE), &[]));
+        assert!(self.tell(message::SET_VRING_NUM, &state(self.size), &[]));
         assert!(self.tell(message::SET_VRING_BASE, &state(base), &[]));
         let addresses = [index.into(), descriptors, used, available, 0];
         assert!(self.tell(message::SET_VRING_ADDR, &addresses, &[]));
@@ -109,7 +136,7 @@ impl Peer {
     }
 
     /// Stops both rings, one of them first, and starts them where they were stopped.
-    fn restart(&mut self, first: u32) {
+    pub fn restart(&mut self, first: u32) {
         let bases = [first, 1 - first].map(|index| (index, self.stop(index)));
         for (index, base) in bases {
             self.start(index, base);
@@ -117,7 +144,7 @@ impl Peer {
     }
 
     /// Offers frames, and changes everything that can be changed meanwhile.
-    fn be_restless(&mut self, seed: u64) {
+    pub fn be_restless(&mut self, seed: u64) {
         let mut rng = fastrand::Rng::with_seed(seed);
         for _ in 0..rng.u32(..200) {
             if self.offers.wrapping_sub(self.used()) < SIZE {
@@ -126,8 +153,8 @@ impl Peer {
             match rng.u32(..40) {
                 0 => self.restart(0),
                 1 => self.restart(RING),
-                2 => assert!(self.tell(message::SET_FEATURES, &[VERSION_1 | LOG_ALL], &[])),
-                3 => assert!(self.tell(message::SET_FEATURES, &[VERSION_1], &[])),
+                2 => assert!(self.tell(message::SET_FEATURES, &[self.features | LOG_ALL], &[])),
+                3 => assert!(self.tell(message::SET_FEATURES, &[self.features], &[])),
                 4 => assert!(self.share(MEMORY as u64 - 4096 * rng.u64(..2))),
                 _ => {}
             }
@@ -137,24 +164,24 @@ impl Peer {
     }
 
     /// Returns how far the port has served a ring, which it then stops.
-    fn stop(&mut self, index: u32) -> u16 {
+    pub fn stop(&mut self, index: u32) -> u16 {
         (self.ask(message::GET_VRING_BASE, &[index.into()]) >> 32) as u16
     }
 
     /// Sends a message that has an answer.
-    fn ask(&mut self, code: u32, payload: &[u64]) -> u64 {
+    pub fn ask(&mut self, code: u32, payload: &[u64]) -> u64 {
         self.send(code, 1, payload, &[]);
         self.answer(code)
     }
 
     /// Sends a message, and returns whether the port has accepted it.
-    fn tell(&mut self, code: u32, payload: &[u64], files: &[RawFd]) -> bool {
+    pub fn tell(&mut self, code: u32, payload: &[u64], files: &[RawFd]) -> bool {
         const NEED_REPLY: u32 = 8;
         self.send(code, 1 | NEED_REPLY, payload, files);
         self.answer(code) == 0
     }
 
-    fn send(&mut self, code: u32, flags: u32, payload: &[u64], files: &[RawFd]) {
+    pub fn send(&mut self, code: u32, flags: u32, payload: &[u64], files: &[RawFd]) {
         let header = [code, flags, 8 * payload.len() as u32];
         let mut octets: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
         octets.extend(payload.iter().flat_map(|word| word.to_le_bytes()));
@@ -175,27 +202,27 @@ impl Peer {
         assert_eq!(sent, octets.len() as isize);
     }
 
-    fn answer(&mut self, code: u32) -> u64 {
+    pub fn answer(&mut self, code: u32) -> u64 {
         let mut answer = [0; 20];
         self.stream.read_exact(&mut answer).expect("an answer");
         assert_eq!(answer[..4], code.to_le_bytes());
         u64::from_le_bytes(answer[12..].try_into().expect("eight octets"))
     }
 
-    fn write(&self, offset: usize, octets: &[u8]) {
+    pub fn write(&self, offset: usize, octets: &[u8]) {
         assert!(offset + octets.len() <= MEMORY);
         // SAFETY: within the memory.
         unsafe { self.at.add(offset).as_ptr().copy_from_nonoverlapping(octets.as_ptr(), octets.len()) };
     }
 
     /// Returns how many frames the port has given back.
-    fn used(&self) -> u16 {
+    pub fn used(&self) -> u16 {
         // SAFETY: within the memory.
         unsafe { self.at.add(ring(RING)[2] + 2).cast::<u16>().as_ptr().read_volatile() }
     }
 
     /// Offers a TCP frame with `len` octets, whose checksum is left to the link. The last octet is its number.
-    fn offer(&mut self, len: usize) {
+    pub fn offer(&mut self, len: usize) {
         let mut octets = vec![0; 12 + len];
         (octets[0], octets[6], octets[8]) = (1, 34, 16);
         let frame = &mut octets[12..];
@@ -204,7 +231,7 @@ impl Peer {
         frame[16..18].copy_from_slice(&(len as u16 - 14).to_be_bytes());
         (frame[23], frame[46]) = (6, 0x50);
         frame[len - 1] = self.offers as u8;
-        let chain = self.offers % SIZE;
+        let chain = self.offers % self.size;
         let buffer = BUFFERS + BUFFER * usize::from(chain);
         self.write(buffer, &octets);
         let [descriptors, available, _] = ring(RING);
@@ -218,7 +245,7 @@ impl Peer {
 
 impl Peer {
     /// Offers a frame of several TCP segments, as long as any can be, in `pieces` buffers.
-    fn offer_longest(&mut self, pieces: usize) {
+    pub fn offer_longest(&mut self, pieces: usize) {
         const LEN: usize = 14 + 65535;
         const AT: usize = 512 << 10;
         let mut octets = vec![0; 12 + LEN];
@@ -236,14 +263,20 @@ impl Peer {
             let descriptor = [GUEST + (AT + each * i) as u64, piece.len() as u64 | flags << 32];
             self.write(descriptors + 16 * i, &descriptor.map(u64::to_le_bytes).concat());
         }
-        self.write(available + 4 + 2 * usize::from(self.offers % SIZE), &[0, 0]);
+        self.write(available + 4 + 2 * usize::from(self.offers % self.size), &[0, 0]);
         self.offers += 1;
         self.write(available + 2, &self.offers.to_le_bytes());
     }
 }
 
-/// Runs `test` with a port, at whose path a peer may listen. One test at a time, because EAL has one thread for all.
-fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
+/// Runs `test` with a port of one queue, at whose path a peer may listen.
+pub fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
+    with_queues(1, |queues, listener| test(queues.first_mut().expect("a queue"), listener));
+}
+
+/// Runs `test` with the queues of a port, at whose path a peer may listen. One test at a time, because EAL has one
+/// thread for all.
+pub fn with_queues(queues: u16, test: impl FnOnce(&mut Vec<Port>, &UnixListener)) {
     static LOCK: Mutex<Option<Arc<Eal>>> = Mutex::new(None);
     let mut eal: MutexGuard<'_, _> = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let config = EalConfig { hugepages: Hugepages::Off, ..EalConfig::default() };
@@ -252,189 +285,32 @@ fn with_port(test: impl FnOnce(&mut Port, &UnixListener)) {
     let path = dir.path().join("s.sock");
     let listener = UnixListener::bind(&path).expect("a socket");
     let spec = format!("vhost:{}", path.display()).parse().expect("a port");
-    let mut port = Port::open(eal, &spec, &PortOptions::default()).expect("the port");
-    port.work_in_place();
-    test(&mut port, &listener);
+    let PortOptions { rx_frames, tx_frames, .. } = PortOptions::default();
+    // Pools for several queues must fit into EAL's memory.
+    let frames = |n| if queues == 1 { n } else { 64 };
+    let (rx_frames, tx_frames) = (frames(rx_frames), frames(tx_frames));
+    let options = PortOptions { queues, rx_frames, tx_frames, ..PortOptions::default() };
+    let mut queues = Port::open_queues(eal, &spec, &options).expect("the port");
+    queues.iter_mut().for_each(Port::work_in_place);
+    test(&mut queues, &listener);
 }
 
 /// Lets a peer set itself up.
-fn meet(port: &mut Port, listener: &UnixListener) -> Peer {
-    let peer = Peer::accept(listener);
+pub fn meet(port: &mut Port, listener: &UnixListener) -> Peer {
+    meet_with(port, listener, FEATURES, SIZE)
+}
+
+/// Lets a peer with these features and this number of descriptors set itself up.
+pub fn meet_with(port: &mut Port, listener: &UnixListener, features: u64, size: u16) -> Peer {
+    let peer = Peer::accept_with(listener, features, size);
     await_link(port, true);
     peer
 }
 
-fn await_link(port: &mut Port, up: bool) {
+pub fn await_link(port: &mut Port, up: bool) {
     let start = Instant::now();
     while port.link_up() != up {
         assert!(start.elapsed() < PATIENCE, "the link does not change");
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Receives `n` frames, and returns their numbers, and how many were in place. Gives none of the last burst back.
-fn receive(port: &mut Port, n: usize) -> (Vec<u8>, usize) {
-    let (mut frames, mut numbers, mut borrowed) = (ArrayVec::<Mbuf, BURST>::new(), Vec::new(), 0);
-    let start = Instant::now();
-    while numbers.len() < n {
-        assert!(start.elapsed() < PATIENCE, "{} of {n} frames, {:?}", numbers.len(), port.stats());
-        port.rx_burst(&mut frames);
-        for mut frame in frames.drain(..) {
-            borrowed += usize::from(frame.is_borrowed());
-            frame.keep();
-            numbers.push(*frame.data().last().expect("a frame"));
-        }
-    }
-    (numbers, borrowed)
-}
-
-/// Receives nothing, and so gives back what was lent.
-fn receive_nothing(port: &mut Port) {
-    let mut frames = ArrayVec::<Mbuf, BURST>::new();
-    for _ in 0..3 {
-        assert_eq!(port.rx_burst(&mut frames), 0);
-    }
-}
-
-/// A peer that stops its rings learns how far they have been served, whichever ring it stops first. It gets its frames
-/// back when it starts the ring there again.
-#[test]
-fn a_peer_that_stops_learns_how_far_its_ring_was_served() {
-    with_port(|port, listener| {
-        let mut peer = meet(port, listener);
-        (0..5).for_each(|_| peer.offer(LONG));
-        assert_eq!(receive(port, 5), ((0..5).collect(), 5));
-        receive_nothing(port);
-        (0..3).for_each(|_| peer.offer(LONG));
-        assert_eq!(receive(port, 3), ((5..8).collect(), 3));
-        assert_eq!(peer.used(), 5);
-        // Three frames are lent.
-        peer.stop(0);
-        assert_eq!(peer.stop(RING), 5, "what is lent has not been served");
-        await_link(port, false);
-        receive_nothing(port);
-        assert_eq!(peer.used(), 5, "the ring is stopped");
-        peer.offer(LONG);
-        peer.start(0, 0);
-        peer.start(RING, 5);
-        await_link(port, true);
-        assert_eq!(receive(port, 4), ((5..9).collect(), 4));
-        receive_nothing(port);
-        assert_eq!(peer.used(), 9);
-        // The port has not opened this ring yet.
-        assert_eq!(peer.stop(RING), 9);
-        peer.start(0, 0);
-        peer.start(RING, 9);
-        await_link(port, true);
-        peer.stop(0);
-        assert_eq!(peer.stop(RING), 9);
-    });
-}
-
-/// The longest packets, in as many buffers as a peer likes, are received as by the driver.
-#[test]
-fn the_longest_frames_are_split() {
-    with_port(|port, listener| {
-        let mut peer = meet(port, listener);
-        for pieces in [17, 60] {
-            peer.offer_longest(pieces);
-            let (mut payload, mut frames, start) = (0, ArrayVec::<Mbuf, BURST>::new(), Instant::now());
-            while payload < 65535 - 40 {
-                assert!(
-                    start.elapsed() < PATIENCE,
-                    "{payload} octets of {pieces} pieces, {:?}",
-                    port.stats()
-                );
-                port.rx_burst(&mut frames);
-                payload += frames.drain(..).map(|frame| frame.len() - 54).sum::<usize>();
-            }
-            assert_eq!(payload, 65535 - 40);
-        }
-        assert_eq!(port.stats().rx_dropped, 0);
-    });
-}
-
-/// A ring that the peer has disabled is not served, until the peer enables it again.
-#[test]
-fn a_disabled_ring_is_not_served() {
-    with_port(|port, listener| {
-        let mut peer = meet(port, listener);
-        peer.offer(LONG);
-        assert_eq!(receive(port, 1), (vec![0], 1));
-        let enable = |value: u64| [u64::from(RING) | value << 32];
-        assert!(peer.tell(message::SET_VRING_ENABLE, &enable(0), &[]));
-        peer.offer(LONG);
-        receive_nothing(port);
-        assert!(peer.tell(message::SET_VRING_ENABLE, &enable(1), &[]));
-        // The frame of before was lent when the ring was disabled.
-        assert_eq!(receive(port, 2), (vec![0, 1], 2));
-        receive_nothing(port);
-        assert_eq!(peer.used(), 2);
-    });
-}
-
-/// While writes are logged, the driver serves the ring, from where we stopped.
-#[test]
-fn a_guest_that_is_being_moved_is_left_to_the_driver() {
-    with_port(|port, listener| {
-        let mut peer = meet(port, listener);
-        for (round, features) in [VERSION_1, VERSION_1 | LOG_ALL, VERSION_1].into_iter().enumerate() {
-            assert!(peer.tell(message::SET_FEATURES, &[features], &[]));
-            receive_nothing(port);
-            (0..5).for_each(|_| peer.offer(LONG));
-            let first = 5 * round as u8;
-            let in_place = if features & LOG_ALL == 0 { 5 } else { 0 };
-            assert_eq!(receive(port, 5), ((first..first + 5).collect(), in_place));
-            receive_nothing(port);
-            assert_eq!(peer.used(), peer.offers);
-        }
-    });
-}
-
-/// After a message about memory that fails, the library has no memory of the peer. Nothing may ask it for that,
-/// whatever message comes next.
-#[test]
-fn memory_that_cannot_be_shared_does_no_harm() {
-    with_port(|port, listener| {
-        let mut peer = meet(port, listener);
-        peer.offer(LONG);
-        assert_eq!(receive(port, 1), (vec![0], 1));
-        // More than the file has can be mapped, but no more than there are addresses.
-        assert!(!peer.share(1 << 56));
-        assert!(peer.tell(message::SET_VRING_BASE, &[u64::from(RING)], &[]));
-        peer.offer(LONG);
-        receive_nothing(port);
-        drop(peer);
-        await_link(port, false);
-        let mut peer = meet(port, listener);
-        peer.offer(LONG);
-        assert_eq!(receive(port, 1), (vec![0], 1));
-    });
-}
-
-/// The port's thread receives, and notifies the peer, while the peer changes its rings and its memory, and goes.
-#[test]
-fn peers_that_change_and_go_do_no_harm() {
-    with_port(|port, listener| {
-        let mut frames = ArrayVec::<Mbuf, BURST>::new();
-        for seed in 0..1000 {
-            let (mut peer, is_gone) = (Peer::accept(listener), AtomicBool::new(false));
-            std::thread::scope(|scope| {
-                let thread = scope.spawn(|| {
-                    peer.be_restless(seed);
-                    drop(peer);
-                    is_gone.store(true, Ordering::Relaxed);
-                });
-                while !is_gone.load(Ordering::Relaxed) && !thread.is_finished() {
-                    port.link_up();
-                    for _ in 0..100 {
-                        port.rx_burst(&mut frames);
-                        frames.clear();
-                    }
-                }
-                thread.join().expect("the peer");
-            });
-            await_link(port, false);
-        }
-    });
 }
