@@ -79,8 +79,8 @@ pub(super) struct InPlace {
     link: Arc<Link>,
     version: u32,
     lanes: [(Lane, u64); QUEUES],
-    /// Chains of short frames that are not given back yet, the chains of the last burst since the first one that is lent,
-    /// and the queue whose ring all of them came from.
+    /// Chains of short frames that are not given back yet, the chains of the last burst since the first one that is
+    /// lent, and the queue whose ring all of them came from.
     returns: ArrayVec<Used, { RETURNS + BURST }>,
     lent: ArrayVec<Lent, BURST>,
     lender: usize,

@@ -82,8 +82,8 @@ pub(super) fn held_frames(spec: &PortSpec) -> u32 {
 
 /// Returns the least number of mbufs that the driver gets at a time while it receives; 0: any number.
 ///
-/// After each burst, `virtio_user`'s driver offers new buffers to the peer, and waits until the peer can see them before it
-/// returns the frames. On two cores that takes a seventh of a round trip. If it gets no mbufs, it does so later.
+/// After each burst, `virtio_user`'s driver offers new buffers to the peer, and waits until the peer can see them before
+/// it returns the frames. On two cores that takes a tenth of a round trip. If it gets no mbufs, it does so later.
 pub(super) fn refill(spec: &PortSpec) -> u32 {
     match spec {
         PortSpec::VirtioUser { queue_size, .. } => u32::from(*queue_size / 4).min(32),

@@ -18,12 +18,12 @@ const FPDU_MAX: usize = 65544 + 4 * 130;
 /// Least number of octets that staging allocates.
 const STAGE_MIN: usize = 256;
 
-/// Least number of octets of an FPDU after which the next one is fetched early. The processor's own prefetcher copes with
-/// shorter ones.
+/// Least number of octets of an FPDU after which the next one is fetched early. The processor's own prefetcher copes
+/// with shorter ones.
 const WORTH_FORESEEING: usize = 512;
 
-/// Most octets of an FPDU that are fetched early: a segment of Ethernet. The processor's own prefetcher fetches the rest
-/// of a longer one in time.
+/// Most octets of an FPDU that are fetched early: a segment of Ethernet. The processor's own prefetcher fetches the
+/// rest of a longer one in time.
 const FORESEEN: usize = 1536;
 
 /// Returns the size in octets of an FPDU with this ULPDU_Length, without markers.
@@ -40,8 +40,8 @@ pub(super) fn whole(octets: Octets<'_>) -> Option<(Octets<'_>, u16)> {
     Some((octets.get(0..fpdu_size(ulpdu))?, ulpdu))
 }
 
-/// Asks the processor to fetch the FPDU after the first one, which is `size` octets long, if there is one. Most FPDUs of
-/// a train are of one size. Another core has written them, so fetching takes about as long as handling the first one.
+/// Asks the processor to fetch the FPDU after the first one, which is `size` octets long, if there is one. Most FPDUs
+/// of a train are of one size. Another core has written them, so fetching one takes about as long as handling one.
 #[inline]
 pub(super) fn foresee(octets: Octets<'_>, size: usize) {
     if size >= WORTH_FORESEEING

@@ -39,8 +39,9 @@ impl Default for Head {
 impl Head {
     /// Copies the start of a ULPDU of `ulpdu_len` octets. `copy` fills the slice that it gets.
     ///
-    /// On the hot path, fill a head where it stays. Moving it reads octets directly after they were written, in words of
-    /// other sizes. The processor would wait until all earlier stores are done, and those to placed payload take long.
+    /// On the hot path, fill a head where it stays. Moving it reads octets directly after they were written, in words
+    /// of other sizes. The processor would wait until all earlier stores are done, and those to placed payload take
+    /// long.
     #[inline]
     pub(super) fn fill(&mut self, ulpdu_len: u16, copy: impl FnOnce(&mut [u8])) {
         self.len = HEAD_MAX.min(ulpdu_len.into());

@@ -135,7 +135,8 @@ pub(super) unsafe fn available(pool: *const sys::rte_mempool) -> Option<usize> {
     unsafe { is_stack(pool).then(|| stack(pool).len.load(Ordering::Relaxed)) }
 }
 
-/// From now on, drivers get at least `least` objects at a time, or none. Does nothing if the pool is not kept as a stack.
+/// From now on, drivers get at least `least` objects at a time, or none. Does nothing if the pool is not kept as a
+/// stack.
 ///
 /// # Safety
 /// `pool` is a live mempool and used by this thread only.

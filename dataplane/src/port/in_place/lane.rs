@@ -22,8 +22,9 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns what becomes of the lane of ring `index`, whose state is now `state` and had the number `before` earlier.
-    /// `peer` is the library's number of the peer. The ring is opened only if `is_needed`. Nothing may be lent.
+    /// Returns what becomes of the lane of ring `index`, whose state is now `state`, and earlier had the number
+    /// `before`. `peer` is the library's number of the peer. The ring is opened only if `is_needed`. Nothing may be
+    /// lent.
     pub(super) fn renewed(
         self,
         link: &Link,

@@ -283,9 +283,9 @@ impl Link {
         }
     }
 
-    /// Tells the library how far ring `index` has been served, which was withdrawn before. The library tells the peer, or
-    /// serves the ring from there on. Chains that were taken but not given back are taken again: TCP drops what it has
-    /// received already.
+    /// Tells the library how far ring `index` has been served, which was withdrawn before. The library tells the peer,
+    /// or serves the ring from there on. Chains that were taken but not given back are taken again: TCP drops what it
+    /// has received already.
     pub(super) fn hand_over(&self, vid: i32, index: usize) {
         if let Some(given) = self.progress.get(index).and_then(Progress::end) {
             // SAFETY: no pointers are passed.

@@ -242,7 +242,8 @@ impl Ring {
         }
     }
 
-    /// Appends the buffers of a chain to `pieces`; `None` if the chain breaks the rules, or `pieces` has no room for all.
+    /// Appends the buffers of a chain to `pieces`; `None` if the chain breaks the rules, or `pieces` has no room for all
+    /// of them.
     #[inline]
     fn walk(&self, chain: u16, written: u16, pieces: &mut ArrayVec<Piece, LONGEST_CHAIN>) -> Option<()> {
         // SAFETY: `chain` is less than the size of the ring.

@@ -162,7 +162,8 @@ impl Outlet {
         let Lane::InPlace(ring) = &mut self.lane else { return };
         self.is_to_ask = false;
         // The receiver says that it wants notifications, and then looks for frames once more. We have sent frames, and
-        // then look whether it wants any. With a fence in between on both sides, one of us sees what the other has done.
+        // then look whether it wants any. With a fence in between on both sides, one of us sees what the other has
+        // done.
         fence(Ordering::SeqCst);
         let wants = ring.wants_notification();
         if self.known < ring.size() / 2 {
