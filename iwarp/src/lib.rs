@@ -33,7 +33,7 @@ pub use sink::{
     TaggedOp,
 };
 pub use startup::{Negotiated, Role, Rtr};
-pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream, Wants};
+pub use stream::{AtomicRequest, IncompleteFpdu, Op, Pending, ReadRequest, Rest, Stream, Wants, fpdu_size};
 pub use terminate::{Terminate, TerminatedHeader};
 pub use urnic_crc::Octets;
 

@@ -14,7 +14,7 @@ use crate::{
 };
 use aside::Ulpdu;
 use assembly::{Assembly, Gathered};
-pub use assembly::{IncompleteFpdu, Rest, Wants};
+pub use assembly::{IncompleteFpdu, Rest, Wants, fpdu_size};
 use inbound::{Handled, Head, Inbound, Segment};
 use outbound::Outbound;
 use std::ops::Range;

@@ -72,6 +72,29 @@ pub trait Frame {
     }
 }
 
+/// The [unit](Payload::unit) of a payload whose parts have different lengths.
+pub const UNEVEN: u16 = u16::MAX;
+
+/// Does the work of [`Payload::cut`] for a payload of `len` octets. `part` returns the length of the part that begins
+/// at an octet.
+pub fn cut_between_parts(len: usize, from: usize, max: usize, mut part: impl FnMut(usize) -> usize) -> usize {
+    let mut end = 0;
+    while end < from {
+        end += part(end).max(1);
+    }
+    if end > from {
+        return max.min(end.min(len) - from);
+    }
+    let most = len.min(from.saturating_add(max));
+    while end < most {
+        match end + part(end).max(1) {
+            next if next <= most => end = next,
+            _ => break,
+        }
+    }
+    if end > from { end - from } else { max }
+}
+
 /// Immutable octets queued for sending. Clones share the octets, and retransmissions lend the same octets to
 /// [`Transmit`] again.
 pub trait Payload: Clone {
@@ -84,9 +107,16 @@ pub trait Payload: Clone {
     }
 
     /// Returns the preferred distance of cuts, in octets, for a record that must be cut into segments. The stack then
-    /// cuts at multiples of this distance from the record's start. Zero: the stack may cut anywhere.
+    /// cuts at multiples of this distance from the record's start. Zero: the stack may cut anywhere, and sends no part
+    /// of the record as a train. [`UNEVEN`]: the stack asks [`cut`](Self::cut).
     fn unit(&self) -> u16 {
         0
+    }
+
+    /// Returns how many octets from `from` on, at least one and at most `max`, leave in one frame: as many whole parts
+    /// as possible, or the rest of a part if `from` lies within one. Called only if the unit is [`UNEVEN`].
+    fn cut(&self, from: usize, max: usize) -> usize {
+        max.min(self.len().saturating_sub(from))
     }
 
     /// Returns the one's-complement sum of `range`: folded, not complemented, computed as if it started at an even

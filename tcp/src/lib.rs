@@ -110,7 +110,7 @@ pub use arp::Claim;
 pub use audit::{Fault, Numbers};
 pub use buffers::{
     BindId, Buffers, CloseReason, ConnId, Elsewhere, Emit, Frame, Handler, MAX_PIECES, Payload, Piece,
-    Transmit,
+    Transmit, UNEVEN, cut_between_parts,
 };
 pub use config::{Address, ConfigError, Ecn, Keepalive, Patience, Route, StackConfig, TcpConfig};
 pub use congestion::{Congestion, Rate};

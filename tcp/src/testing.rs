@@ -25,6 +25,12 @@ impl Shared {
     pub fn with_unit(bytes: &[u8], unit: u16) -> Self {
         Shared(bytes.into(), unit)
     }
+
+    /// Returns a record of parts, each of which begins with its length in one octet.
+    pub fn uneven(parts: &[u8]) -> Self {
+        let octets: Vec<u8> = parts.iter().flat_map(|&len| vec![len; len.into()]).collect();
+        Shared(octets.into(), UNEVEN)
+    }
 }
 
 impl Payload for Shared {
@@ -34,6 +40,10 @@ impl Payload for Shared {
 
     fn unit(&self) -> u16 {
         self.1
+    }
+
+    fn cut(&self, from: usize, max: usize) -> usize {
+        cut_between_parts(self.len(), from, max, |at| self.0[at].into())
     }
 
     fn sum(&self, r: Range<usize>) -> u16 {

@@ -76,8 +76,7 @@ impl<B: Buffers> Connection<B> {
     fn last_segment(&self, end: Seq) -> u32 {
         match self.cold.last_len {
             train if train > u32::from(self.mss) => {
-                let segment = u32::from(self.cold.queue.unit(end - 1).min(self.mss));
-                (train - 1) % segment + 1
+                self.cold.queue.last_segment(end, train, u32::from(self.mss))
             }
             len => len,
         }

@@ -1,7 +1,7 @@
 //! Records that are queued or in flight, and their places in sequence space.
 
 use crate::audit::{Fault, must};
-use crate::buffers::{MAX_PIECES, Payload, Piece};
+use crate::buffers::{MAX_PIECES, Payload, Piece, UNEVEN};
 use crate::seq::Seq;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -15,13 +15,23 @@ struct Record<P> {
     len: u32,
     /// Preferred distance of cuts, see [`Payload::unit`]; never zero.
     unit: u16,
+    /// Whether the payload is asked for cuts.
+    is_uneven: bool,
     payload: P,
 }
 
-impl<P> Record<P> {
+impl<P: Payload> Record<P> {
     /// Returns the length of the segment at `seq`; see [`RecordQueue::segment_len`]. `rest`: octets of the record
     /// from `seq` on.
     fn cut(&self, seq: Seq, rest: u32, max: u32, train: u32) -> u32 {
+        if self.is_uneven {
+            let most = max.max(train);
+            if self.start == seq && rest <= most {
+                return rest;
+            }
+            return (self.payload.cut(seq.since(self.start) as usize, most as usize) as u32)
+                .clamp(1, rest.min(most).max(1));
+        }
         let unit = u32::from(self.unit);
         let into = seq.since(self.start) % unit;
         if into == 0 && unit <= max && train > max {
@@ -79,11 +89,11 @@ impl<P: Payload> RecordQueue<P> {
     }
 
     pub fn push(&mut self, payload: P, len: u32) {
-        let unit = match payload.unit() {
-            0 => u16::MAX,
-            unit => unit,
+        let (unit, is_uneven) = match payload.unit() {
+            0 => (u16::MAX, false),
+            unit => (unit, unit == UNEVEN),
         };
-        self.records.push_back(Record { start: self.end, len, unit, payload });
+        self.records.push_back(Record { start: self.end, len, unit, is_uneven, payload });
         self.end += len;
     }
 
@@ -137,6 +147,22 @@ impl<P: Payload> RecordQueue<P> {
     /// Returns the unit of the record at `seq`.
     pub fn unit(&self, seq: Seq) -> u16 {
         self.records.get(self.find(seq)).map_or(u16::MAX, |r| r.unit)
+    }
+
+    /// Returns the length of the last segment, of at most `max` octets, of the train of `train` octets before `end`.
+    pub fn last_segment(&self, end: Seq, train: u32, max: u32) -> u32 {
+        let Some(r) = self.records.get(self.find(end - 1)).filter(|r| r.is_uneven) else {
+            return (train - 1) % u32::from(self.unit(end - 1)).min(max).max(1) + 1;
+        };
+        let mut seq = end - train.min(end.since(r.start));
+        loop {
+            let left = end.since(seq);
+            let len = r.cut(seq, left, max, 0);
+            if len >= left {
+                return left;
+            }
+            seq += len;
+        }
     }
 
     /// Returns the length of the segment that starts at `seq` and has at most `max` octets: a part or the rest of a

@@ -103,3 +103,42 @@ fn trains_are_cut_between_units() {
     assert_eq!(q.segment_len(Seq(4500), 1200, 9000), 1200);
     assert_eq!(q.segment_len(Seq(4800), 1200, 9000), 1200);
 }
+
+/// A record whose parts have different lengths is cut between parts, into trains and into segments.
+#[test]
+fn uneven_records_are_cut_between_parts() {
+    let mut q = RecordQueue::<Shared>::new(Seq(0));
+    // The parts end at 100, 150, 350, 380 and 500.
+    q.push(Shared::uneven(&[100, 50, 200, 30, 120]), 500);
+    // (from, max, train) -> length
+    for (from, max, train, len) in [
+        (0, 200, 0, 150),
+        (0, 200, 349, 150),
+        (0, 200, 350, 350),
+        (0, 200, 499, 380),
+        (0, 200, 500, 500),
+        (150, 200, 0, 200),
+        (150, 229, 0, 200),
+        (150, 230, 0, 230),
+        (150, 200, 9000, 350),
+        (380, 200, 0, 120),
+        // A segment that begins inside a part ends with the part, or at its maximum length.
+        (10, 200, 0, 90),
+        (10, 200, 9000, 90),
+        (160, 150, 0, 150),
+        // A part is longer than the largest segment.
+        (150, 120, 0, 120),
+        (270, 120, 0, 80),
+    ] {
+        assert_eq!(q.segment_len(Seq(from), max, train), len, "{from} {max} {train}");
+    }
+    assert_eq!(q.last_segment(Seq(500), 500, 200), 150);
+    assert_eq!(q.last_segment(Seq(500), 350, 200), 150);
+    assert_eq!(q.last_segment(Seq(500), 350, 140), 120);
+    // Of a train that was cut, and of an even one.
+    assert_eq!(q.last_segment(Seq(380), 380, 200), 30);
+    q.acknowledge(Seq(500));
+    q.push(Shared::with_unit(&pattern(4500), 1000), 4500);
+    assert_eq!(q.last_segment(Seq(5000), 4500, 1200), 500);
+    assert_eq!(q.last_segment(Seq(5000), 1500, 600), 300);
+}

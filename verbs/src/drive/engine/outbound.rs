@@ -19,7 +19,7 @@ use crate::shared::wc::WcStatus;
 use crate::shared::wr::{Atomic, SendFlags, SendOp, Sge};
 use arrayvec::ArrayVec;
 use urnic_iwarp::{BeginError, Op, Pending, STAG_OF_NOTHING, Terminate};
-use urnic_tcp::{ConnId, Time};
+use urnic_tcp::{ConnId, Time, UNEVEN};
 
 /// Maximum length of a turn, in full segments. Long turns cost the link less, because they send more octets of one
 /// connection in a burst. Beside brief endpoints, turns are shorter ([`Pace`](super::turns::Pace)).
@@ -405,6 +405,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             mulpdu: urnic_iwarp::mulpdu(emss, marked),
             record_max,
             unit: 0,
+            is_even: true,
             quantum,
             conn,
             drafts: &mut self.drafts,
@@ -513,9 +514,11 @@ struct Segments<'a, D> {
     mulpdu: usize,
     /// Maximum octets of a train.
     record_max: usize,
-    /// Size of the FPDUs of the train under construction, in octets. Only its last FPDU may be smaller. 0: the
-    /// record under construction is not a train.
+    /// Size of the first FPDU of the record under construction, in octets.
     unit: usize,
+    /// Whether the other FPDUs of the record under construction have the same size, except that the last one may be
+    /// smaller.
+    is_even: bool,
     /// Octets that are left of the turn.
     quantum: usize,
     conn: ConnId,
@@ -595,12 +598,13 @@ impl<D: Draft> Segments<'_, D> {
         if !self.has_room(len) {
             self.hand_over(transport);
         }
-        if self.drafts[0].is_empty() {
-            // With markers, the FPDUs of a message differ in size, so they cannot form a train.
-            self.unit = if fpdu.last || self.marked { 0 } else { len };
-        }
         let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
         let before = draft.len();
+        if before == 0 {
+            (self.unit, self.is_even) = (len, true);
+        } else {
+            self.is_even &= before.is_multiple_of(self.unit) && len <= self.unit;
+        }
         let composer = Composer { fpdu: &fpdu, qp: shared, table, wants_sum: self.wants_sum };
         let mut lent = None;
         if fpdu.payload_len() >= self.lends_from
@@ -643,22 +647,24 @@ impl<D: Draft> Segments<'_, D> {
     }
 
     /// Returns whether the record under construction has room for an FPDU of `len` octets.
+    #[inline]
     fn has_room(&self, len: usize) -> bool {
-        let have = self.drafts[0].len();
-        if self.unit > 0 && have >= self.unit {
-            // The link cuts a train into segments of equal size, so all FPDUs of a train have one size. Only its last
-            // FPDU may be smaller.
-            return have.is_multiple_of(self.unit) && len <= self.unit && have + len <= self.record_max;
-        }
-        // A segment contains only whole FPDUs, and may contain several small ones (RFC 5044 §5.1, MPA-43).
-        have + len <= self.emss.max(len)
+        // A segment contains only whole FPDUs, and may contain several small ones (RFC 5044 §5.1, MPA-43). A train is
+        // one segment for the peer. FPDUs with markers form none, because TCP could not find their ends.
+        let most = if self.marked { self.emss } else { self.record_max };
+        self.drafts[0].len() + len <= most.max(len)
     }
 
     /// Hands the record under construction, unless it is empty, to TCP.
     fn hand_over<T: Transport<Draft = D>>(&mut self, transport: &mut T) {
         if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);
-            transport.send(self.conn, draft, self.wants_sum.then_some(self.sum), self.unit as u16);
+            let unit = match self.is_even {
+                _ if self.marked => 0,
+                true => self.unit as u16,
+                false => UNEVEN,
+            };
+            transport.send(self.conn, draft, self.wants_sum.then_some(self.sum), unit);
         }
         self.sum = 0;
     }

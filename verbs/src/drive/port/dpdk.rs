@@ -17,7 +17,7 @@ use urnic_sim::{Impairment, Link};
 use urnic_tcp::{Emit, Frame, MAX_PIECES, Payload, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Received, Spread, Stray};
+use super::{BURST, Freeze, Port, Received, Spread, Stray, cut_between_fpdus};
 use crate::drive::draft::Draft;
 use crate::drive::wakeup::Wakeup;
 
@@ -153,6 +153,15 @@ impl Payload for MbufPayload {
     #[inline]
     fn unit(&self) -> u16 {
         self.unit
+    }
+
+    #[cold]
+    fn cut(&self, from: usize, max: usize) -> usize {
+        cut_between_fpdus(self.len(), from, max, |at| {
+            let mut length = Vec::with_capacity(2);
+            self.append_to(at..at + 2, &mut length);
+            length.try_into().unwrap_or_default()
+        })
     }
 
     #[inline]

@@ -200,6 +200,12 @@ pub struct Stray {
     pub leaves_checksum: bool,
 }
 
+/// Returns [`Payload::cut`] of a record of `len` octets that holds whole FPDUs without markers. `read` returns the two
+/// octets at an offset, which are the length of an FPDU (RFC 5044 §4.1).
+fn cut_between_fpdus(len: usize, from: usize, max: usize, read: impl Fn(usize) -> [u8; 2]) -> usize {
+    urnic_tcp::cut_between_parts(len, from, max, |at| urnic_iwarp::fpdu_size(u16::from_be_bytes(read(at))))
+}
+
 /// A draft that can become payload.
 pub trait Freeze: Draft {
     /// The payload that the draft becomes.

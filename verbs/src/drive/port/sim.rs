@@ -10,7 +10,7 @@ use fastrand::Rng;
 use urnic_tcp::{Emit, Frame, Payload, Steering, Time};
 
 use super::aside::{Aside, Put};
-use super::{BURST, Freeze, Port, Received, Spread, Stray};
+use super::{BURST, Freeze, Port, Received, Spread, Stray, cut_between_fpdus};
 use crate::drive::draft::Draft;
 
 /// Size of the receive buffers that a simulated port reports, in octets. Its frames do not use such buffers.
@@ -101,6 +101,13 @@ impl Payload for SimPayload {
 
     fn unit(&self) -> u16 {
         self.unit
+    }
+
+    fn cut(&self, from: usize, max: usize) -> usize {
+        let bytes = self.pieces.bytes();
+        cut_between_fpdus(self.len(), from, max, |at| {
+            bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default()
+        })
     }
 
     fn sum(&self, range: Range<usize>) -> u16 {

@@ -468,8 +468,9 @@ pub trait Transport: Send {
     fn room(&self, conn: ConnId) -> usize;
 
     /// Queues a record. `sum` is the one's-complement sum of its octets, if known. A transport that does not send the
-    /// record as one piece should cut the record at multiples of `unit` octets; 0: anywhere. If the connection no
-    /// longer exists, the record is dropped, and [`Events::closed`] has told the engine or will do so.
+    /// record as one piece should cut the record at multiples of `unit` octets; 0: anywhere;
+    /// [`UNEVEN`](urnic_tcp::UNEVEN): between FPDUs, whose lengths differ. If the connection no longer exists, the
+    /// record is dropped, and [`Events::closed`] has told the engine or will do so.
     fn send(&mut self, conn: ConnId, record: Self::Draft, sum: Option<u16>, unit: u16);
 
     /// Sends queued records, as far as the peer's window allows.
