@@ -138,6 +138,35 @@ fn a_long_message_on_the_wire() {
     }
 }
 
+/// MPA-43: small FPDUs fill segments, whether they have one size or not, and no segment splits an FPDU. Two FPDUs of the
+/// first size fill a segment exactly.
+#[test]
+fn small_messages_fill_segments() {
+    const EMSS: usize = 1500 - 40 - 12;
+    for lens in [[EMSS / 2 - 24; 3], [64; 3], [64, 700, 300]] {
+        let (mut simulation, end, raw) = with_raw(&options());
+        let (conn, skip) = open(&mut simulation, &end, &raw, &Offer::default());
+        let source = end.pd.alloc_mr(EMSS, Access::empty()).unwrap();
+        for (i, len) in lens.into_iter().cycle().take(30).enumerate() {
+            end.post(i as u64, SendOp::Send, &[Sge::of(&source, 0, len as u32)]);
+        }
+        (0..30).for_each(|i| assert_eq!(end.next(&mut simulation).wr_id, i));
+        pass(&mut simulation, Duration::from_secs(1));
+        let stream = raw.borrow().heard(conn)[skip..].to_vec();
+        let fpdus = parse(&stream, false, true);
+        assert_eq!(fpdus.len(), 30);
+        let pieces = raw.borrow().seen.pieces[&conn][1..].to_vec();
+        let (mut at, mut short) = (0, 0);
+        for piece in pieces {
+            let Some(next) = fpdus.iter().find(|fpdu| fpdu.start >= at + piece) else { break };
+            assert_eq!(next.start, at + piece, "{lens:?}: a segment splits an FPDU");
+            short += usize::from(piece + next.end - next.start <= EMSS);
+            at += piece;
+        }
+        assert!(short <= 1, "{lens:?}: {short} segments had room for more");
+    }
+}
+
 /// RFC 5044 §5.1, RFC 1191, RFC 4821: from the middle of a long Write on, the path carries only smaller packets. A
 /// router reports this, or large packets vanish without a report. The FPDUs adapt: after the FPDUs that were already
 /// formed, all are as large as the MULPDU of the new segment size, and segments begin with FPDUs again. Every octet

@@ -69,7 +69,7 @@ impl TxBuf {
             let at = m.buf_addr.cast::<u8>().add(usize::from(m.data_off) + usize::from(m.data_len));
             m.data_len += n as u16;
             if self.len > 0 {
-                // FPDUs of one size follow each other in the buffer.
+                // FPDUs often have the size of the one before.
                 let room = usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len);
                 prefetch_for_writing(at.add(n), n.min(room).min(pool::FORESEEN));
             }

@@ -40,8 +40,8 @@ pub(super) fn whole(octets: Octets<'_>) -> Option<(Octets<'_>, u16)> {
     Some((octets.get(0..fpdu_size(ulpdu))?, ulpdu))
 }
 
-/// Asks the processor to fetch the FPDU after the first one, which is `size` octets long, if there is one. Most FPDUs
-/// of a train are of one size. Another core has written them, so fetching one takes about as long as handling one.
+/// Asks the processor to fetch the FPDU after the first one, which is `size` octets long, if there is one. It is
+/// probably as long. Another core has written them, so fetching one takes about as long as handling one.
 #[inline]
 pub(super) fn foresee(octets: Octets<'_>, size: usize) {
     if size >= WORTH_FORESEEING

@@ -32,6 +32,10 @@ const TURN_OCTETS: usize = 192 << 10;
 /// Maximum number of FPDUs of any turn.
 const TURN_FPDUS: usize = 128;
 
+/// Maximum number of FPDUs of a record whose payload is lent. The receiver of a frame in more pieces copies it, and the
+/// driver of the sender takes a descriptor for each piece.
+const MAX_LENT: usize = 3;
+
 /// Maximum octets of a start-up frame in one transmit buffer. Every transmit buffer has room for them.
 const STARTUP_RECORD: usize = 512;
 
@@ -404,8 +408,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             marked,
             mulpdu: urnic_iwarp::mulpdu(emss, marked),
             record_max,
-            unit: 0,
+            first: 0,
+            last: 0,
             is_even: true,
+            lent: 0,
             quantum,
             conn,
             drafts: &mut self.drafts,
@@ -514,11 +520,13 @@ struct Segments<'a, D> {
     mulpdu: usize,
     /// Maximum octets of a train.
     record_max: usize,
-    /// Size of the first FPDU of the record under construction, in octets.
-    unit: usize,
-    /// Whether the other FPDUs of the record under construction have the same size, except that the last one may be
-    /// smaller.
+    /// Sizes of the first and of the last FPDU of the record under construction, in octets.
+    first: usize,
+    last: usize,
+    /// Whether all FPDUs of the record under construction have the same size, except that the last one may be smaller.
     is_even: bool,
+    /// Number of FPDUs of the record under construction whose payload is lent.
+    lent: usize,
     /// Octets that are left of the turn.
     quantum: usize,
     conn: ConnId,
@@ -595,16 +603,17 @@ impl<D: Draft> Segments<'_, D> {
         };
         let markers = if self.marked { stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
         let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
-        if !self.has_room(len) {
+        if self.lent == MAX_LENT || !self.has_room(len) {
             self.hand_over(transport);
         }
         let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
         let before = draft.len();
         if before == 0 {
-            (self.unit, self.is_even) = (len, true);
+            (self.first, self.is_even) = (len, true);
         } else {
-            self.is_even &= before.is_multiple_of(self.unit) && len <= self.unit;
+            self.is_even = self.is_even && self.last == self.first && len <= self.first;
         }
+        self.last = len;
         let composer = Composer { fpdu: &fpdu, qp: shared, table, wants_sum: self.wants_sum };
         let mut lent = None;
         if fpdu.payload_len() >= self.lends_from
@@ -616,6 +625,7 @@ impl<D: Draft> Segments<'_, D> {
             lent = composer.lend(draft, transport, number, cursor, lone_end);
             if lent.is_some() {
                 tx.lent.lend(number);
+                self.lent += 1;
             }
         }
         let sum = match lent {
@@ -661,11 +671,12 @@ impl<D: Draft> Segments<'_, D> {
             let draft = self.drafts.swap_remove(0);
             let unit = match self.is_even {
                 _ if self.marked => 0,
-                true => self.unit as u16,
+                // As many FPDUs as fit into a segment.
+                true => ((self.emss / self.first).max(1) * self.first) as u16,
                 false => UNEVEN,
             };
             transport.send(self.conn, draft, self.wants_sum.then_some(self.sum), unit);
         }
-        self.sum = 0;
+        (self.sum, self.lent) = (0, 0);
     }
 }

@@ -158,9 +158,19 @@ impl Payload for MbufPayload {
     #[cold]
     fn cut(&self, from: usize, max: usize) -> usize {
         cut_between_fpdus(self.len(), from, max, |at| {
-            let mut length = Vec::with_capacity(2);
-            self.append_to(at..at + 2, &mut length);
-            length.try_into().unwrap_or_default()
+            let (mut length, mut have) = ([0; 2], 0);
+            match &self.octets {
+                Octets::Mbufs(payload) => payload.pieces(at..at + 2, |from, n| {
+                    // SAFETY: the pieces are readable, and two octets long together.
+                    unsafe { from.copy_to_nonoverlapping(length.as_mut_ptr().add(have), n) };
+                    have += n;
+                }),
+                Octets::Aside(octets) => {
+                    length =
+                        octets.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
+                }
+            }
+            length
         })
     }
 
