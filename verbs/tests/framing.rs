@@ -138,8 +138,8 @@ fn a_long_message_on_the_wire() {
     }
 }
 
-/// MPA-43: small FPDUs fill segments, whether they have one size or not, and no segment splits an FPDU. Two FPDUs of the
-/// first size fill a segment exactly.
+/// MPA-43: small FPDUs fill segments, whether they have one size or not, and no segment splits an FPDU. Two FPDUs of
+/// the first size fill a segment exactly.
 #[test]
 fn small_messages_fill_segments() {
     const EMSS: usize = 1500 - 40 - 12;

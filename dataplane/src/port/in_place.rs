@@ -301,23 +301,19 @@ impl InPlace {
             return;
         };
         progress.enter();
-        let mut is_present = self.version == self.link.version();
-        if !is_present {
+        let mut state = None;
+        if self.version != self.link.version() {
             progress.leave();
             // The chains of a ring that the peer has given up mean nothing any more. No ring is withdrawn meanwhile.
-            let state = self.link.state();
-            is_present = state.rings.get(index).is_some_and(|ring| ring.number == *number);
-            if is_present {
-                ring.give(&chains);
-                progress.leave_at(ring.positions().given);
+            let locked = self.link.state();
+            if locked.rings.get(index).is_none_or(|ring| ring.number != *number) {
+                return;
             }
-        } else {
-            ring.give(&chains);
-            progress.leave_at(ring.positions().given);
+            state = Some(locked);
         }
-        if !is_present {
-            return;
-        }
+        ring.give(&chains);
+        progress.leave_at(ring.positions().given);
+        drop(state);
         self.is_to_ask = true;
         if ring.wants_notification()
             && let Some(bell) = self.bell

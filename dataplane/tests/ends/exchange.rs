@@ -89,7 +89,10 @@ pub fn all(eal: &Arc<Eal>, port: &mut Port) {
     // Until the next burst, a port that receives in place holds on to the frames of the last one.
     assert_eq!(port.rx_burst(&mut ArrayVec::<Mbuf, BURST>::new()), 0);
     assert_eq!(port.stats().rx_dropped, 0);
-    assert!(port.rx_pool().available() >= rx_before, "received frames have leaked");
+    // The driver of `virtio_user` takes mbufs 32 at a time, so it may have fewer now and then. Whether all frames come
+    // back in the end is checked when the port is closed.
+    let late = if matches!(port.spec(), PortSpec::VirtioUser { .. }) { 31 } else { 0 };
+    assert!(port.rx_pool().available() + late >= rx_before, "received frames have leaked");
 }
 
 /// Sends a payload with headers in front of it, and sends it again at once, while the driver may still hold the first
