@@ -100,10 +100,10 @@ class Field:
                 program.kill()
             self.running.clear()
 
-    def pair(self, server, client, port=None, patience=PATIENCE):
+    def pair(self, server, client, port=None, patience=PATIENCE, environment=None):
         """Runs a server that ends with its client; returns the output of both."""
-        serving = self.serve(server, port)
-        said = self.run(client, patience)
+        serving = self.serve(server, port, environment=environment)
+        said = self.run(client, patience, environment=environment)
         return serving.ends(patience), said
 
 

@@ -9,12 +9,18 @@ from field import ADDRESS, Failed, Skipped
 
 PROVIDERS = (("verbs", "msg"), ("verbs;ofi_rxm", "rdm"))
 
+# ofi_rxm 1.17 crashes if it learns of the peer's disconnection before it has polled a completion: it posts that receive
+# again to the endpoint that it has just closed. The first of the two fi_pingpong to end disconnects while the other may
+# still have its last completion to poll, so a processor taken away between the two looks is enough. ofi_rxm looks for
+# events of connections every 10 ms; once a second (in us), it does not meet the end of so short a run.
+PATIENT = {"FI_OFI_RXM_CM_PROGRESS_INTERVAL": "1000000"}
+
 
 @case("fi_pingpong: verbs msg, verbs;ofi_rxm rdm, verified", "fi_pingpong", "libfabric-bin", quick=True)
 def pingpong(field, _long):
     for provider, kind in PROVIDERS:
         server = ["fi_pingpong", "-p", provider, "-e", kind, "-c"]
-        said = field.pair(server, [*server, ADDRESS], 47592)
+        said = field.pair(server, [*server, ADDRESS], 47592, environment=PATIENT)
         if not re.search(r"^\S+ +\d+ ", said[1], re.M):
             raise Failed(f"{provider}: no result in {said[1]}")
 
