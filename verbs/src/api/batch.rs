@@ -94,7 +94,7 @@ impl<'a> SendBatch<'a> {
         }
         drop(poster);
         if posted > 0 {
-            qp.ring(far);
+            qp.ring(far, false);
         }
     }
 }

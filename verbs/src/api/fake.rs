@@ -205,13 +205,15 @@ impl EngineOps for FakeEngine {
         }
         let mut worked = false;
         self.later.drain(..).for_each(|deed| deed());
+        let mut again = Vec::new();
         while let Some(qpn) = self.doorbells.pop() {
             worked = true;
             if let Some(qp) = self.qps.get(&qpn) {
-                qp.shared.bell.answer();
+                again.extend(qp.shared.send.answer().then_some(qpn));
                 self.ready.push_back(qpn);
             }
         }
+        again.into_iter().for_each(|qpn| self.doorbells.ring(qpn));
         while let Some(qpn) = self.ready.pop_front() {
             self.serve(qpn);
         }

@@ -9,7 +9,7 @@ use crate::api::cq::Cq;
 use crate::api::pd::Pd;
 use crate::api::srq::Srq;
 use crate::drive::shard::Shard;
-use crate::shared::doorbell::{Awaited, Bell};
+use crate::shared::doorbell::Awaited;
 use crate::shared::engines::Owner;
 use crate::shared::error::{Error, PostError, PostListError, Result};
 use crate::shared::events::Object;
@@ -106,7 +106,6 @@ impl Qp {
             send_cq: init.send_cq.shared.clone(),
             recv_cq: init.recv_cq.shared.clone(),
             state: AtomicU8::new(QpState::Idle as u8),
-            bell: Bell::default(),
             awaited: Awaited::default(),
             signal_all: init.signal_all,
             terminate: Mutex::new(None),
@@ -183,29 +182,26 @@ impl Qp {
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.shared.send.foresee_poster();
         let far = self.shard().is_far();
-        self.post(wr, Payload::Listed(&self.pd.shared.regions), far)?;
-        self.ring(far);
+        let rung = self.post(wr, Payload::Listed(&self.pd.shared.regions), far)?;
+        self.ring(far, rung);
         Ok(())
     }
 
-    /// Posts under the queue's lock. `far` tells that the engine [is far](Shard::is_far). If the queue seems full,
-    /// waits for the pass that may be under way and tries once more: a completion becomes visible before the request's
-    /// slot is free, and the thread that runs the pass may have lost its core in between.
+    /// Posts a request, and returns whether the bell [has rung](SendQueue::post). If the queue seems full, waits for the
+    /// pass that may be under way and tries once more: a completion becomes visible before the request's slot is free,
+    /// and the thread that runs the pass may have lost its core in between.
     #[inline]
-    fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<(), PostError> {
-        let mut poster = self.shared.send.poster();
-        let answer = poster.push(wr, payload);
-        if far {
-            poster.fetch_slots(1);
+    fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<bool, PostError> {
+        match self.shared.send.post(wr, payload, far) {
+            Err(PostError::QueueFull) => self.post_after_pass(wr, payload, far),
+            answer => answer,
         }
-        drop(poster);
-        if answer == Err(PostError::QueueFull) { self.post_after_pass(wr, payload) } else { answer }
     }
 
     #[cold]
-    fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>) -> Result<(), PostError> {
+    fn post_after_pass(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<bool, PostError> {
         let _ = self.shard().await_pass();
-        self.shared.send.poster().push(wr, payload)
+        self.shared.send.post(wr, payload, far)
     }
 
     /// Posts send requests in order, and stops at the first that is refused.
@@ -233,8 +229,8 @@ impl Qp {
     pub fn post_send_inline(&self, wr: &SendWr<'_>, bytes: &[u8]) -> Result<(), PostError> {
         self.shared.send.foresee_poster();
         let far = self.shard().is_far();
-        self.post(wr, Payload::Bytes(bytes), far)?;
-        self.ring(far);
+        let rung = self.post(wr, Payload::Bytes(bytes), far)?;
+        self.ring(far, rung);
         Ok(())
     }
 
@@ -335,16 +331,15 @@ impl Qp {
     /// Tells the engine that there is work. If nothing keeps the request waiting and no other thread drives the engine,
     /// the request is sent before this returns. If the engine [is `far`](Shard::is_far), the request is left to the
     /// thread that drives it even between two passes, because sending it here would move the engine's data to this core
-    /// and back.
+    /// and back. If the bell [has `rung`](SendQueue::post), the request waits for the next pass with those before it.
     #[inline]
-    pub(super) fn ring(&self, far: bool) {
+    pub(super) fn ring(&self, far: bool, rung: bool) {
         let shard = self.shard();
-        // If the queue pair has rung before, it already waits for a pass.
-        let kicks = !self.shared.bell.is_ringing() && !far && !broken(Rule::Doorbell);
+        let kicks = !rung && !far && !self.shared.send.bell.has_rung() && !broken(Rule::Doorbell);
         if kicks && shard.kick(self.shared.qpn) {
             return;
         }
-        if !self.shared.bell.ring() {
+        if rung || !self.shared.send.bell.ring() {
             shard.doorbells.join();
         } else if !broken(Rule::Doorbell) {
             shard.ring(self.shared.qpn);
@@ -372,7 +367,7 @@ impl Qp {
         }
         if over || awaited {
             let shard = self.shard();
-            match self.shared.bell.ring() {
+            match self.shared.send.bell.ring() {
                 true => shard.ring(self.shared.qpn),
                 // The queue pair's requests may wait for a burst, but receives must not.
                 false => shard.ring_receives(),

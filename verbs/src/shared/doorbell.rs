@@ -1,8 +1,8 @@
 //! Doorbells: which queue pairs have new work.
 
 use crate::shared::engines::EngineNumber;
-use crate::shared::sync::Line;
 use crate::shared::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use crate::shared::sync::{Line, before_later_loads};
 
 /// Value of a slot in which no number was entered.
 const FREE: u32 = u32::MAX;
@@ -14,25 +14,25 @@ const FORGOTTEN: u32 = u32::MAX - 1;
 pub(crate) struct Bell(AtomicBool);
 
 impl Bell {
-    /// Returns whether the bell has rung and was not answered. Only a hint, because the load is not ordered with posts
-    /// or with the engine's look at the queues.
-    #[inline]
-    pub(crate) fn is_ringing(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Called by the poster: returns whether the queue pair's number must be entered. The swap also orders the
-    /// posted entry before the engine's look at the queues.
+    /// Rings, and returns whether the queue pair's number must be entered. A poster's swap also orders the posted entry
+    /// before the engine's look at the queues.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// Called by the engine before it looks at the queues: withdraws the ring. A post that the look misses rings
-    /// again.
+    /// Returns whether the bell has rung and was not answered: see
+    /// [`SendQueue::post`](crate::shared::queue::SendQueue::post).
     #[inline]
-    pub(crate) fn answer(&self) {
-        self.0.swap(false, Ordering::AcqRel);
+    pub(crate) fn has_rung(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Withdraws the ring: see [`SendQueue::answer`](crate::shared::queue::SendQueue::answer).
+    #[inline]
+    pub(crate) fn withdraw(&self) {
+        self.0.swap(false, Ordering::SeqCst);
+        before_later_loads();
     }
 }
 
@@ -121,7 +121,7 @@ impl Doorbells {
         &self.slots[index as usize & (self.slots.len() - 1)]
     }
 
-    /// Enters a queue pair that has work and is not entered yet.
+    /// Enters a queue pair whose [bell](Bell::ring) has just rung.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
         let slot = self.slot(self.rung.fetch_add(1, Ordering::AcqRel));
@@ -172,8 +172,13 @@ impl Doorbells {
     /// which Sends wait.
     #[inline]
     pub(crate) fn are_at_most(&self, qps: u32) -> bool {
-        let entered = self.rung.load(Ordering::Acquire).wrapping_sub(self.taken.load(Ordering::Relaxed));
-        entered <= qps && !self.receives.load(Ordering::Acquire)
+        self.entered() <= qps && !self.receives.load(Ordering::Acquire)
+    }
+
+    /// Returns how many queue pairs are entered. The numbers of the last may not be written yet.
+    #[inline]
+    pub(crate) fn entered(&self) -> u32 {
+        self.rung.load(Ordering::Acquire).wrapping_sub(self.taken.load(Ordering::Relaxed))
     }
 
     /// Returns whether no queue pair is entered.
@@ -182,8 +187,8 @@ impl Doorbells {
         self.taken.load(Ordering::Relaxed) == self.rung.load(Ordering::Acquire)
     }
 
-    /// Called by the engine: takes out the next queue pair with work. The engine then calls [`Bell::answer`], and
-    /// looks at the queues.
+    /// Called by the engine: takes out the next queue pair with work. The engine then
+    /// [answers](crate::shared::queue::SendQueue::answer), and looks at the queues.
     #[inline]
     pub(crate) fn pop(&self) -> Option<u32> {
         while !self.is_taken_out() {

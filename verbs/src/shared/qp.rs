@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cq::CqShared;
-use super::doorbell::{Awaited, Bell};
+use super::doorbell::Awaited;
 use super::engines::Owner;
 use super::events::AsyncQueue;
 use super::queue::{RecvQueue, SendQueue};
@@ -97,11 +97,11 @@ pub(crate) enum Receives {
 /// The part of a queue pair that engine and application share.
 ///
 /// All that the engine needs for a send request, except for the request itself, is in the first cache line. The
-/// poster needs that line, and the next one for its end of the queue. A test checks the order.
+/// poster needs that line, and the next one for its end of the queue. In the next one is also the bell, which the engine
+/// answers. A test checks the order.
 #[repr(C, align(64))]
 pub(crate) struct QpShared {
     pub(crate) state: AtomicU8,
-    pub(crate) bell: Bell,
     pub(crate) owner: Owner,
     /// Set while Sends of the peer wait for receives of the queue pair's own queue: posting a receive then rings.
     pub(crate) awaited: Awaited,

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 pub(crate) use leaf::{LeafLock, this_thread};
 pub(crate) use primitives::{Cell, atomic, hint, thread};
 
-use atomic::{AtomicBool, Ordering};
+use atomic::{AtomicU8, Ordering};
 
 /// The primitives of locks, rings and doorbells.
 #[cfg(not(feature = "loom"))]
@@ -47,6 +47,14 @@ mod primitives {
     pub(crate) use loom::{hint, thread};
 }
 
+/// Follows an atomic exchange that all threads must see before later loads of this thread. If all of these operations
+/// are sequentially consistent, that suffices, but loom knows such an order only of fences.
+#[inline(always)]
+pub(crate) fn before_later_loads() {
+    #[cfg(feature = "loom")]
+    atomic::fence(Ordering::SeqCst);
+}
+
 /// Number of spins before a waiter yields its core.
 const SPINS: u32 = 64;
 
@@ -66,20 +74,46 @@ impl<T> Deref for Line<T> {
 /// while, because the holder may have been preempted.
 #[derive(Debug, Default)]
 pub(crate) struct SpinLock<T> {
-    held: AtomicBool,
+    /// [`FREE`], [`HELD`] or [`BRIEFLY`].
+    hold: AtomicU8,
     value: Cell<T>,
 }
+
+const FREE: u8 = 0;
+const HELD: u8 = 1;
+const BRIEFLY: u8 = 2;
 
 // SAFETY: the lock gives one thread at a time access to the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { held: AtomicBool::new(false), value: Cell::new(value) }
+        Self { hold: AtomicU8::new(FREE), value: Cell::new(value) }
     }
 
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
-        while self.held.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        self.take(HELD)
+    }
+
+    /// Takes the lock for a section that waits for nothing. What the holder loads in it comes after the taking in the
+    /// one order of all sequentially consistent operations: see [`is_held_briefly`](Self::is_held_briefly).
+    #[inline]
+    pub(crate) fn lock_briefly(&self) -> SpinGuard<'_, T> {
+        let guard = self.take(BRIEFLY);
+        before_later_loads();
+        guard
+    }
+
+    /// Returns whether a thread holds the lock by [`lock_briefly`](Self::lock_briefly). If not, what the holders before
+    /// did is visible.
+    #[inline]
+    pub(crate) fn is_held_briefly(&self) -> bool {
+        self.hold.load(Ordering::SeqCst) == BRIEFLY
+    }
+
+    #[inline]
+    fn take(&self, hold: u8) -> SpinGuard<'_, T> {
+        while self.hold.compare_exchange_weak(FREE, hold, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             self.wait();
         }
         SpinGuard { lock: self }
@@ -87,7 +121,7 @@ impl<T> SpinLock<T> {
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
-        let free = self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let free = self.hold.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Not `then_some`: dropping a guard made in vain would release the holder's lock.
         free.then(|| SpinGuard { lock: self })
     }
@@ -95,7 +129,7 @@ impl<T> SpinLock<T> {
     #[cold]
     fn wait(&self) {
         let mut spins = 0;
-        while self.held.load(Ordering::Relaxed) {
+        while self.hold.load(Ordering::Relaxed) != FREE {
             if spins < SPINS {
                 spins += 1;
                 hint::spin_loop();
@@ -130,7 +164,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
-        self.lock.held.store(false, Ordering::Release);
+        self.lock.hold.store(FREE, Ordering::Release);
     }
 }
 

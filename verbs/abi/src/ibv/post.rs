@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 
-use urnic::{RecvBatch, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
+use urnic::{Qp, RecvBatch, RecvWr, SendBatch, SendFlags, SendOp, SendWr, Sge};
 
 use super::mr::{access, region};
 use super::qp::pair;
@@ -142,15 +142,35 @@ pub fn push(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
 #[inline(never)]
 fn push_inline(batch: &mut SendBatch<'_>, wr: &SendWr<'_>) -> Result<(), Errno> {
     let mut gathered = [0u8; GATHER];
-    let payload = match wr.sges {
-        [] => &[][..],
+    batch.push_inline(wr, inline_payload(wr, &mut gathered)?).map_err(post_errno)
+}
+
+/// Posts a request by itself.
+#[inline]
+fn post_one(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+    if wr.flags.contains(SendFlags::INLINE) {
+        return post_one_inline(qp, wr);
+    }
+    qp.post_send(wr).map_err(post_errno)
+}
+
+/// As [`push_inline`].
+#[inline(never)]
+fn post_one_inline(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Errno> {
+    let mut gathered = [0u8; GATHER];
+    qp.post_send_inline(wr, inline_payload(wr, &mut gathered)?).map_err(post_errno)
+}
+
+#[inline]
+fn inline_payload<'a>(wr: &'a SendWr<'_>, gathered: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errno> {
+    match wr.sges {
+        [] => Ok(&[]),
         // SAFETY: the program lends the bytes for the duration of the call.
         [one] if one.len > 0 && one.addr != 0 => unsafe {
-            std::slice::from_raw_parts(one.addr as *const u8, one.len as usize)
+            Ok(std::slice::from_raw_parts(one.addr as *const u8, one.len as usize))
         },
-        many => gather(many, &mut gathered)?,
-    };
-    batch.push_inline(wr, payload).map_err(post_errno)
+        many => gather(many, gathered),
+    }
 }
 
 fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errno> {
@@ -164,6 +184,15 @@ fn gather<'a>(sges: &[Sge], into: &'a mut [u8; GATHER]) -> Result<&'a [u8], Errn
     Ok(&into[..len])
 }
 
+/// # Safety
+/// The members that the operation uses are set, and `num_sge` elements are at `sg_list`.
+#[inline]
+unsafe fn request<'a>(wr: &ibv_send_wr, room: &'a mut SgeRoom) -> Result<SendWr<'a>, Errno> {
+    // SAFETY: as the caller promises.
+    let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, room)?) };
+    Ok(SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })
+}
+
 pub unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -172,17 +201,21 @@ pub unsafe extern "C" fn post_send(
     let mut next = wr;
     let answer = status_fast(|| {
         // SAFETY: null or a queue pair.
-        let mut batch = unsafe { pair(qp) }?.qp.send_batch();
+        let qp = &unsafe { pair(qp) }?.qp;
         let (mut room, mut list) = (MaybeUninit::uninit(), [MaybeUninit::uninit(); MAX_SGE]);
-        let mut add = |wr: &ibv_send_wr| {
-            // SAFETY: the request and its list are as the opcode requires.
-            let (op, sges) = unsafe { (operation(wr)?, sges(wr.sg_list, wr.num_sge, &mut list)?) };
-            push(&mut batch, &SendWr { wr_id: wr.wr_id, op, sges, flags: flags(wr.send_flags) })
-        };
-        let mut outcome = Ok(());
         // SAFETY: null or the program's list of requests.
+        if let Some(wr) = unsafe { at(next, &mut room) }
+            && wr.next.is_null()
+        {
+            // SAFETY: the request and its list are as the opcode requires.
+            return post_one(qp, &unsafe { request(wr, &mut list) }?);
+        }
+        let mut batch = qp.send_batch();
+        let mut outcome = Ok(());
+        // SAFETY: as above.
         while let Some(wr) = unsafe { at(next, &mut room) } {
-            outcome = add(wr);
+            // SAFETY: as above.
+            outcome = unsafe { request(wr, &mut list) }.and_then(|wr| push(&mut batch, &wr));
             if outcome.is_err() {
                 break;
             }

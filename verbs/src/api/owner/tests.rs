@@ -126,7 +126,7 @@ fn a_doorbell_at_the_former_engine_is_heard() -> Outcome {
     setting.run(|_| false);
     // This doorbell must follow the queue pair across two moves.
     setting.post_silently().unwrap();
-    assert!(setting.qp.shared.bell.ring());
+    assert!(setting.qp.shared.send.bell.ring());
     device.shards.first().ring(setting.qp.qpn());
     setting.completes()
 }
@@ -139,7 +139,7 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     let [there, here] = [engine(0), to].map(|number| device.shards.of(number));
     assert!(qp.owner.leave(engine(0)));
     let parcel = there.arrange(|engine| engine.release_qp(qp.qpn, to)).unwrap();
-    assert!(qp.bell.ring());
+    assert!(qp.send.bell.ring());
     there.ring(qp.qpn);
     there.pass();
     here.pass();
@@ -159,6 +159,49 @@ fn a_doorbell_that_comes_first_is_made_up_for() -> Outcome {
     setting.run(|_| false);
     setting.qp.post_send_inline(&SEND, &[]).unwrap();
     setting.completes()
+}
+
+/// Posters have taken the locks of their queues and seen that the bells have rung. The engine answers the bells before
+/// the requests are in the queues, and looks again later.
+#[test]
+fn a_request_that_is_being_posted_is_looked_for_again() {
+    const QPS: u32 = 40;
+    let setting = Setting::new();
+    let device = setting.simulation.device(0);
+    let shard = device.shared.shards.first();
+    let pd = device.alloc_pd();
+    let qps: Vec<Qp> = (0..QPS).map(|_| create_qp(&pd, &setting.cq)).collect();
+    shard.pass();
+    for qp in &qps {
+        assert!(qp.shared.send.bell.ring());
+        shard.ring(qp.qpn());
+    }
+    let posts: Vec<_> = qps.iter().map(|qp| qp.shared.send.begin_post()).collect();
+    for _ in 0..3 {
+        shard.pass();
+        assert_eq!(shard.doorbells.entered(), QPS);
+    }
+    drop(posts);
+    shard.pass();
+    assert!(shard.doorbells.is_empty());
+    assert!(qps.iter().all(|qp| qp.shared.send.bell.ring()));
+}
+
+/// As above, and the queue pair arrives at an engine meanwhile.
+#[test]
+fn a_request_that_is_being_posted_is_looked_for_at_the_new_engine() {
+    let setting = Setting::new();
+    let device = setting.simulation.device(0).shared;
+    let qp = &setting.qp.shared;
+    assert!(qp.send.bell.ring());
+    let post = qp.send.begin_post();
+    device.move_qp(qp, engine(1)).unwrap();
+    let here = device.shards.of(engine(1));
+    assert!(!here.doorbells.is_empty());
+    drop(post);
+    here.pass();
+    assert!(here.doorbells.is_empty());
+    assert!(qp.send.bell.ring());
 }
 
 /// Three engines complete to a queue that was armed once.

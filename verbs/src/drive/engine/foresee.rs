@@ -66,18 +66,24 @@ impl<D: Data> Core<D> {
 
 impl<T: Transport, C: Clock> Engine<T, C> {
     /// Takes the doorbells that have rung, several at a time, so that their queue pairs can be prefetched together.
+    /// Those that ring meanwhile, or must ring again, are left for the next pass.
     pub(super) fn take_doorbells(&mut self) {
         let crowd = self.transport.has_crowd();
-        loop {
+        let mut left = self.doorbells.entered() as usize;
+        while left > 0 {
             let mut rung = ArrayVec::<u32, { TURNS }>::new();
-            rung.extend(std::iter::from_fn(|| self.doorbells.pop()).take(TURNS));
+            rung.extend(std::iter::from_fn(|| self.doorbells.pop()).take(TURNS.min(left)));
+            if rung.is_empty() {
+                return;
+            }
+            left -= rung.len();
             if crowd && rung.len() > 1 {
                 self.core.foresee_doorbells(&rung);
             }
-            let all = !rung.is_full();
-            rung.into_iter().for_each(|qpn| self.core.doorbell(Qpn(qpn)));
-            if all {
-                return;
+            for qpn in rung {
+                if self.core.doorbell(Qpn(qpn)) {
+                    self.doorbells.ring(qpn);
+                }
             }
         }
     }

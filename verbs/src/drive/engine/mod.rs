@@ -239,11 +239,16 @@ impl<D: Data> Core<D> {
     }
 
     /// Handles the doorbell of a queue pair: schedules its work, or flushes the work if the queue pair is in an
-    /// error state. If the queue pair has moved to another engine, rings the doorbell there.
-    fn doorbell(&mut self, qpn: Qpn) {
-        let Some(index) = self.index_of(qpn) else { return self.forward(qpn) };
-        let Some(qp) = self.qps.get_mut(index) else { return };
-        qp.shared.bell.answer();
+    /// error state. If the queue pair has moved to another engine, rings the doorbell there. Returns whether the
+    /// number must be entered again: see [`answer`](crate::shared::queue::SendQueue::answer).
+    #[must_use]
+    fn doorbell(&mut self, qpn: Qpn) -> bool {
+        let Some(index) = self.index_of(qpn) else {
+            self.forward(qpn);
+            return false;
+        };
+        let Some(qp) = self.qps.get_mut(index) else { return false };
+        let again = qp.shared.send.answer();
         match qp.endpoint {
             _ if qp.is_over() => qp.flush(None, crate::shared::wc::WcStatus::Flushed),
             Some(endpoint) => {
@@ -255,6 +260,7 @@ impl<D: Data> Core<D> {
             }
             None => {}
         }
+        again
     }
 }
 
@@ -539,7 +545,10 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
 
     fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
         self.now();
-        self.core.admit_qp(parcel)
+        if let Some(qpn) = self.core.admit_qp(parcel)? {
+            self.doorbells.ring(qpn.0);
+        }
+        Ok(())
     }
 
     fn detach_qp(&mut self, qpn: u32) {

@@ -53,17 +53,16 @@ impl<D: Data + Send + 'static> Core<D> {
     }
 
     /// Takes in a queue pair and looks at its queues, because doorbells that rang here before its arrival were lost.
-    pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<(), Error> {
+    /// Returns its number if that must be entered (see [`doorbell`](Self::doorbell)).
+    pub(super) fn admit_qp(&mut self, parcel: Parcel) -> Result<Option<Qpn>, Error> {
         let Ok(mut core) = parcel.downcast::<QpCore<D>>() else {
             return Err(Error::Invalid("the queue pair comes from an engine with another transport"));
         };
         let qpn = core.qpn();
         core.join(self.number);
         self.house(core);
-        if !broken(Rule::LookOnArrival) {
-            self.doorbell(qpn);
-        }
-        Ok(())
+        let again = !broken(Rule::LookOnArrival) && self.doorbell(qpn);
+        Ok(again.then_some(qpn))
     }
 }
 

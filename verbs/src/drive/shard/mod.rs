@@ -224,13 +224,30 @@ impl Shard {
         }
         // Without a thread of the engine's own, what waits would wait forever if the program stops polling.
         let occasion = if stays && self.driver.has_thread() { Occasion::Poll } else { Occasion::Other };
-        if engine.pass(occasion) { Polled::Worked } else { Polled::Idle }
+        let worked = engine.pass(occasion);
+        drop(engine);
+        self.see_to_doorbells();
+        if worked { Polled::Worked } else { Polled::Idle }
+    }
+
+    /// Called after a pass: wakes the engine's thread if doorbells have to be answered and no other thread polls. The
+    /// engine itself [enters queue pairs again](crate::shared::queue::SendQueue::answer), perhaps after the thread has
+    /// found no doorbell and gone to sleep.
+    #[inline]
+    fn see_to_doorbells(&self) {
+        if !self.doorbells.is_empty() {
+            self.driver.nudge();
+        }
     }
 
     /// Runs a pass, ahead of all pollers. Returns whether the pass found work, and the time until the engine wants
     /// the next pass; `None`: the engine wants a pass only if something happens, or the lock is not available.
     pub(crate) fn pass(&self) -> (bool, Option<Duration>) {
-        self.lock().map_or((false, None), |mut engine| (engine.pass(Occasion::Other), engine.next_deadline()))
+        let answer = self
+            .lock()
+            .map_or((false, None), |mut engine| (engine.pass(Occasion::Other), engine.next_deadline()));
+        self.see_to_doorbells();
+        answer
     }
 
     /// Waits for the end of the pass that is under way, if there is one, without taking the lock. Later passes see
@@ -318,6 +335,7 @@ impl Shard {
         if kicked {
             self.driver.expect();
         }
+        self.see_to_doorbells();
         kicked
     }
 

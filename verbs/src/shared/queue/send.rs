@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use super::ring::CacheLine;
 use super::{Entry, OrderedRing, Room, WrNumber, elements};
+use crate::shared::doorbell::Bell;
 use crate::shared::error::PostError;
 use crate::shared::memory::Regions;
 use crate::shared::prefetch::prefetch_for_writing;
@@ -114,13 +115,15 @@ struct Tail {
 /// lock).
 ///
 /// The fields before `tail` are in the first cache line of [`QpShared`](crate::shared::qp::QpShared), which the engine
-/// reads. A poster on another core writes the next line.
+/// reads. A poster on another core writes the next line, and the engine when it answers the bell.
 #[repr(C)]
 pub(crate) struct SendQueue {
     ring: SendRing,
     max_sge: u8,
     max_inline: u32,
     tail: SpinLock<Tail>,
+    /// Rings for requests, and for receives that the engine must see at once.
+    pub(crate) bell: Bell,
     /// `max_sge` elements for each slot, for lists of several elements. Empty if `max_sge` is less than 2. The
     /// elements belong to the owner of the slot.
     sges: Box<[UnsafeCell<Sge>]>,
@@ -137,6 +140,9 @@ impl SendQueue {
     /// Offset of the first field that posters write.
     #[cfg(test)]
     pub(crate) const WRITTEN_BY_POSTERS: usize = std::mem::offset_of!(Self, tail);
+    /// End of the fields that posters write with each request.
+    #[cfg(test)]
+    pub(crate) const END_OF_WRITTEN: usize = std::mem::offset_of!(Self, bell) + size_of::<Bell>();
 
     /// Makes a queue of a new ring.
     pub(crate) fn new(ring: SendRing, max_sge: u8, max_inline: u32) -> Self {
@@ -147,6 +153,7 @@ impl SendQueue {
             max_sge,
             max_inline,
             tail: SpinLock::new(tail),
+            bell: Bell::default(),
             sges,
             inline: OnceLock::new(),
             elsewhere: OnceLock::new(),
@@ -174,6 +181,40 @@ impl SendQueue {
     /// Application: takes the right to post, until the result is dropped.
     pub(crate) fn poster(&self) -> SendPoster<'_> {
         SendPoster { queue: self, tail: self.tail.lock(), written: 0 }
+    }
+
+    /// Application: posts one request, or refuses it and changes nothing. Returns whether the bell has rung, so that the
+    /// poster need not ring. Ringing is an atomic exchange, which costs as much as writing a request. `far` tells that
+    /// the engine is on another core (see [`SendPoster::fetch_slots`]).
+    ///
+    /// No request is lost. The engine withdraws the ring, then looks at the lock, and then at the queue
+    /// ([`answer`](Self::answer)). If that ring is still seen here, the lock was taken before the engine's look. So the
+    /// engine sees it held, and looks at the queue again later; or it sees the lock released, and with it the request.
+    /// A ring that comes after the engine has withdrawn one has an entry of its own.
+    #[inline]
+    pub(crate) fn post(&self, wr: &SendWr<'_>, payload: Payload<'_>, far: bool) -> Result<bool, PostError> {
+        let mut poster = SendPoster { queue: self, tail: self.tail.lock_briefly(), written: 0 };
+        poster.push(wr, payload)?;
+        if far {
+            poster.fetch_slots(1);
+        }
+        Ok(self.bell.has_rung())
+    }
+
+    /// Does what a poster does that has taken the lock and has not posted yet.
+    #[cfg(test)]
+    pub(crate) fn begin_post(&self) -> impl Drop {
+        self.tail.lock_briefly()
+    }
+
+    /// Engine, before it looks at the queues: withdraws the bell's ring. Posts that the look misses ring again, except
+    /// that of a poster who has seen the ring before ([`post`](Self::post)). Returns whether there may be such a poster.
+    /// The bell has then rung again, and the queue pair's number must be entered.
+    #[inline]
+    #[must_use = "requests may wait for ever"]
+    pub(crate) fn answer(&self) -> bool {
+        self.bell.withdraw();
+        self.tail.is_held_briefly() && self.bell.ring()
     }
 
     /// Engine: returns a request, which must not have been released; `None` if it is not posted yet.
