@@ -45,6 +45,8 @@ pub struct Lane {
     read: u32,
     written: u32,
     received: Option<Info>,
+    /// Why the connection ended. What has completed before, even if it was polled together with that, counts first.
+    ended: Option<Interrupted>,
 }
 
 impl Lane {
@@ -63,7 +65,7 @@ impl Lane {
             signal_all: true,
         })?;
         let inbox = pd.alloc_mr(INFO_LEN, Access::LOCAL_WRITE)?;
-        let lane = Self { qp, cq, channel, inbox, sent: 0, read: 0, written: 0, received: None };
+        let lane = Self { qp, cq, channel, inbox, sent: 0, read: 0, written: 0, received: None, ended: None };
         lane.post_receive().map_err(|_| urnic::Error::Invalid("the queue pair refused its first receive"))?;
         Ok(lane)
     }
@@ -117,10 +119,17 @@ impl Lane {
             if let Some(found) = done(self) {
                 return Ok(found);
             }
+            if let Some(why) = self.ended.take() {
+                return Err(why);
+            }
             let mut found = [Wc::default(); 4];
             let n = self.cq.poll(&mut found);
             if n > 0 {
-                found.iter().take(n).try_for_each(|wc| self.take(wc))?;
+                for wc in found.iter().take(n) {
+                    if let Err(why) = self.take(wc) {
+                        self.ended.get_or_insert(why);
+                    }
+                }
                 (polls, armed) = (0, false);
             } else if polls < POLLS {
                 polls += 1;

@@ -5,7 +5,8 @@ use crate::script::{duration, number};
 use crate::settings;
 use crate::world::{Record, octet};
 use std::net::SocketAddr;
-use urnic_tcp::{Claim, Patience};
+use std::rc::Rc;
+use urnic_tcp::{Claim, Patience, UNEVEN};
 
 impl Runner<'_> {
     /// Executes a line without a packet.
@@ -157,24 +158,29 @@ impl Runner<'_> {
 
     /// Queues records, and sends what may leave.
     fn send(&mut self, words: &[&str]) -> Result<(), String> {
-        let usage = "usage: send LENGTH[xCOUNT]... [unit=N] [fails]";
+        let usage = "usage: send LENGTH[xCOUNT]|LENGTH+LENGTH[+LENGTH]... [unit=N] [fails]";
         let (mut unit, mut fails, mut records) = (0, false, Vec::new());
         for w in words {
             if let Some(n) = w.strip_prefix("unit=") {
                 unit = number(n).ok_or(usage)? as u16;
             } else if *w == "fails" {
                 fails = true;
+            } else if w.contains('+') {
+                let parts = w.split('+').map(|len| number(len).map(|len| len as usize));
+                let parts: Rc<[usize]> = parts.collect::<Option<_>>().ok_or(usage)?;
+                records.push((parts.iter().sum::<usize>() as u32, parts));
             } else {
                 let (len, count) = w.split_once('x').unwrap_or((w, "1"));
                 let (len, count) = (number(len).ok_or(usage)?, number(count).ok_or(usage)?);
-                records.extend((0..count).map(|_| len as u32));
+                records.extend((0..count).map(|_| (len as u32, Rc::default())));
             }
         }
         let conn = self.conn()?;
-        for len in records {
+        for (len, parts) in records {
+            let unit = if parts.is_empty() { unit } else { UNEVEN };
             let from = self.world.flows[self.flow].sent + 1;
             let bytes = (0..len).map(|i| octet(true, from.wrapping_add(i))).collect();
-            match self.world.stack.send(conn, Record { bytes, unit }) {
+            match self.world.stack.send(conn, Record { bytes, unit, parts }) {
                 Ok(()) if fails => return Err("`send` does not fail".into()),
                 Ok(()) => self.world.flows[self.flow].sent += len,
                 Err(_) if fails => return Ok(()),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use urnic_tcp::{
     BindId, Buffers, CloseReason, ConnId, Emit, Handler, LocalPorts, Payload, Stack, StackConfig, Time,
-    Transmit, sum,
+    Transmit, cut_between_parts, sum,
 };
 
 pub const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -37,6 +37,8 @@ impl Buffers for Kinds {
 pub struct Record {
     pub bytes: Rc<[u8]>,
     pub unit: u16,
+    /// Lengths of the parts, if the unit is [`UNEVEN`].
+    pub parts: Rc<[usize]>,
 }
 
 impl Payload for Record {
@@ -46,6 +48,11 @@ impl Payload for Record {
 
     fn unit(&self) -> u16 {
         self.unit
+    }
+
+    fn cut(&self, from: usize, max: usize) -> usize {
+        let mut parts = self.parts.iter();
+        cut_between_parts(self.len(), from, max, |_| *parts.next().expect("a part begins there"))
     }
 
     fn sum(&self, r: Range<usize>) -> u16 {
