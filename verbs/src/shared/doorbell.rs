@@ -121,7 +121,7 @@ impl Doorbells {
         &self.slots[index as usize & (self.slots.len() - 1)]
     }
 
-    /// Enters a queue pair whose [bell](Bell::ring) has just rung.
+    /// Enters a queue pair whose [bell](Bell::ring) has rung.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
         let slot = self.slot(self.rung.fetch_add(1, Ordering::AcqRel));

@@ -124,7 +124,7 @@ impl QpShared {
     }
 
     /// Called by the engine: sets the state. The engine must look at the queues after this call, not before, because
-    /// posts that come after this call ring.
+    /// posts that come after this call ring, or find that the bell has rung.
     pub(crate) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::SeqCst);
         fence(Ordering::SeqCst);
