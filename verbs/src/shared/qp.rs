@@ -97,7 +97,7 @@ pub(crate) enum Receives {
 /// The part of a queue pair that engine and application share.
 ///
 /// All that the engine needs for a send request, except for the request itself, is in the first cache line. The
-/// poster needs that line, and the next one for its end of the queue. In the next one is also the bell, which the engine
+/// poster needs that line, and the next one for its end of the queue. The next one also has the bell, which the engine
 /// answers. A test checks the order.
 #[repr(C, align(64))]
 pub(crate) struct QpShared {

@@ -95,8 +95,9 @@ impl<T> SpinLock<T> {
         self.take(HELD)
     }
 
-    /// Takes the lock for a section that ends soon and never waits for a pass. What the holder loads in it comes after the taking in the
-    /// one order of all sequentially consistent operations: see [`is_held_briefly`](Self::is_held_briefly).
+    /// Takes the lock for a section that ends soon and never waits for a pass. What the holder loads in it comes after
+    /// the taking in the one order of all sequentially consistent operations: see
+    /// [`is_held_briefly`](Self::is_held_briefly).
     #[inline]
     pub(crate) fn lock_briefly(&self) -> SpinGuard<'_, T> {
         let guard = self.take(BRIEFLY);
