@@ -331,7 +331,10 @@ impl Shard {
         if self.driver.is_dedicated() || self.is_wanted() || quiet::must_leave_engines_alone() {
             return false;
         }
-        let kicked = self.try_lock().is_some_and(|mut engine| engine.kick(qpn));
+        // If another thread drives the engine, nothing more is read: the caller rings, and the engine writes these lines.
+        let Some(mut engine) = self.try_lock() else { return false };
+        let kicked = engine.kick(qpn);
+        drop(engine);
         if kicked {
             self.driver.expect();
         }
