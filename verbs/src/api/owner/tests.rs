@@ -187,6 +187,21 @@ fn a_request_that_is_being_posted_is_looked_for_again() {
     assert!(qps.iter().all(|qp| qp.shared.send.bell.ring()));
 }
 
+/// A batch rings when it is posted, however long that takes. The engine does not look for its requests before.
+#[test]
+fn the_engine_does_not_wait_for_a_batch() {
+    let setting = Setting::new();
+    let device = setting.simulation.device(0).shared;
+    let (shard, qp) = (device.shards.first(), &setting.qp.shared);
+    assert!(qp.send.bell.ring());
+    shard.ring(qp.qpn);
+    let batch = setting.qp.send_batch();
+    shard.pass();
+    assert!(shard.doorbells.is_empty());
+    drop(batch);
+    assert!(qp.send.bell.ring());
+}
+
 /// As above, and the queue pair arrives at an engine meanwhile.
 #[test]
 fn a_request_that_is_being_posted_is_looked_for_at_the_new_engine() {
