@@ -222,6 +222,10 @@ pub struct MeasureArgs {
     /// Queue pairs of each thread, which spreads its messages over them
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub qps: usize,
+    /// Requests outstanding on each queue pair in the modes bw and rate, at most 4096 [default: 4 to 256, by size and
+    /// --qps]
+    #[arg(long, value_name = "N")]
+    pub window: Option<usize>,
     /// Load beside the measurement, such as write:8: 8 queue pairs of each thread, each with two Writes (or
     /// Reads) of 8 MiB outstanding
     #[arg(long, value_name = "OP:N")]

@@ -77,6 +77,7 @@ fn options(args: &MeasureArgs) -> PerfOptions {
     PerfOptions {
         amount: amount(&args.amount, usual.amount),
         qps: args.qps,
+        window: args.window,
         threads: args.threads,
         wait: args.wait,
         verify: args.verify,

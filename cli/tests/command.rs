@@ -270,6 +270,21 @@ fn results_and_their_table() {
     assert!(text(&wrong.stderr).contains("line 2 of standard input is no result"), "{}", text(&wrong.stderr));
 }
 
+#[test]
+fn the_window_is_as_asked() {
+    let asked =
+        ["perf", "pair", "--port", "kernel", "--qps", "3", "--iters", "300", "--json", "--window", "7"];
+    let result = json(&run(&[asked.as_slice(), &["--mode", "rate", "--verify"]].concat()));
+    assert_eq!((&result["window"], &result["verified"]), (&7.into(), &true.into()), "{result}");
+    let output = run(&[asked.as_slice(), &["--mode", "lat"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("--window: only with --mode bw or rate"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
 /// Threads have completion queues of their own, on two engines at each end; every byte is checked.
 #[test]
 fn several_threads_on_several_engines() {

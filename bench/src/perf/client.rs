@@ -116,8 +116,14 @@ pub(super) fn plan(options: &PerfOptions, progress: Progress) -> Result<Session,
         }
         _ => {}
     }
-    if options.window.is_some_and(|window| !(1..=MAX_WINDOW as usize).contains(&window)) {
-        return usage("a window has 1 to 4096 messages");
+    match options.window {
+        Some(_) if options.mode == Mode::Lat => {
+            return usage("--window: only with --mode bw or rate; with lat one message is outstanding");
+        }
+        Some(window) if !(1..=MAX_WINDOW as usize).contains(&window) => {
+            return usage("--window: from 1 to 4096");
+        }
+        _ => {}
     }
     let lanes = options.qps as u32;
     let mut session = Session {

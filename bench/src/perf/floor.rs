@@ -154,6 +154,7 @@ fn run_end(
         mtu: None,
         crc: None,
         qps: None,
+        window: None,
         engines: None,
         threads: None,
         progress: None,

@@ -68,6 +68,9 @@ pub struct PerfReport {
     pub crc: Option<bool>,
     /// Queue pairs used, over all threads; null for a floor.
     pub qps: Option<u64>,
+    /// Requests outstanding on each queue pair; null in `lat`, for a floor, and in the results of older versions.
+    #[serde(default)]
+    pub window: Option<u64>,
     /// Engines of the device of the reporting end; null for a floor.
     #[serde(default = "one")]
     pub engines: Option<u64>,
@@ -121,6 +124,7 @@ impl PerfReport {
             mtu: config.port.spec.as_ref().map(|_| config.port.mtu.into()),
             crc: Some(config.mpa.crc),
             qps: Some(u64::from(session.lanes) * u64::from(session.threads)),
+            window: (session.mode != Mode::Lat).then_some(session.window.into()),
             engines: Some(engines.into()),
             threads: Some(session.threads.into()),
             progress: Some(config.engine.progress.to_string()),

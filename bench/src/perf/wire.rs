@@ -92,7 +92,7 @@ impl Session {
         }
         if self.completions() > MAX_COMPLETIONS {
             return Err(
-                "too many requests outstanding over all queue pairs: lower the number of queue pairs (--qps)",
+                "too many requests outstanding over all queue pairs: lower their number (--qps) or the window (--window)",
             );
         }
         Ok(())

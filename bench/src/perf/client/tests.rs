@@ -41,6 +41,8 @@ fn impossible_wishes_are_usage_errors() {
         PerfOptions { amount: Amount::Seconds(-1.0), ..good.clone() },
         PerfOptions { amount: Amount::Seconds(f64::NAN), ..good.clone() },
         PerfOptions { window: Some(0), ..good.clone() },
+        PerfOptions { window: Some(4097), ..good.clone() },
+        PerfOptions { window: Some(4), mode: Mode::Lat, ..good.clone() },
         PerfOptions { threads: 0, ..good.clone() },
         PerfOptions { threads: 65, ..good.clone() },
         PerfOptions { qps: 16_000, window: Some(4096), ..good.clone() },
