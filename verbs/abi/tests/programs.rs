@@ -166,6 +166,13 @@ fn needs_verbs_h_reads_into_lists() {
     succeeds("reads", &[], Watched::Asan);
 }
 
+/// Lists of work requests are posted up to the one that is refused, and inline payload is copied.
+#[test]
+#[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
+fn needs_verbs_h_lists_are_posted_up_to_the_refused_request() {
+    succeeds("lists", &[], Watched::Asan);
+}
+
 /// `rnr_retry_count` of `rdma_connect` and `rdma_accept` takes effect.
 #[test]
 #[ignore = "needs the headers of rdma-core, packages libibverbs-dev and librdmacm-dev"]
@@ -209,6 +216,7 @@ fn needs_memcheck_no_program_touches_what_it_must_not() {
         ("hairpin", &[] as &[&str]),
         ("reads", &[]),
         ("unready", &[]),
+        ("lists", &[]),
         ("calls", &["1"]),
         ("convert", &[]),
         ("survive", &["cancel"]),
