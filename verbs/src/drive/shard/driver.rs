@@ -248,6 +248,12 @@ impl Driver {
         self.sleeping.load(Ordering::SeqCst) == sleep::WATCHING
     }
 
+    /// Returns the number of wake-ups so far.
+    #[cfg(test)]
+    pub(super) fn wake_ups(&self) -> u32 {
+        self.wakes.load(Ordering::SeqCst)
+    }
+
     pub(super) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         self.wake();

@@ -1,4 +1,4 @@
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,15 +10,18 @@ use urnic_dataplane::RxEvent;
 use super::{Doorbells, Polled, Shard};
 use crate::api::fake::{self, Knobs};
 use crate::api::qp::QpInit;
+use crate::drive::wakeup::Wakeup;
 use crate::shared::error::PostError;
 use crate::shared::eventfd::EventFd;
-use crate::shared::queue::WrNumber;
+use crate::shared::qp::QpState;
+use crate::shared::queue::{Payload, WrNumber};
+use crate::shared::wc::Wc;
 use crate::shared::wr::{SendFlags, SendOp, SendWr};
 
 const ALL: [Progress; 3] = [Progress::Inline, Progress::Adaptive, Progress::Dedicated];
 
 /// Waits until `happened` returns true. Panics after a long time, so that a failed test ends.
-fn until(what: &str, happened: impl Fn() -> bool) {
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !happened() {
         assert!(Instant::now() < limit, "{what} did not happen");
@@ -372,6 +375,72 @@ fn frames_and_doorbells_end_a_nap_of_an_armed_port() {
             _ => device.shared.shards.first().hand_over(),
         }
         until("the next nap", || armed() > before && knobs.arrivals.load(Ordering::SeqCst) == 0);
+    }
+}
+
+/// The event of a port at which no frame arrives.
+struct NoFrames {
+    event: EventFd,
+    /// Whether the engine's thread has begun to wait for the event. It then no longer looks for doorbells before it
+    /// sleeps.
+    awaited: AtomicBool,
+}
+
+impl AsFd for NoFrames {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.awaited.store(true, Ordering::SeqCst);
+        self.event.as_fd()
+    }
+}
+
+impl Wakeup for NoFrames {
+    fn clear(&self) {}
+}
+
+/// A caller's pass takes a queue pair's number out. Until the pass enters the number again, because of a post that is
+/// under way, the engine's thread may find no doorbell and go to sleep. In tests, it then sleeps for an hour. The
+/// poster wakes nobody if it sees that the bell has rung, so the caller must wake the thread.
+#[test]
+fn doorbells_that_a_caller_leaves_wake_the_thread() {
+    type Visit = fn(&Shard);
+    let visits: [(&str, Visit); 4] = [
+        ("try_pass", |shard| assert_ne!(shard.try_pass(), Polled::Skipped)),
+        ("poll_pass", |shard| assert_ne!(shard.poll_pass(), Polled::Skipped)),
+        ("pass", |shard| _ = shard.pass()),
+        ("kick", |shard| assert!(!shard.kick(0), "the fake engine sends nothing")),
+    ];
+    for (name, visit) in visits {
+        let (device, knobs) = fake::device(Progress::Adaptive);
+        let (pd, cq) = (device.alloc_pd(), device.create_cq(16, None).unwrap());
+        let qp = pd.create_qp(&crate::api::qp::tests::init(&cq)).unwrap();
+        qp.shared.set_state(QpState::Rts);
+        let (shard, send) = (device.shared.shards.first(), &qp.shared.send);
+        let frames = Arc::new(NoFrames { event: EventFd::new().unwrap(), awaited: AtomicBool::new(false) });
+        assert!(knobs.wakeup.set(frames.clone()).is_ok());
+        until("sleeping", || frames.awaited.load(Ordering::SeqCst));
+        let wake_ups = shard.driver.wake_ups();
+        visit(shard);
+        assert_eq!(shard.driver.wake_ups(), wake_ups, "{name}: the thread has nothing to do");
+
+        assert!(send.bell.ring());
+        shard.doorbells.ring(qp.qpn());
+        let mut post = send.begin_post();
+        visit(shard);
+        assert_eq!(shard.driver.wake_ups(), wake_ups + 1, "{name}: the thread must look for the request");
+        let wr = SendWr { wr_id: 7, op: SendOp::Send, sges: &[], flags: SendFlags::SIGNALED };
+        post.push(&wr, Payload::Bytes(&[])).unwrap();
+        // The poster rings if the thread is just answering the bell. A sleeping thread does not answer.
+        let rings = !send.bell.has_rung();
+        drop(post);
+        if rings && send.bell.ring() {
+            shard.ring(qp.qpn());
+        }
+        let mut wc = [Wc::default()];
+        // Unlike a poll, `take` drives no engine.
+        until(&format!("{name}: the completion"), || {
+            cq.shared.take(&mut cq.shared.polls.poller.lock(), &mut wc, 0) == 1
+        });
+        assert_eq!(wc[0].wr_id, 7);
     }
 }
 

@@ -201,10 +201,10 @@ impl SendQueue {
         Ok(self.bell.has_rung())
     }
 
-    /// Does what a poster does that has taken the lock and has not posted yet.
+    /// Does what [`post`](Self::post) does until it has taken the lock.
     #[cfg(test)]
-    pub(crate) fn begin_post(&self) -> impl Drop {
-        self.tail.lock_briefly()
+    pub(crate) fn begin_post(&self) -> SendPoster<'_> {
+        SendPoster { queue: self, tail: self.tail.lock_briefly(), written: 0 }
     }
 
     /// Engine, before it looks at the queues: withdraws the bell's ring. Posts that the look misses ring again, except
