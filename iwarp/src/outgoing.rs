@@ -8,6 +8,23 @@ use std::ops::Range;
 /// Most octets before an FPDU's payload: ULPDU_Length, DDP header, RDMAP header.
 pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 
+/// A place in which the header of a message's first segment is built.
+pub(crate) trait Header {
+    /// Builds the header of a message with `len` octets of payload. `ddp` is the DDP header of the first segment, with
+    /// L clear. `rdma` follows it and does not include payload. Their lengths are constants, so that building a header
+    /// takes few stores.
+    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool);
+
+    /// Builds the header of a Terminate. `rdma` has `rdma_len` octets of the header.
+    fn fill_terminate(
+        &mut self,
+        ddp: [u8; UNTAGGED_LEN],
+        rdma: [u8; TERMINATE_MAX],
+        rdma_len: usize,
+        crc: bool,
+    );
+}
+
 /// A message that is being sent. It holds no reference to its stream: keep it and continue when there is room.
 ///
 /// Finish one message before beginning the next one of the same stream, because messages go out in order (DDP-34).
@@ -69,21 +86,12 @@ impl Default for Outgoing {
     }
 }
 
-impl Outgoing {
-    /// Becomes a new message. `ddp` is the DDP header of the first segment, with L clear. `rdma` follows it and does
-    /// not include payload. Their lengths are constants, so that building a header takes few stores.
-    ///
+impl Header for Outgoing {
     /// The header is written in place, field by field. A header built elsewhere would have to be copied here directly
     /// after it was built. The copy would read wider pieces than were stored. The processor cannot serve such reads
     /// from its store buffer, so the copy would wait until the stores have left that buffer.
     #[inline]
-    pub(crate) fn fill<const N: usize, const M: usize>(
-        &mut self,
-        ddp: [u8; N],
-        rdma: [u8; M],
-        len: u32,
-        crc: bool,
-    ) {
+    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool) {
         const { assert!(2 + N + M <= HEADER_MAX) };
         self.header[2..2 + N].copy_from_slice(&ddp);
         self.header[2 + N..2 + N + M].copy_from_slice(&rdma);
@@ -95,8 +103,7 @@ impl Outgoing {
         self.len = len;
     }
 
-    /// Becomes a Terminate whose header is the first `rdma_len` octets of `rdma`.
-    pub(crate) fn fill_terminate(
+    fn fill_terminate(
         &mut self,
         ddp: [u8; UNTAGGED_LEN],
         rdma: [u8; TERMINATE_MAX],
@@ -106,7 +113,31 @@ impl Outgoing {
         self.fill(ddp, rdma, 0, crc);
         self.header_len = (2 + UNTAGGED_LEN + rdma_len) as u8;
     }
+}
 
+/// The octets before the payload of an FPDU that is a whole message, in the place from which they are sent.
+pub(crate) struct Front<'a> {
+    pub(crate) octets: &'a mut [u8],
+    pub(crate) crc: bool,
+}
+
+impl Header for Front<'_> {
+    #[inline]
+    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool) {
+        self.crc = crc;
+        let Some(octets) = self.octets.get_mut(..2 + N + M) else { return };
+        let ulpdu = (N + M) as u32 + len;
+        octets[..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+        octets[2..2 + N].copy_from_slice(&ddp);
+        octets[2] |= LAST;
+        octets[2 + N..].copy_from_slice(&rdma);
+    }
+
+    /// No Terminate is built in this way.
+    fn fill_terminate(&mut self, _: [u8; UNTAGGED_LEN], _: [u8; TERMINATE_MAX], _: usize, _: bool) {}
+}
+
+impl Outgoing {
     /// Cuts the next FPDU, with a ULPDU of at most `mulpdu` octets (DDP-27). Returns `None` when all of the message
     /// has been cut. `mulpdu` is clamped to the limits of RFC 5044 §3 and may change from call to call.
     #[inline]

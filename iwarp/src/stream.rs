@@ -7,6 +7,8 @@ mod outbound;
 #[cfg(test)]
 mod tests;
 
+use crate::header::{READ_REQUEST_LEN, TAGGED_LEN, UNTAGGED_LEN};
+use crate::outgoing::Front;
 use crate::sabotage::{Rule, broken};
 use crate::{
     AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Octets,
@@ -78,6 +80,20 @@ pub enum Op {
     },
     /// The last message of the stream.
     Terminate(Terminate),
+}
+
+impl Op {
+    /// Returns the number of octets before the payload of the message's first FPDU; `None` for messages that
+    /// [`Stream::begin_whole`] does not build.
+    #[inline]
+    pub fn front(&self) -> Option<usize> {
+        match self {
+            Op::Write { .. } | Op::ReadResponse(_) => Some(2 + TAGGED_LEN),
+            Op::Send { .. } => Some(2 + UNTAGGED_LEN),
+            Op::Read { .. } => Some(2 + UNTAGGED_LEN + READ_REQUEST_LEN),
+            Op::Immediate { .. } | Op::Atomic { .. } | Op::AtomicResponse { .. } | Op::Terminate(_) => None,
+        }
+    }
 }
 
 /// A request of the peer that waits for its response.
@@ -438,6 +454,21 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.outbound.begin(op, len, into)
     }
 
+    /// Starts a message like [`begin`](Self::begin) that fits into one FPDU, and writes the octets before the payload
+    /// to `fpdu`, which must have room for [`Op::front`] octets. The caller writes the rest: payload, pad, CRC field.
+    /// Returns whether that field holds a CRC32C over everything before it (otherwise it is zero, MPA-15).
+    #[inline]
+    pub fn begin_whole(&mut self, op: Op, len: u32, fpdu: &mut [u8]) -> Result<bool, BeginError> {
+        if !self.may_send() {
+            return Err(BeginError::NotYet);
+        }
+        if self.inbound_ended {
+            return Err(BeginError::Ended);
+        }
+        let mut front = Front { octets: fpdu, crc: false };
+        self.rdmap.outbound.begin(op, len, &mut front).map(|()| front.crc)
+    }
+
     /// Returns the number of our Reads and Atomics that are not complete.
     pub fn reads_outstanding(&self) -> usize {
         self.rdmap.outbound.requests.len()
@@ -451,6 +482,12 @@ impl<C: Chunk> Stream<C> {
     /// Takes the oldest request of the peer; `None` if no request waits. Respond in this order (RDMAP-65, RDMAPX-13).
     pub fn next_response(&mut self) -> Option<Pending> {
         self.rdmap.inbound.pending.pop_front()
+    }
+
+    /// Returns the request that [`Stream::next_response`] would take.
+    #[inline]
+    pub fn first_request(&self) -> Option<&Pending> {
+        self.rdmap.inbound.pending.front()
     }
 
     /// Returns how many requests of the peer wait for [`Stream::next_response`].

@@ -113,6 +113,45 @@ fn every_segment_of_every_message() {
     }
 }
 
+/// DDP-11..16, 20, 23..26, RDMAP-6..13, MPA-15: a message of one FPDU has the same octets before its payload, whichever
+/// way it is begun, and uses up the same numbers. What cannot be begun changes nothing.
+#[test]
+fn a_message_of_one_fpdu_begins_alike_in_both_ways() {
+    let mut server = Node::initiator();
+    server.memory.add(STAG, BASE, LEN);
+    accepted(&mut server, &untagged(0x41, 0x41, 1, 1, 0, &read_header((7, 1 << 40), 30, (STAG, BASE))));
+    let Some(Pending::Read(request)) = server.stream.next_response() else { panic!("no request") };
+    let mut all: Vec<(Op, usize)> = kinds().iter().map(|kind| (kind.op, kind.len)).collect();
+    all.push((Op::ReadResponse(request), 30));
+    for crc in [true, false] {
+        let parameters = Negotiated { crc, ..negotiated(Role::Initiator, 2, 2) };
+        let (mut cut, mut whole) = (Node::new(&parameters), Node::new(&parameters));
+        for (op, len) in [all.as_slice(); 3].concat() {
+            let Some(front) = op.front() else { continue };
+            for len in [0, 1, len] {
+                let mut octets = vec![0xEE; front + 1];
+                let begun = whole.stream.begin_whole(op, len as u32, &mut octets);
+                let mut outgoing = match cut.stream.begin(op, len as u32) {
+                    Ok(outgoing) => outgoing,
+                    Err(error) => {
+                        assert_eq!((begun, octets), (Err(error), vec![0xEE; front + 1]));
+                        continue;
+                    }
+                };
+                let fpdu = outgoing.next(1454).unwrap();
+                assert_eq!((begun, fpdu.last, octets.pop()), (Ok(crc), true, Some(0xEE)), "{op:?}");
+                assert_eq!((octets.as_slice(), fpdu.crc), (fpdu.header(), crc), "{op:?}");
+            }
+            assert_eq!(whole.stream.reads_outstanding(), cut.stream.reads_outstanding());
+        }
+        whole.send(Op::Terminate(Terminate::CRC), &[], 1454).unwrap();
+        let send = Op::Send { solicited: false, invalidate: None };
+        assert_eq!(whole.stream.begin_whole(send, 0, &mut [0; 20]), Err(BeginError::Ended));
+        let mut silent = Node::responder();
+        assert_eq!(silent.stream.begin_whole(send, 0, &mut [0; 20]), Err(BeginError::NotYet));
+    }
+}
+
 /// DDP-24, 34, RDMAP-24, 30, 42, 60, RDMAPX-13, 22: messages leave in the order in which they were begun, and each
 /// queue counts its own messages from 1.
 /// RDMAP-51.

@@ -27,6 +27,7 @@ const WORTH_FORESEEING: usize = 512;
 const FORESEEN: usize = 1536;
 
 /// Returns the size in octets of an FPDU with this ULPDU_Length, without markers.
+#[inline]
 pub fn fpdu_size(ulpdu: u16) -> usize {
     let ulpdu = usize::from(ulpdu);
     2 + ulpdu + pad(ulpdu) + 4

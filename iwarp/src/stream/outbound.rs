@@ -1,10 +1,12 @@
 //! The outbound half: sequence numbers, headers, and the Reads and Atomics that wait for their responses.
 
 use super::Op;
+use crate::BeginError;
 use crate::atomic::{AtomicHeader, AtomicResult};
 use crate::header::{Control, ReadHeader, TAGGED_LEN, UNTAGGED_LEN, opcode, queue};
+use crate::outgoing::Header;
 use crate::terminate::TERMINATE_MAX;
-use crate::{BeginError, Outgoing};
+
 use std::collections::VecDeque;
 
 /// A Read or Atomic of ours whose response is not complete.
@@ -48,7 +50,7 @@ impl Outbound {
     }
 
     #[inline]
-    pub(super) fn begin(&mut self, op: Op, len: u32, into: &mut Outgoing) -> Result<(), BeginError> {
+    pub(super) fn begin(&mut self, op: Op, len: u32, into: &mut impl Header) -> Result<(), BeginError> {
         // Nothing follows a Terminate (RDMAP-51).
         if self.terminated {
             return Err(BeginError::Ended);
@@ -120,7 +122,7 @@ impl Outbound {
     }
 
     #[inline]
-    fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32, into: &mut Outgoing) {
+    fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32, into: &mut impl Header) {
         let mut ddp = [0; TAGGED_LEN];
         ddp[0..2].copy_from_slice(&Control::octets(true, opcode));
         ddp[2..6].copy_from_slice(&stag.to_be_bytes());

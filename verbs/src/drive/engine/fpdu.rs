@@ -61,6 +61,60 @@ impl Writer<'_> {
     }
 }
 
+/// The payload of an FPDU that is a whole message.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// Inline data, or nothing.
+    Octets(&'a [u8]),
+    /// So many octets of registered memory, which stays registered until this pass has ended.
+    Memory(*const u8, u32),
+}
+
+impl Source<'_> {
+    /// Returns the number of octets.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        match *self {
+            Source::Octets(octets) => octets.len(),
+            Source::Memory(_, len) => len as usize,
+        }
+    }
+
+    /// Completes the FPDU in `out`, of which the first `front` octets are written. Returns its one's-complement sum, or
+    /// 0 if that is not wanted. `out` must have the FPDU's size.
+    #[inline]
+    pub(super) fn complete(self, out: &mut [u8], front: usize, has_crc: bool, wants_sum: bool) -> u16 {
+        let Some((covered, field)) = out.split_last_chunk_mut() else { return 0 };
+        let Some((front, rest)) = covered.split_at_mut_checked(front) else { return 0 };
+        let Some((payload, pad)) = rest.split_at_mut_checked(self.len()) else { return 0 };
+        let mut crc = urnic_crc::crc32c(urnic_crc::INIT, front);
+        match self {
+            Source::Octets([]) => {}
+            Source::Octets(octets) => {
+                payload.copy_from_slice(octets);
+                crc = urnic_crc::crc32c(crc, payload);
+            }
+            Source::Memory(src, len) => {
+                // SAFETY: `payload` has `len` octets. The memory is registered, and stays so until this pass has ended.
+                crc = unsafe { urnic_crc::copy_crc(payload.as_mut_ptr(), src, len as usize, crc) };
+            }
+        }
+        if !pad.is_empty() {
+            pad.fill(0);
+            crc = urnic_crc::crc32c(crc, pad);
+        }
+        *field = field_of(crc, has_crc);
+        if wants_sum { urnic_crc::sum(out) } else { 0 }
+    }
+}
+
+/// Returns the CRC field after octets that have left this CRC register. The field is present even if CRCs are off (RFC
+/// 5044 §4.1, §4.4, MPA-15, MPA-35).
+#[inline]
+fn field_of(crc: u32, has_crc: bool) -> [u8; 4] {
+    if has_crc { urnic_crc::finish(crc).to_le_bytes() } else { [0; 4] }
+}
+
 /// An FPDU to be written, with the tables that locate its payload.
 pub(super) struct Composer<'a> {
     pub(super) fpdu: &'a Fpdu<'a>,
@@ -102,9 +156,8 @@ impl Composer<'_> {
         if fpdu.pad > 0 {
             writer.octets(&[0; 3][..usize::from(fpdu.pad.min(3))]);
         }
-        // RFC 5044 §4.1, §4.4: the field is present even if CRCs are off (MPA-15, MPA-35).
-        let crc = if fpdu.crc { urnic_crc::finish(writer.crc).to_le_bytes() } else { [0; 4] };
-        writer.uncovered(&crc);
+        let field = field_of(writer.crc, fpdu.crc);
+        writer.uncovered(&field);
         Ok(writer.sum)
     }
 
@@ -161,12 +214,7 @@ impl Composer<'_> {
         let pad = usize::from(fpdu.pad.min(3));
         let crc = urnic_crc::crc32c(crc, &[0; 3][..pad]);
         let mut end = [0; 3 + 4];
-        // RFC 5044 §4.1, §4.4, as in `write`.
-        end[pad..pad + 4].copy_from_slice(&if fpdu.crc {
-            urnic_crc::finish(crc).to_le_bytes()
-        } else {
-            [0; 4]
-        });
+        end[pad..pad + 4].copy_from_slice(&field_of(crc, fpdu.crc));
         let end = &end[..pad + 4];
         let Some(out) = draft.append(end.len()) else {
             draft.truncate(before);

@@ -1,5 +1,8 @@
 //! Send path: queue pairs that have work take [turns](crate::shared::turns), with a quantum for each turn. A
-//! turn cuts messages into FPDUs, writes the FPDUs into transmit buffers, and hands the buffers to TCP.
+//! turn cuts messages into FPDUs, writes the FPDUs into transmit buffers, and hands the buffers to TCP. Messages of one
+//! FPDU go a [shorter way](whole).
+
+mod whole;
 
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
@@ -551,10 +554,20 @@ impl<D: Draft> Segments<'_, D> {
         let mut window = transport.room(self.conn);
         let mut fpdus = TURN_FPDUS;
         loop {
-            if qp.tx.message.is_none()
-                && let Some(turn) = begin(qp, table, self.spares, &mut fpdus)
-            {
-                return turn;
+            let room = window > 0 && self.quantum > 0 && fpdus > 0;
+            if qp.tx.message.is_none() {
+                if room
+                    && self.refill(transport)
+                    && let Some(len) = self.add_whole(qp, table, transport)
+                {
+                    window = window.saturating_sub(len);
+                    self.quantum = self.quantum.saturating_sub(len);
+                    fpdus -= 1;
+                    continue;
+                }
+                if let Some(turn) = begin(qp, table, self.spares, &mut fpdus) {
+                    return turn;
+                }
             }
             if window == 0 {
                 return Turn::Starved;
@@ -603,17 +616,9 @@ impl<D: Draft> Segments<'_, D> {
         };
         let markers = if self.marked { stream.as_ref().and_then(|stream| stream.tx_markers()) } else { None };
         let len = markers.map_or(fpdu.size(), |markers| markers.size(fpdu.size()));
-        if self.lent == MAX_LENT || !self.has_room(len) {
-            self.hand_over(transport);
-        }
+        self.make_room(len, transport);
         let Some(draft) = self.drafts.first_mut() else { return Err(Turn::More) };
         let before = draft.len();
-        if before == 0 {
-            (self.first, self.is_even) = (len, true);
-        } else {
-            self.is_even = self.is_even && self.last == self.first && len <= self.first;
-        }
-        self.last = len;
         let composer = Composer { fpdu: &fpdu, qp: shared, table, wants_sum: self.wants_sum };
         let mut lent = None;
         if fpdu.payload_len() >= self.lends_from
@@ -648,12 +653,33 @@ impl<D: Draft> Segments<'_, D> {
                 }
             }
         };
-        self.sum = urnic_crc::combine(self.sum, 0, sum);
+        self.added(before, len, sum);
         tx.spoken = true;
         if fpdu.last {
             self.spares.keep(tx.message.take());
         }
         Ok(Some(len))
+    }
+
+    /// Hands the record under construction to TCP if it cannot take another FPDU, of `len` octets.
+    #[inline]
+    fn make_room<T: Transport<Draft = D>>(&mut self, len: usize, transport: &mut T) {
+        if self.lent == MAX_LENT || !self.has_room(len) {
+            self.hand_over(transport);
+        }
+    }
+
+    /// Notes that an FPDU of `len` octets with the one's-complement sum `sum` has been added to the record under
+    /// construction, which had `before` octets.
+    #[inline]
+    fn added(&mut self, before: usize, len: usize, sum: u16) {
+        if before == 0 {
+            (self.first, self.is_even) = (len, true);
+        } else {
+            self.is_even = self.is_even && self.last == self.first && len <= self.first;
+        }
+        self.last = len;
+        self.sum = urnic_crc::combine(self.sum, 0, sum);
     }
 
     /// Returns whether the record under construction has room for an FPDU of `len` octets.

@@ -1,0 +1,152 @@
+//! Messages that fit into one FPDU. Nothing of them is kept from one FPDU to the next, and their headers are built in
+//! the transmit buffer. A message that is cut is stored field by field, and loaded again right away for its first FPDU.
+//! That made small messages a sixth slower.
+
+use super::{QpCore, Segments};
+use crate::drive::engine::fpdu::Source;
+use crate::drive::engine::qp::SendSide;
+use crate::drive::engine::read_list;
+use crate::drive::transport::{Draft, Transport};
+use crate::shared::memory::{Access, MrTable};
+use crate::shared::qp::QpShared;
+use crate::shared::queue::{SendView, Stored};
+use crate::shared::scope::Scopes;
+use crate::shared::wr::SendFlags;
+use urnic_iwarp::{Op, Pending, Stream, fpdu_size};
+
+impl<D: Draft> Segments<'_, D> {
+    /// Adds the next message of `qp`, if it fits into one FPDU and nothing delays it, to the record under construction,
+    /// or begins a new record with it. Returns the FPDU's length on the wire; `None`: the message, if there is one,
+    /// must be begun in the general way, as in [`QpCore::next_message`].
+    #[inline]
+    pub(super) fn add_whole<T: Transport<Draft = D>>(
+        &mut self,
+        qp: &mut QpCore<T::Data>,
+        table: &MrTable,
+        transport: &mut T,
+    ) -> Option<usize> {
+        let QpCore { tx, stream, shared, .. } = qp;
+        let stream = stream.as_deref_mut()?;
+        if tx.terminate.is_some() || tx.closing || tx.immediate || self.marked {
+            return None;
+        }
+        let view = shared.send.peek(tx.next);
+        let answers = stream.responses_pending() > 0 && (tx.responses_turn || view.is_none());
+        let size = if answers {
+            self.add_response(stream, shared.scopes, table, transport)
+        } else {
+            self.add_request(tx, stream, shared, view?, table, transport)
+        }?;
+        tx.responses_turn = !answers;
+        tx.spoken = true;
+        Some(size)
+    }
+
+    /// Adds the message of the next work request, `view`.
+    #[inline]
+    fn add_request<T: Transport<Draft = D>>(
+        &mut self,
+        tx: &mut SendSide,
+        stream: &mut Stream<T::Data>,
+        shared: &QpShared,
+        view: SendView<'_>,
+        table: &MrTable,
+        transport: &mut T,
+    ) -> Option<usize> {
+        let entry = view.entry;
+        if entry.flags.contains(SendFlags::FENCE) {
+            return None;
+        }
+        let solicited = entry.flags.contains(SendFlags::SOLICITED);
+        let len = entry.length;
+        let size = match entry.op {
+            Stored::Write { addr, rkey } => {
+                let payload = self.payload(view, shared.scopes, table)?;
+                self.put(Op::Write { stag: rkey, to: addr }, len, payload, stream, transport)
+            }
+            Stored::Send | Stored::SendInv(_) => {
+                let invalidate = if let Stored::SendInv(stag) = entry.op { Some(stag) } else { None };
+                let payload = self.payload(view, shared.scopes, table)?;
+                self.put(Op::Send { solicited, invalidate }, len, payload, stream, transport)
+            }
+            Stored::Read { addr, rkey } => {
+                // The list of a Read without sink is empty.
+                let [_] = view.sges else { return None };
+                let (sink_stag, sink_to) = read_list::sink(table, shared.scopes, tx.next, view.sges).ok()?;
+                let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
+                self.put(op, len, Source::Octets(&[]), stream, transport)
+            }
+            Stored::Elsewhere => None,
+        }?;
+        tx.next = tx.next.next();
+        Some(size)
+    }
+
+    /// Returns the payload of a work request; `None` if it is long, lent rather than copied, in several pieces,
+    /// or not available.
+    #[inline]
+    fn payload<'a>(&self, view: SendView<'a>, scopes: Scopes, table: &MrTable) -> Option<Source<'a>> {
+        let len = view.entry.length;
+        match (view.inline, view.sges) {
+            (Some(octets), _) => Some(Source::Octets(octets)),
+            (None, _) if len == 0 => Some(Source::Octets(&[])),
+            (None, [only]) if (len as usize) < self.lends_from.min(self.mulpdu) => {
+                let span = table.resolve(only.lkey, scopes, Access::LOCAL_READ, only.addr, len).ok()?;
+                Some(Source::Memory(span.ptr, len))
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// Adds the answer to the peer's oldest request.
+    #[inline(never)]
+    fn add_response<T: Transport<Draft = D>>(
+        &mut self,
+        stream: &mut Stream<T::Data>,
+        scopes: Scopes,
+        table: &MrTable,
+        transport: &mut T,
+    ) -> Option<usize> {
+        let &Pending::Read(read) = stream.first_request()? else { return None };
+        let payload = match read.len {
+            0 => Source::Octets(&[]),
+            len => {
+                let (stag, to) = (read.src_stag, read.src_to);
+                Source::Memory(table.resolve(stag, scopes, Access::REMOTE_READ, to, len).ok()?.ptr, len)
+            }
+        };
+        let size = self.put(Op::ReadResponse(read), read.len, payload, stream, transport)?;
+        let _ = stream.next_response();
+        Some(size)
+    }
+
+    /// Adds a message, if it fits into one FPDU and can be begun. Each operation has its own copy of this code, because
+    /// an `op` that is passed on is stored and loaded again.
+    #[inline(always)]
+    fn put<T: Transport<Draft = D>>(
+        &mut self,
+        op: Op,
+        len: u32,
+        payload: Source<'_>,
+        stream: &mut Stream<T::Data>,
+        transport: &mut T,
+    ) -> Option<usize> {
+        let front = op.front()?;
+        let ulpdu = front - 2 + payload.len();
+        if ulpdu > self.mulpdu {
+            return None;
+        }
+        let size = fpdu_size(ulpdu as u16);
+        self.make_room(size, transport);
+        let draft = self.drafts.first_mut()?;
+        let before = draft.len();
+        let out = draft.append(size)?;
+        let Ok(has_crc) = stream.begin_whole(op, len, out) else {
+            draft.truncate(before);
+            return None;
+        };
+        let sum = payload.complete(out, front, has_crc, self.wants_sum);
+        self.added(before, size, sum);
+        Some(size)
+    }
+}
