@@ -294,6 +294,34 @@ fn reads_of_the_peer_pass_our_requests() {
     assert!(took < Duration::from_millis(4), "{took:?}");
 }
 
+/// Answers go between two requests of one FPDU too: those to Atomics, which take another way than the requests, and
+/// those to Reads.
+#[test]
+fn answers_pass_short_requests() {
+    const WRITES: u64 = 60;
+    let options = slow();
+    let tcp = TcpConfig { recv_window: 8 << 10, ..options.tcp };
+    let options = Options { tcp, ..options };
+    for atomic in [true, false] {
+        let (mut simulation, server, client) = connected(&options);
+        let sink = client.pd.alloc_mr(1024, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let source = server.pd.alloc_mr(1024, access).unwrap();
+        works(&mut simulation, &server, &client);
+        let write = SendOp::Write { addr: sink.addr(), rkey: sink.rkey() };
+        for i in 0..WRITES {
+            server.post(i, write, &[Sge::of(&source, 0, 1024)]);
+        }
+        let (addr, rkey) = (source.addr(), source.rkey());
+        let ask = if atomic { SendOp::FetchAdd { addr, rkey, add: 1 } } else { SendOp::Read { addr, rkey } };
+        client.post(99, ask, &[Sge::of(&sink, 0, 8)]);
+        assert_eq!(client.next(&mut simulation).wr_id, 99);
+        let done = server.completions().len();
+        // Some 7 Writes are in flight at a time.
+        assert!((1..30).contains(&done), "{done} Writes were done before the answer to {ask:?}");
+    }
+}
+
 /// Number of full segments that the turns of one pass send: a turn already reaches the limits of a pass.
 const PASS_SEGMENTS: usize = TURN_SEGMENTS;
 

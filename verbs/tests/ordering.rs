@@ -118,21 +118,26 @@ fn reads_and_atomics_wait_for_ord() {
 /// A fence holds back its request until all earlier Reads and Atomics are answered (RDMAP-59).
 #[test]
 fn a_fence_waits() {
-    let mut s = scene();
     let (addr, rkey) = (0x1000, 7);
-    let sges = [Sge::of(&s.inbox, 0, 8)];
-    s.end.post(1, SendOp::FetchAdd { addr, rkey, add: 1 }, &sges);
-    let flags = SendFlags::FENCE | SendFlags::SIGNALED;
-    let op = SendOp::WriteImm { addr, rkey, imm: 1 };
-    s.end.qp.post_send(&SendWr { wr_id: 2, op, sges: &sges, flags }).unwrap();
-    pass(&mut s);
-    assert_eq!(opcodes(&s), [10]);
-    let result = [&1u32.to_be_bytes()[..], &77u64.to_be_bytes()].concat();
-    s.say(&[untagged(0x41, 0x4B, 3, 1, 0, &result)]);
-    pass(&mut s);
-    assert_eq!(opcodes(&s), [10, 0, 8]);
-    let written = &ulpdus(&s.heard())[1];
-    assert_eq!(written[14..], 77u64.to_ne_bytes());
+    for (op, sent) in [
+        (SendOp::WriteImm { addr, rkey, imm: 1 }, &[0, 8][..]),
+        (SendOp::Write { addr, rkey }, &[0]),
+        (SendOp::Send, &[3]),
+    ] {
+        let mut s = scene();
+        let sges = [Sge::of(&s.inbox, 0, 8)];
+        s.end.post(1, SendOp::FetchAdd { addr, rkey, add: 1 }, &sges);
+        let flags = SendFlags::FENCE | SendFlags::SIGNALED;
+        s.end.qp.post_send(&SendWr { wr_id: 2, op, sges: &sges, flags }).unwrap();
+        pass(&mut s);
+        assert_eq!(opcodes(&s), [10]);
+        let result = [&1u32.to_be_bytes()[..], &77u64.to_be_bytes()].concat();
+        s.say(&[untagged(0x41, 0x4B, 3, 1, 0, &result)]);
+        pass(&mut s);
+        assert_eq!(opcodes(&s), [&[10], sent].concat());
+        let message = &ulpdus(&s.heard())[1];
+        assert!(message.ends_with(&77u64.to_ne_bytes()), "{message:?}");
+    }
 }
 
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a peer's Read or Atomic sees all data that the peer sent before it. The RNIC
