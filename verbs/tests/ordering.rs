@@ -140,6 +140,27 @@ fn a_fence_waits() {
     }
 }
 
+/// Answers and requests go in turn if both wait (SEC-19), and a Send tells whether it is solicited (RDMAP-8). Both wait
+/// here because this side must be silent before the peer's first FPDU (MPA-70).
+#[test]
+fn answers_and_requests_take_turns() {
+    for inline in [false, true] {
+        let mut s = silent_scene();
+        let sges = [Sge::of(&s.inbox, 0, 8)];
+        let how = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        for (wr_id, flags) in [(1, SendFlags::empty()), (2, SendFlags::SOLICITED), (3, SendFlags::empty())] {
+            let wr = SendWr { wr_id, op: SendOp::Send, sges: &sges, flags: flags | how };
+            s.end.qp.post_send(&wr).unwrap();
+        }
+        let (stag, at) = (s.all.rkey(), s.all.addr() + 8);
+        let header = [&[0; 4][..], &1u32.to_be_bytes(), &stag.to_be_bytes(), &at.to_be_bytes()].concat();
+        let atomic = untagged(0x41, 0x4A, 1, 2, 0, &[&header[..], &[0; 32]].concat());
+        s.say(&[untagged(0x41, 0x41, 1, 1, 0, &read_header((0xABCD, 3), 8, (stag, at))), atomic]);
+        pass(&mut s);
+        assert_eq!(opcodes(&s), [3, 2, 5, 11, 3], "inline: {inline}");
+    }
+}
+
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a peer's Read or Atomic sees all data that the peer sent before it. The RNIC
 /// answers in order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
 /// (RDMAP-14, 15). The RNIC's program gets no completion for the peer's request, and loses no receive (RDMAP-23, 29,
