@@ -272,8 +272,7 @@ fn results_and_their_table() {
 
 #[test]
 fn the_window_is_as_asked() {
-    let asked =
-        ["perf", "pair", "--port", "kernel", "--qps", "3", "--iters", "300", "--json", "--window", "7"];
+    let asked = ["perf", "pair", "--port", "ring", "--qps", "3", "--iters", "300", "--json", "--window", "7"];
     let result = json(&run(&[asked.as_slice(), &["--mode", "rate", "--verify"]].concat()));
     assert_eq!((&result["window"], &result["verified"]), (&7.into(), &true.into()), "{result}");
     let output = run(&[asked.as_slice(), &["--mode", "lat"]].concat());

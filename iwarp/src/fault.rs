@@ -177,4 +177,8 @@ pub enum BeginError {
     /// Only our own Terminate may still be sent, once.
     #[error("the stream has ended")]
     Ended,
+    /// [`crate::Stream::begin_whole`] was asked for a message of a kind that it does not build, or given a place that
+    /// has not the size of the message's FPDU.
+    #[error("the message is not the one FPDU that it should be")]
+    NotWhole,
 }

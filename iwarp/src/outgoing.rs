@@ -133,7 +133,7 @@ impl Header for Front<'_> {
         octets[2 + N..].copy_from_slice(&rdma);
     }
 
-    /// No Terminate is built in this way.
+    /// [`Op::front`](crate::Op::front) is `None` for a Terminate, so none is built in this way: its length varies.
     fn fill_terminate(&mut self, _: [u8; UNTAGGED_LEN], _: [u8; TERMINATE_MAX], _: usize, _: bool) {}
 }
 

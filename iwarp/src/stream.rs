@@ -11,8 +11,8 @@ use crate::header::{READ_REQUEST_LEN, TAGGED_LEN, UNTAGGED_LEN};
 use crate::outgoing::Front;
 use crate::sabotage::{Rule, broken};
 use crate::{
-    AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, Markers, Negotiated, Octets,
-    Outgoing, ReadFault, Role, Sink, Terminate, TerminatedHeader,
+    AtomicFault, AtomicOp, BeginError, Budget, Cause, Chunk, Delivery, Fault, MULPDU_MAX, Markers,
+    Negotiated, Octets, Outgoing, ReadFault, Role, Sink, Terminate, TerminatedHeader,
 };
 use aside::Ulpdu;
 use assembly::{Assembly, Gathered};
@@ -83,8 +83,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns the number of octets before the payload of the message's first FPDU; `None` for messages that
-    /// [`Stream::begin_whole`] does not build.
+    /// Returns the number of octets before the payload of the message's first FPDU; `None` for the kinds of messages
+    /// that [`Stream::begin_whole`] does not build.
     #[inline]
     pub fn front(&self) -> Option<usize> {
         match self {
@@ -454,8 +454,8 @@ impl<C: Chunk> Stream<C> {
         self.rdmap.outbound.begin(op, len, into)
     }
 
-    /// Starts a message like [`begin`](Self::begin) that fits into one FPDU, and writes the octets before the payload
-    /// to `fpdu`, which must have room for [`Op::front`] octets. The caller writes the rest: payload, pad, CRC field.
+    /// Starts a message like [`begin`](Self::begin) that is one FPDU, and writes the octets before the payload to
+    /// `fpdu`, which must have the [size](fpdu_size) of that FPDU. The caller writes the rest: payload, pad, CRC field.
     /// Returns whether that field holds a CRC32C over everything before it (otherwise it is zero, MPA-15).
     #[inline]
     pub fn begin_whole(&mut self, op: Op, len: u32, fpdu: &mut [u8]) -> Result<bool, BeginError> {
@@ -464,6 +464,15 @@ impl<C: Chunk> Stream<C> {
         }
         if self.inbound_ended {
             return Err(BeginError::Ended);
+        }
+        let payload = match op {
+            Op::Read { .. } => 0,
+            Op::ReadResponse(request) => request.len,
+            _ => len,
+        };
+        let ulpdu = op.front().map(|front| front - 2 + payload as usize);
+        if !ulpdu.is_some_and(|ulpdu| ulpdu <= MULPDU_MAX && fpdu.len() == fpdu_size(ulpdu as u16)) {
+            return Err(BeginError::NotWhole);
         }
         let mut front = Front { octets: fpdu, crc: false };
         self.rdmap.outbound.begin(op, len, &mut front).map(|()| front.crc)

@@ -127,28 +127,50 @@ fn a_message_of_one_fpdu_begins_alike_in_both_ways() {
         let parameters = Negotiated { crc, ..negotiated(Role::Initiator, 2, 2) };
         let (mut cut, mut whole) = (Node::new(&parameters), Node::new(&parameters));
         for (op, len) in [all.as_slice(); 3].concat() {
-            let Some(front) = op.front() else { continue };
+            let Some(front) = op.front() else {
+                assert_eq!(
+                    whole.stream.begin_whole(op, 0, &mut [0; 200]),
+                    Err(BeginError::NotWhole),
+                    "{op:?}"
+                );
+                continue;
+            };
             for len in [0, 1, len] {
-                let mut octets = vec![0xEE; front + 1];
+                let payload = match op {
+                    Op::Read { .. } => 0,
+                    Op::ReadResponse(request) => request.len as usize,
+                    _ => len,
+                };
+                let mut octets = vec![0xEE; fpdu_size((front - 2 + payload) as u16)];
+                let untouched = octets.clone();
+                for wrong in [octets.len() - 4, octets.len() + 4] {
+                    let mut wrong = vec![0; wrong];
+                    let begun = whole.stream.begin_whole(op, len as u32, &mut wrong);
+                    assert_eq!(begun, Err(BeginError::NotWhole), "{op:?}");
+                }
                 let begun = whole.stream.begin_whole(op, len as u32, &mut octets);
                 let mut outgoing = match cut.stream.begin(op, len as u32) {
                     Ok(outgoing) => outgoing,
                     Err(error) => {
-                        assert_eq!((begun, octets), (Err(error), vec![0xEE; front + 1]));
+                        assert_eq!((begun, octets), (Err(error), untouched));
                         continue;
                     }
                 };
                 let fpdu = outgoing.next(1454).unwrap();
-                assert_eq!((begun, fpdu.last, octets.pop()), (Ok(crc), true, Some(0xEE)), "{op:?}");
-                assert_eq!((octets.as_slice(), fpdu.crc), (fpdu.header(), crc), "{op:?}");
+                assert_eq!((begun, fpdu.last, fpdu.size()), (Ok(crc), true, octets.len()), "{op:?}");
+                assert_eq!((&octets[..front], fpdu.crc), (fpdu.header(), crc), "{op:?}");
+                assert_eq!(octets[front..], untouched[front..], "{op:?}");
             }
             assert_eq!(whole.stream.reads_outstanding(), cut.stream.reads_outstanding());
         }
-        whole.send(Op::Terminate(Terminate::CRC), &[], 1454).unwrap();
         let send = Op::Send { solicited: false, invalidate: None };
-        assert_eq!(whole.stream.begin_whole(send, 0, &mut [0; 20]), Err(BeginError::Ended));
+        assert_eq!(whole.stream.begin_whole(send, u32::MAX, &mut [0; 24]), Err(BeginError::NotWhole));
+        whole.send(Op::Terminate(Terminate::CRC), &[], 1454).unwrap();
+        assert_eq!(whole.stream.begin_whole(send, 0, &mut [0; 24]), Err(BeginError::Ended));
+        cut.stream.stop_listening();
+        assert_eq!(cut.stream.begin_whole(send, 0, &mut [0; 24]), Err(BeginError::Ended));
         let mut silent = Node::responder();
-        assert_eq!(silent.stream.begin_whole(send, 0, &mut [0; 20]), Err(BeginError::NotYet));
+        assert_eq!(silent.stream.begin_whole(send, 0, &mut [0; 24]), Err(BeginError::NotYet));
     }
 }
 

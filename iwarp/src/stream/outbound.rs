@@ -6,7 +6,6 @@ use crate::atomic::{AtomicHeader, AtomicResult};
 use crate::header::{Control, ReadHeader, TAGGED_LEN, UNTAGGED_LEN, opcode, queue};
 use crate::outgoing::Header;
 use crate::terminate::TERMINATE_MAX;
-
 use std::collections::VecDeque;
 
 /// A Read or Atomic of ours whose response is not complete.

@@ -1,6 +1,5 @@
-//! Writes one FPDU into a transmit buffer: header | payload | pad | CRC. A single pass copies the octets and
-//! computes the CRC and, if wanted, the Internet checksum. Large payload may be lent to the transport
-//! instead of copied.
+//! Writes one FPDU into a transmit buffer: header | payload | pad | CRC. A single pass copies the payload and computes
+//! its CRC and, if wanted, its Internet checksum. Large payload may be lent to the transport instead of copied.
 
 use super::qp::{Cursor, Origin};
 use crate::drive::transport::{Draft, Transport};
@@ -66,7 +65,7 @@ impl Writer<'_> {
 pub(super) enum Source<'a> {
     /// Inline data, or nothing.
     Octets(&'a [u8]),
-    /// So many octets of registered memory, which stays registered until this pass has ended.
+    /// So many octets of registered memory.
     Memory(*const u8, u32),
 }
 
@@ -80,31 +79,47 @@ impl Source<'_> {
         }
     }
 
-    /// Completes the FPDU in `out`, of which the first `front` octets are written. Returns its one's-complement sum, or
-    /// 0 if that is not wanted. `out` must have the FPDU's size.
+    /// Writes payload, pad and CRC field of the FPDU that fills `out`, of which the first `front` octets, an even
+    /// number, are written. Returns its one's-complement sum, or 0 if that is not wanted.
+    ///
+    /// # Safety
+    /// [`Source::Memory`] must be readable. Its content may change during the call.
     #[inline]
-    pub(super) fn complete(self, out: &mut [u8], front: usize, has_crc: bool, wants_sum: bool) -> u16 {
+    pub(super) unsafe fn complete(self, out: &mut [u8], front: usize, has_crc: bool, wants_sum: bool) -> u16 {
         let Some((covered, field)) = out.split_last_chunk_mut() else { return 0 };
-        let Some((front, rest)) = covered.split_at_mut_checked(front) else { return 0 };
+        let Some((header, rest)) = covered.split_at_mut_checked(front) else { return 0 };
         let Some((payload, pad)) = rest.split_at_mut_checked(self.len()) else { return 0 };
-        let mut crc = urnic_crc::crc32c(urnic_crc::INIT, front);
+        let mut crc = urnic_crc::crc32c(urnic_crc::INIT, header);
+        let mut sum = 0;
         match self {
             Source::Octets([]) => {}
             Source::Octets(octets) => {
                 payload.copy_from_slice(octets);
                 crc = urnic_crc::crc32c(crc, payload);
+                if wants_sum {
+                    sum = urnic_crc::sum(payload);
+                }
             }
-            Source::Memory(src, len) => {
-                // SAFETY: `payload` has `len` octets. The memory is registered, and stays so until this pass has ended.
-                crc = unsafe { urnic_crc::copy_crc(payload.as_mut_ptr(), src, len as usize, crc) };
-            }
+            // SAFETY: `payload` has `len` octets, and `src` is readable by this function's contract.
+            Source::Memory(src, len) if wants_sum => unsafe {
+                (crc, sum) = urnic_crc::copy_crc_sum(payload.as_mut_ptr(), src, len as usize, crc);
+            },
+            // SAFETY: as above.
+            Source::Memory(src, len) => unsafe {
+                crc = urnic_crc::copy_crc(payload.as_mut_ptr(), src, len as usize, crc);
+            },
         }
         if !pad.is_empty() {
             pad.fill(0);
             crc = urnic_crc::crc32c(crc, pad);
         }
         *field = field_of(crc, has_crc);
-        if wants_sum { urnic_crc::sum(out) } else { 0 }
+        if !wants_sum {
+            return 0;
+        }
+        // Header, and payload with its pad, have even lengths.
+        let sum = urnic_crc::combine(urnic_crc::sum(header), 0, sum);
+        urnic_crc::combine(sum, 0, urnic_crc::sum(field))
     }
 }
 
@@ -262,3 +277,6 @@ impl Composer<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -533,8 +533,8 @@ struct Segments<'a, D> {
     /// Octets that are left of the turn.
     quantum: usize,
     conn: ConnId,
-    /// First the record under construction, then a spare, in which [`add`](Self::add) continues if the next FPDU does
-    /// not fit into the first.
+    /// First the record under construction, then a spare, in which [`add`](Self::add) and
+    /// [`add_whole`](Self::add_whole) continue if the next FPDU does not fit into the first.
     drafts: &'a mut ArrayVec<D, 2>,
     spares: &'a mut Spares,
     /// Payload of at least this many octets is lent rather than copied.
@@ -554,9 +554,10 @@ impl<D: Draft> Segments<'_, D> {
         let mut window = transport.room(self.conn);
         let mut fpdus = TURN_FPDUS;
         loop {
-            let room = window > 0 && self.quantum > 0 && fpdus > 0;
             if qp.tx.message.is_none() {
-                if room
+                if window > 0
+                    && self.quantum > 0
+                    && fpdus > 0
                     && self.refill(transport)
                     && let Some(len) = self.add_whole(qp, table, transport)
                 {

@@ -1,6 +1,6 @@
-//! Messages that fit into one FPDU. Nothing of them is kept from one FPDU to the next, and their headers are built in
-//! the transmit buffer. A message that is cut is stored field by field, and loaded again right away for its first FPDU.
-//! That made small messages a sixth slower.
+//! Messages that fit into one FPDU. Such a message needs no state after its FPDU, so its header is built in the transmit
+//! buffer. A [`Message`](crate::drive::engine::qp::Message) would be stored field by field and loaded again at once for
+//! the FPDU, which costs a sixth of the rate of small messages.
 
 use super::{QpCore, Segments};
 use crate::drive::engine::fpdu::Source;
@@ -27,7 +27,8 @@ impl<D: Draft> Segments<'_, D> {
     ) -> Option<usize> {
         let QpCore { tx, stream, shared, .. } = qp;
         let stream = stream.as_deref_mut()?;
-        if tx.terminate.is_some() || tx.closing || tx.immediate || self.marked {
+        // A Terminate goes first, and a disconnect has a last request.
+        if tx.terminate.is_some() || tx.closing || self.marked {
             return None;
         }
         let view = shared.send.peek(tx.next);
@@ -37,6 +38,7 @@ impl<D: Draft> Segments<'_, D> {
         } else {
             self.add_request(tx, stream, shared, view?, table, transport)
         }?;
+        // If both wait, the next message is of the other kind.
         tx.responses_turn = !answers;
         tx.spoken = true;
         Some(size)
@@ -70,8 +72,12 @@ impl<D: Draft> Segments<'_, D> {
                 self.put(Op::Send { solicited, invalidate }, len, payload, stream, transport)
             }
             Stored::Read { addr, rkey } => {
-                // The list of a Read without sink is empty.
+                // The list of a Read without sink is empty. What a Read that waits for others would leave in the
+                // transmit buffer need not be taken back.
                 let [_] = view.sges else { return None };
+                if stream.reads_outstanding() >= stream.ord().into() {
+                    return None;
+                }
                 let (sink_stag, sink_to) = read_list::sink(table, shared.scopes, tx.next, view.sges).ok()?;
                 let op = Op::Read { sink_stag, sink_to, src_stag: rkey, src_to: addr };
                 self.put(op, len, Source::Octets(&[]), stream, transport)
@@ -110,6 +116,7 @@ impl<D: Draft> Segments<'_, D> {
         let &Pending::Read(read) = stream.first_request()? else { return None };
         let payload = match read.len {
             0 => Source::Octets(&[]),
+            len if len as usize > self.mulpdu => return None,
             len => {
                 let (stag, to) = (read.src_stag, read.src_to);
                 Source::Memory(table.resolve(stag, scopes, Access::REMOTE_READ, to, len).ok()?.ptr, len)
@@ -145,7 +152,8 @@ impl<D: Draft> Segments<'_, D> {
             draft.truncate(before);
             return None;
         };
-        let sum = payload.complete(out, front, has_crc, self.wants_sum);
+        // SAFETY: the callers have resolved the payload in this pass, and it stays registered until the pass has ended.
+        let sum = unsafe { payload.complete(out, front, has_crc, self.wants_sum) };
         self.added(before, size, sum);
         Some(size)
     }
