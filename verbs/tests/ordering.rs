@@ -161,6 +161,62 @@ fn answers_and_requests_take_turns() {
     }
 }
 
+/// A message is one FPDU if its ULPDU has at most MULPDU octets (DDP-27), and a request of the peer is answered alike.
+#[test]
+fn a_message_is_one_fpdu_up_to_the_mulpdu() {
+    let mut s = scene();
+    let source = s.end.pd.alloc_mr(4096, Access::REMOTE_READ).unwrap();
+    s.end.post(0, SendOp::Send, &[Sge::of(&source, 0, 4096)]);
+    pass(&mut s);
+    let mut seen = ulpdus(&s.heard());
+    let mulpdu = seen[0].len();
+    let (addr, rkey) = (source.addr(), source.rkey());
+    for extra in [-1, 0, 1] {
+        for (i, (op, header)) in
+            [(Some(SendOp::Send), 18), (Some(SendOp::Write { addr, rkey }), 14), (None, 14)]
+                .into_iter()
+                .enumerate()
+        {
+            let len = (mulpdu - header).checked_add_signed(extra).unwrap() as u32;
+            match op {
+                Some(op) => s.end.post(i as u64, op, &[Sge::of(&source, 0, len)]),
+                None => {
+                    let header = read_header((1, 0), len, (rkey, addr));
+                    s.say(&[untagged(0x41, 0x41, 1, (extra + 2) as u32, 0, &header)]);
+                }
+            }
+            pass(&mut s);
+            let all = ulpdus(&s.heard());
+            let lengths: Vec<usize> = all[seen.len()..].iter().map(Vec::len).collect();
+            let expected = if extra == 1 { vec![mulpdu, header + 1] } else { vec![header + len as usize] };
+            assert_eq!(lengths, expected, "{op:?} of {len} octets");
+            seen = all;
+        }
+    }
+}
+
+/// A request whose memory is not ours leaves nothing in the segment that holds the requests before it (ERR-44).
+#[test]
+fn a_local_fault_behind_short_messages() {
+    // All wait until the peer's first FPDU (MPA-70), and leave in one turn.
+    let mut s = silent_scene();
+    let ours = [Sge::of(&s.inbox, 0, 8)];
+    let foreign = [Sge::of(&s.foreign, 0, 8)];
+    for (wr_id, sges) in [(1, &ours), (2, &ours), (3, &foreign), (4, &ours)] {
+        s.end.post(wr_id, SendOp::Send, sges);
+    }
+    s.say(&[tagged(0xC1, 0x40, s.all.rkey(), s.all.addr(), &[1; 8])]);
+    pass(&mut s);
+    assert_eq!(opcodes(&s), [3, 3, 7]);
+    let expected = [
+        (1, WcStatus::Success),
+        (2, WcStatus::Success),
+        (3, WcStatus::LocalProtection),
+        (4, WcStatus::Flushed),
+    ];
+    assert_eq!(s.statuses(), expected);
+}
+
 /// RDMAP-58, RDMAP-66, RDMAPX-19, 25: a peer's Read or Atomic sees all data that the peer sent before it. The RNIC
 /// answers in order (RDMAP-30, 32, 38, RDMAPX-14). The answer names its destination by the peer's STag and offset
 /// (RDMAP-14, 15). The RNIC's program gets no completion for the peer's request, and loses no receive (RDMAP-23, 29,
