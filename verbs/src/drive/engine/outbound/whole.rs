@@ -1,6 +1,6 @@
-//! Messages that fit into one FPDU. Such a message needs no state after its FPDU, so its header is built in the transmit
-//! buffer. A [`Message`](crate::drive::engine::qp::Message) would be stored field by field and loaded again at once for
-//! the FPDU, which costs about a tenth of the rate of small messages.
+//! Messages that fit into one FPDU. Such a message needs no state after its FPDU, so its header is built in the
+//! transmit buffer. A [`Message`](crate::drive::engine::qp::Message) would be stored field by field and loaded again at
+//! once for the FPDU, which costs about a tenth of the rate of small messages.
 
 use super::{QpCore, Segments};
 use crate::drive::engine::fpdu::Source;
