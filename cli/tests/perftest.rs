@@ -40,10 +40,11 @@ fn needs_ib_write_lat_bandwidths() {
     perftest(&["ib_atomic_bw -R -n 200", "ib_send_bw -R -n 100 --use-srq"]);
 }
 
-/// Writes are left out, because perftest has no events for them. The numbers of Sends avoid a deadlock of perftest
-/// 4.5 (`run_iter_bw`): a sender that needs a credit sleeps until its next completion. If its last completion has
-/// already come, it sleeps for ever. With these numbers, the last Send asks for a completion, and the other end has a
-/// receive for each Send, because it has 512 receives.
+/// Writes are left out, because perftest has no events for them. The numbers of `ib_send_bw` avoid a deadlock of
+/// perftest 4.5 (`run_iter_bw`, `run_iter_bi`): a sender without credits sleeps until its next event, but credits come
+/// by a Write of the peer, which causes none. With an odd number of Sends below 512 (`-n 495`), the peer has one
+/// receive more than there are Sends (`force_dependecies`), and no sender needs a credit. The number must be a multiple
+/// of the Sends per completion (`-Q 99`), because perftest counts that many for each completion.
 #[test]
 #[ignore = "needs the package perftest"]
 fn needs_ib_write_lat_sleepers() {
@@ -52,9 +53,9 @@ fn needs_ib_write_lat_sleepers() {
         "ib_send_lat -R -n 100 -C -e",
         "ib_atomic_lat -R -n 100 -C -e",
         "ib_read_bw -R -n 200 -e",
-        "ib_send_bw -R -n 500 -e",
+        "ib_send_bw -R -n 495 -Q 99 -e",
         "ib_atomic_bw -R -n 200 -e",
-        "ib_send_bw -R -n 500 -b -e",
+        "ib_send_bw -R -n 495 -Q 99 -b -e",
     ]);
 }
 

@@ -145,6 +145,7 @@ fn needs_root_fio_as_nobody() {
     stock::fio_jobs(LOOPBACK, "--bs=64k --size=4m", |server, client| host.pair(server, client));
 }
 
+/// `-n 495 -Q 99`: see `perftest.rs`, `needs_ib_write_lat_sleepers`.
 #[test]
 #[ignore = "needs root, for network namespaces, and the package perftest"]
 fn needs_root_perftest_as_nobody() {
@@ -156,7 +157,7 @@ fn needs_root_perftest_as_nobody() {
         "ib_send_lat -R -n 100 -C -e",
         "ib_atomic_lat -R -n 100 -C",
         "ib_write_bw -R -n 100 -s 4096 -q 16",
-        "ib_send_bw -R -n 1000 -s 4096 -b -e",
+        "ib_send_bw -R -n 495 -Q 99 -s 4096 -b -e",
         "ib_atomic_bw -R -n 100",
         "ib_write_bw -R -n 5 -a",
         "ib_read_bw -R -n 5 -a",

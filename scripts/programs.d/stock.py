@@ -69,7 +69,7 @@ def perftest_modes(field, long):
         "ib_write_bw -R -q 16 -b",
         "ib_read_bw -R -q 16",
         "ib_send_bw -R -q 16 --use-srq",
-        "ib_send_bw -R -e -n 200",
+        "ib_send_bw -R -e -n 495 -Q 99",
         "ib_send_lat -R -e",
         "ib_atomic_bw -R -A FETCH_AND_ADD",
         "ib_atomic_lat -R -A CMP_AND_SWAP",
