@@ -372,3 +372,31 @@ fn a_source_that_goes_while_it_is_read() {
     assert_eq!(t[42..], rest);
     assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
 }
+
+/// RDMAP-21: if the memory of a short answer is deregistered while the answer waits behind another, the other is
+/// sent whole, and then a Terminate that names the whole request.
+#[test]
+fn a_source_that_goes_while_a_short_answer_waits() {
+    let mut s = scene();
+    const LEN: u32 = 1 << 20;
+    let big = s.end.pd.alloc_mr(LEN as usize, Access::REMOTE_READ).unwrap();
+    let small = s.end.pd.alloc_mr(4096, Access::REMOTE_READ).unwrap();
+    let read = |msn, len, source| untagged(0x41, 0x41, 1, msn, 0, &read_header((0xABCD, 0), len, source));
+    let gone = read(3, 8, (small.rkey(), small.addr()));
+    s.say(&[read(1, 8, (small.rkey(), small.addr()))]);
+    s.hears(2 + 14 + 8 + 4);
+    assert_eq!(ulpdus(&s.heard())[0].len(), 14 + 8, "the memory was there");
+    s.say(&[read(2, LEN, (big.rkey(), big.addr())), gone.clone()]);
+    s.hears(50_000);
+    drop(small);
+    let Scene { simulation, raw, conn, .. } = &mut s;
+    let limit = simulation.now() + LIMIT;
+    assert!(simulation.run(limit, || raw.borrow().seen.finished.contains(conn)));
+    let mut all = ulpdus(&s.heard());
+    let t = all.pop().unwrap();
+    let sent: usize = all.iter().map(|u| u.len() - 14).sum();
+    assert_eq!(sent, 8 + LEN as usize);
+    assert_eq!(t[18..24], [0x01, 0x00, 0xE0, 0, 0, 46]);
+    assert_eq!(t[24..], gone);
+    assert_eq!(s.end.end(&mut s.simulation), DisconnectReason::TerminateSent);
+}

@@ -121,10 +121,12 @@ impl Doorbells {
         &self.slots[index as usize & (self.slots.len() - 1)]
     }
 
-    /// Enters a queue pair whose [bell](Bell::ring) has rung.
+    /// Enters a queue pair whose [bell](Bell::ring) has rung. A caller that afterwards finds the engine's thread awake
+    /// can leave the queue pair to it, because the thread [looks again](Self::is_empty) after it has said that it
+    /// sleeps.
     #[inline]
     pub(crate) fn ring(&self, qpn: u32) {
-        let slot = self.slot(self.rung.fetch_add(1, Ordering::AcqRel));
+        let slot = self.slot(self.rung.fetch_add(1, Ordering::SeqCst));
         debug_assert_eq!(slot.load(Ordering::Relaxed), FREE, "a QP was entered twice");
         slot.store(qpn, Ordering::Release);
     }
@@ -172,13 +174,13 @@ impl Doorbells {
     /// which Sends wait.
     #[inline]
     pub(crate) fn are_at_most(&self, qps: u32) -> bool {
-        self.entered() <= qps && !self.receives.load(Ordering::Acquire)
+        self.entered() <= qps && !self.receives.load(Ordering::SeqCst)
     }
 
     /// Returns how many queue pairs are entered. The numbers of the last may not be written yet.
     #[inline]
     pub(crate) fn entered(&self) -> u32 {
-        self.rung.load(Ordering::Acquire).wrapping_sub(self.taken.load(Ordering::Relaxed))
+        self.rung.load(Ordering::SeqCst).wrapping_sub(self.taken.load(Ordering::Relaxed))
     }
 
     /// Returns whether no queue pair is entered.

@@ -143,10 +143,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Wakes the thread for new work, if it sleeps and no other thread polls.
+    /// Wakes the thread for new work, if it sleeps and no other thread polls. The caller has entered its doorbell, and
+    /// the thread looks for doorbells after it has said that it sleeps. These four are sequentially consistent, so one
+    /// of the two sees the other.
     #[inline]
     pub(super) fn nudge(&self) {
-        if self.sleeping.load(Ordering::Relaxed) >= sleep::IDLE {
+        if self.sleeping.load(Ordering::SeqCst) >= sleep::IDLE {
             self.wake();
         }
     }
