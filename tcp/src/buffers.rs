@@ -189,6 +189,10 @@ pub trait Transmit<P> {
 
     /// Takes a frame. Called at most `room()` times in a row, and never when that is zero.
     fn emit(&mut self, frame: Emit<'_, P>);
+
+    /// Notes that the connection has emitted what it usually can send now. What the stack does after this call can wait
+    /// until these frames are on the wire.
+    fn emitted(&mut self) {}
 }
 
 /// Id of a connection. Calls with the id of a closed connection do nothing.

@@ -84,7 +84,12 @@ impl RttEstimator {
     /// Takes one measurement R' (RFC 6298 (2.2), (2.3)), and ends backoff (§5, after (5.7)). Call this once per round
     /// trip, because more samples would shorten the memory of the averages (RFC 7323 appendix G).
     pub fn sample(&mut self, rtt: Duration) {
-        let r = nanos(rtt).max(1);
+        self.sample_nanos(nanos(rtt));
+    }
+
+    /// Does the work of [`sample`](Self::sample), for a round-trip time in nanoseconds.
+    pub(crate) fn sample_nanos(&mut self, rtt: u64) {
+        let r = rtt.clamp(1, LONGEST);
         if self.measured {
             // Moves by 1/4 and 1/8 of the difference. Shifts are used because this is done for every answer of a
             // ping-pong.

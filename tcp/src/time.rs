@@ -52,6 +52,12 @@ impl Time {
         Time(self.0.saturating_add(n))
     }
 
+    /// Returns the nanoseconds from `earlier` to this time; zero if this is not later.
+    #[inline]
+    pub(crate) const fn nanos_since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// Returns the duration from `earlier` to this time; zero if this is not later.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -216,6 +216,13 @@ impl Controller {
         self.algorithm.pacing_rate(&self.window)
     }
 
+    /// Returns whether an ACK has no effect unless the congestion window [limits](Ack::limited) sending. This is so in
+    /// slow start, except that DCTCP counts all octets.
+    #[inline]
+    pub fn waits_for_limit(&self) -> bool {
+        self.window.in_slow_start() && !matches!(self.algorithm, AnyAlgorithm::Dctcp(_))
+    }
+
     /// Handles an ACK of new data outside of fast recovery.
     #[inline]
     pub fn on_ack(&mut self, ack: &Ack) {

@@ -13,8 +13,15 @@ use crate::wire::{Segment, flag};
 use core::time::Duration;
 
 impl<B: Buffers> Connection<B> {
-    /// Takes an ACK that does not exceed SND.NXT.
-    pub fn arrive_ack<T>(&mut self, cx: &mut Cx<'_, T>, h: &mut impl Handler<B::Frame>, s: &Segment) {
+    /// Takes an ACK that does not exceed `nxt`: SND.NXT at its arrival, at the time `cx.now`. More may have been sent
+    /// since.
+    pub fn arrive_ack<T>(
+        &mut self,
+        cx: &mut Cx<'_, T>,
+        h: &mut impl Handler<B::Frame>,
+        s: &Segment,
+        nxt: Seq,
+    ) {
         self.probes = 0;
         if s.ack.lt(self.snd_una) {
             return; // an old ACK; its window is old as well
@@ -33,14 +40,14 @@ impl<B: Buffers> Connection<B> {
         if acked > 0 || self.snd_wl1.lt(s.seq) || (self.snd_wl1 == s.seq && self.snd_wl2.le(s.ack)) {
             self.update_window(window, s);
         }
-        let flight = self.outstanding();
+        let flight = nxt - self.snd_una;
         let idle = acked == 0 && flight > 0 && same_window && s.payload.is_empty() && !s.has(flag::FIN);
         let marked = s.has(flag::ECE) && self.ect == ecn::ECT0;
         let mut facts = Facts { acked, flight, una: self.snd_una, idle, marked, rtt: None, turned: false };
         let unquiet = idle || self.is_unquiet(s);
         let mut delivered = Delivered::new(self.cold.recover);
         if acked > 0 {
-            facts.turned = self.advance(cx, s, &mut delivered);
+            facts.turned = self.advance(cx, s, nxt, &mut delivered);
             if self.cold.cwnd_limited && self.cold.congestion.in_first_slow_start() {
                 facts.rtt = delivered.newest.filter(|n| !n.again).map(|n| cx.now - n.at);
             }
@@ -109,15 +116,15 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Moves SND.UNA. Returns whether this ends a round trip whose delivery rate is known.
-    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, delivered: &mut Delivered) -> bool {
+    fn advance<T>(&mut self, cx: &mut Cx<'_, T>, s: &Segment, nxt: Seq, delivered: &mut Delivered) -> bool {
         let una = core::mem::replace(&mut self.snd_una, s.ack);
         if (una.0 ^ s.ack.0) >> 30 != 0 {
             self.follow();
         }
         self.dup_acks = 0;
         self.cold.scoreboard.acknowledge(s.ack, delivered);
-        let flight = self.snd_nxt - una;
-        let rtt = delivered.newest.and_then(|newest| self.measure(cx.now, s, &newest));
+        let flight = nxt - una;
+        let rtt = delivered.newest.and_then(|newest| self.measure(cx.now, s, nxt, &newest));
         let c = &mut self.cold;
         c.queue.acknowledge(s.ack);
         c.delivered += u64::from(s.ack - una);
@@ -126,7 +133,7 @@ impl<B: Buffers> Connection<B> {
         if let (Some(rtt), Some(delay)) = (rtt, cx.net.cfg.tcp.queue_delay)
             && !broken(Rule::QueueStaysShort)
         {
-            self.cold.congestion.on_round_trip(rtt, flight, delay);
+            self.cold.congestion.on_round_trip(Duration::from_nanos(rtt), flight, delay);
         }
         let c = &mut self.cold;
         c.retries = 0;
@@ -171,23 +178,23 @@ impl<B: Buffers> Connection<B> {
 
     /// Takes a round-trip sample, once per round trip, from the newest transmission that was acknowledged. If that was
     /// a retransmission, the sample counts only if the ACK echoes a timestamp that was sent with the retransmission or
-    /// later (RFC 6298 §3, RFC 7323 §4.1). Returns the sample; `None`: no round trip has ended, or the sample is not
-    /// certain.
+    /// later (RFC 6298 §3, RFC 7323 §4.1). Returns the sample in nanoseconds; `None`: no round trip has ended, or the
+    /// sample is not certain.
     #[inline]
-    fn measure(&mut self, now: Time, s: &Segment, newest: &Sent) -> Option<Duration> {
+    fn measure(&mut self, now: Time, s: &Segment, nxt: Seq, newest: &Sent) -> Option<u64> {
         if s.ack.le(self.cold.sample_at) {
             return None;
         }
-        let rtt = now - newest.at;
+        let rtt = now.nanos_since(newest.at);
         if newest.again {
             let since = |t: u32| Seq(t).ge(Seq(self.timestamp(newest.at)));
             let sure = self.flags.has(Flags::TIMESTAMPS) && s.timestamps.is_some_and(|t| since(t.echo));
-            if !sure || rtt < self.cold.rtt.min_rtt() {
+            if !sure || Duration::from_nanos(rtt) < self.cold.rtt.min_rtt() {
                 return None;
             }
         }
-        self.cold.rtt.sample(rtt);
-        self.cold.sample_at = self.snd_nxt;
+        self.cold.rtt.sample_nanos(rtt);
+        self.cold.sample_at = nxt;
         self.cold.sampled = true;
         Some(rtt)
     }

@@ -122,7 +122,8 @@ impl<B: Buffers> Connection<B> {
             self.establish(cx, self.cold.iss + 1);
             h.connected(cx.id, self.tag);
         }
-        self.arrive_ack(cx, h, s);
+        let nxt = self.snd_nxt;
+        self.arrive_ack(cx, h, s, nxt);
         if let Some(fate) = self.after_our_fin(cx) {
             return fate;
         }

@@ -158,9 +158,9 @@ impl<B: Buffers> Connection<B> {
             self.try_larger(cx);
         }
         if self.outstanding() == 0 && self.snd_nxt.lt(self.cold.queue.end()) {
-            let idle = cx.now - self.cold.last_sent;
-            if idle > self.cold.rtt.rto() {
-                self.cold.congestion.on_idle(idle, self.cold.rtt.rto()); // RFC 2861
+            let last = self.cold.last_sent;
+            if cx.now.nanos_since(last) > self.cold.rtt.rto_nanos() {
+                self.cold.congestion.on_idle(cx.now - last, self.cold.rtt.rto()); // RFC 2861
             }
         }
         let mut pipe = self.pipe();

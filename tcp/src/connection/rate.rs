@@ -22,8 +22,7 @@ impl Round {
     pub fn turn(&mut self, now: Time, delivered: u64) -> Option<Rate> {
         let before = core::mem::replace(self, Round { began: now, delivered, app_limited: false });
         const SECOND: u64 = 1_000_000_000;
-        let (time, octets) = ((now - before.began).as_nanos(), delivered - before.delivered);
-        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        let (time, octets) = (now.nanos_since(before.began), delivered - before.delivered);
         // A round delivers at most a few windows of octets, so nothing overflows.
         let rate = octets.saturating_mul(SECOND).checked_div(time)?;
         (before.began > Time::ZERO).then_some(Rate { octets: rate, app_limited: before.app_limited })

@@ -110,7 +110,10 @@ impl<B: Buffers> Connection<B> {
     pub(super) fn grow<T>(&mut self, cx: &Cx<'_, T>, f: &Facts) {
         let c = &mut self.cold;
         let limited = c.cwnd_limited || self.recovery == Recovery::Timeout;
-        let (srtt, marked, flight) = (c.rtt.srtt(), f.marked, self.snd_nxt - self.snd_una);
+        if !limited && c.congestion.waits_for_limit() {
+            return;
+        }
+        let (srtt, marked, flight) = (c.rtt.srtt(), f.marked, f.flight - f.acked);
         let (rtt, rate) = (f.rtt, c.rate.filter(|_| f.turned));
         c.congestion.on_ack(&Ack { now: cx.now, acked: f.acked, limited, srtt, marked, flight, rtt, rate });
     }

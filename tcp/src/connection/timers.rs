@@ -25,27 +25,31 @@ impl<B: Buffers> Connection<B> {
         self.rtx_at.min(rare).min(self.user_timeout_at(net)).min(self.keepalive_at(net))
     }
 
-    /// Returns the earliest deadline, or a time before it. Reads only the hot part of an idle connection: `timed` is
-    /// false, nothing is in flight, and nothing waits for the neighbour or for the peer's window.
+    /// Returns the earliest deadline, or a time before it. Without computing what cannot be: only a connection that is
+    /// `timed` has rare deadlines or time limits of its own, only one with nothing outstanding is probed, and only one
+    /// that has data outstanding or whose timer runs can be stalled. Reads only the hot part of an idle connection.
     #[inline]
     pub fn next_deadline(&self, net: &Net) -> Time {
-        if self.timed || self.outstanding() > 0 || self.rtx_at != Time::MAX {
-            return self.deadline(net);
+        let cfg = &net.cfg.tcp;
+        match (self.outstanding() == 0, self.rtx_at == Time::MAX) {
+            _ if self.timed => self.deadline(net),
+            (true, true) => cfg.keepalive.map_or(Time::MAX, |k| self.keepalive_after(&k)),
+            (true, false) => self.deadline(net),
+            (false, _) => {
+                self.rtx_at.min(cfg.user_timeout.map_or(Time::MAX, |t| self.cold.stalled_since + t))
+            }
         }
-        net.cfg.tcp.keepalive.map_or(Time::MAX, |k| self.keepalive_after(&k))
     }
 
     #[inline]
     fn keepalive_after(&self, k: &Keepalive) -> Time {
-        self.heard + k.idle + k.interval.saturating_mul(u32::from(self.probes))
+        let first = self.heard + k.idle;
+        if self.probes == 0 { first } else { first + k.interval.saturating_mul(u32::from(self.probes)) }
     }
 
     fn user_timeout_at(&self, net: &Net) -> Time {
         let t = self.patience().map_or(net.cfg.tcp.user_timeout, |p| p.user_timeout);
-        match t {
-            Some(t) if self.cold.stalled_since != Time::MAX => self.cold.stalled_since + t,
-            _ => Time::MAX,
-        }
+        t.map_or(Time::MAX, |t| self.cold.stalled_since + t)
     }
 
     /// Returns the time limits of this connection; `None`: those of the configuration.

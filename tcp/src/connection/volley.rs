@@ -50,6 +50,7 @@ impl<B: Buffers> Connection<B> {
         }
         let sent = seq - first;
         if sent > 0 {
+            cx.tx.emitted();
             self.acknowledged();
             let c = &mut self.cold;
             c.last_sent = cx.now;

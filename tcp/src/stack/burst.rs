@@ -14,12 +14,39 @@ pub(super) struct Acks {
     ack: Seq,
     window: u16,
     timestamps: Option<Timestamps>,
+    /// When it arrived, and SND.NXT then.
+    at: Time,
+    nxt: Seq,
+    /// Whether it came with data.
+    with_data: bool,
 }
 
 const NOBODY: u32 = u32::MAX;
 
 impl Acks {
-    pub const NONE: Acks = Acks { index: NOBODY, seq: Seq(0), ack: Seq(0), window: 0, timestamps: None };
+    pub const NONE: Acks = Acks {
+        index: NOBODY,
+        seq: Seq(0),
+        ack: Seq(0),
+        window: 0,
+        timestamps: None,
+        at: Time::ZERO,
+        nxt: Seq(0),
+        with_data: false,
+    };
+
+    /// Returns whether an ACK waits.
+    #[inline]
+    pub fn waits(&self) -> bool {
+        self.index != NOBODY
+    }
+
+    /// Forgets the ACK of the connection at `index`, which is gone.
+    pub fn forget(&mut self, index: u32) {
+        if self.index == index {
+            *self = Acks::NONE;
+        }
+    }
 }
 
 impl<B: Buffers> Stack<B> {
@@ -32,11 +59,39 @@ impl<B: Buffers> Stack<B> {
         h: &mut impl Handler<B::Frame>,
         tx: &mut impl Transmit<B::Payload>,
     ) {
+        self.receive_data_first(now, burst, h, tx);
+        self.settle(h, tx);
+    }
+
+    /// Like [`receive_burst`](Self::receive_burst), but the ACK of the last segment may wait for
+    /// [`settle`](Self::settle), if it came with data. So the user gets the data, and may answer it, before the ACK is
+    /// handled. Until then, and at most until the next burst, the ACK counts as not yet arrived.
+    pub fn receive_data_first(
+        &mut self,
+        now: Time,
+        burst: impl IntoIterator<Item = B::Frame>,
+        h: &mut impl Handler<B::Frame>,
+        tx: &mut impl Transmit<B::Payload>,
+    ) {
         let mut call = Call { stack: self, now, handler: h, tx };
+        call.settle_acks();
         for frame in burst {
             call.take(frame);
         }
-        call.settle_acks();
+        if !call.stack.acks.with_data {
+            call.settle_acks();
+        }
+    }
+
+    /// Handles the ACK that [`receive_data_first`](Self::receive_data_first) has left waiting, if there is one, as of
+    /// the time when it arrived. Returns whether there was one. [`advance`](Self::advance) does the same.
+    #[inline]
+    pub fn settle(&mut self, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) -> bool {
+        let waits = self.acks.waits();
+        if waits {
+            Call { now: self.acks.at, stack: self, handler: h, tx }.count_acks();
+        }
+        waits
     }
 
     /// Takes frames that other stacks of the device have [handed over](Handler::hand_over).
@@ -77,7 +132,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
             let stack = &mut *self.stack;
             if let Some(c) = stack.connections.get_mut(index)
                 && c.predicts(segment)
-                && stack.acks.take(index, c, segment)
+                && stack.acks.take(self.now, index, c, segment)
             {
                 stack.last = index;
                 let mut cx = Cx { now: self.now, net: &mut stack.net, tx: self.tx, id: c.id(index) };
@@ -104,7 +159,7 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     /// Handles the waiting ACK, if there is one.
     #[inline]
     pub fn settle_acks(&mut self) {
-        if self.stack.acks.index != NOBODY {
+        if self.stack.acks.waits() {
             self.count_acks();
         }
     }
@@ -112,14 +167,16 @@ impl<B: Buffers, H: Handler<B::Frame>, T: Transmit<B::Payload>> Call<'_, B, H, T
     #[inline(never)]
     fn count_acks(&mut self) {
         let acks = core::mem::replace(&mut self.stack.acks, Acks::NONE);
+        let now = core::mem::replace(&mut self.now, acks.at);
         self.with(acks.index, |c, cx, h| {
-            c.arrive_ack(cx, h, &acks.segment(c.key));
+            c.arrive_ack(cx, h, &acks.segment(c.key), acks.nxt);
             // RFC 4861 §7.3.1: an ACK of our data confirms that the neighbour is reachable.
             if c.neighbour.is_v6() {
                 cx.net.inet6.confirm(c.neighbour, cx.now);
             }
             Fate::Keep
         });
+        self.now = now;
     }
 }
 
@@ -132,12 +189,21 @@ impl Acks {
     ///
     /// Otherwise returns `false` and changes nothing.
     #[inline(always)]
-    fn take<B: Buffers>(&mut self, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
+    fn take<B: Buffers>(&mut self, now: Time, index: u32, c: &mut Connection<B>, s: &Segment) -> bool {
         let waiting = self.index == index;
         let una = if waiting { self.ack } else { c.snd_una };
         let further = s.ack - una;
         if (further > 0 && further <= c.snd_nxt - una) || (waiting && s.ack == una && !s.payload.is_empty()) {
-            *self = Acks { index, seq: s.seq, ack: s.ack, window: s.window, timestamps: s.timestamps };
+            *self = Acks {
+                index,
+                seq: s.seq,
+                ack: s.ack,
+                window: s.window,
+                timestamps: s.timestamps,
+                at: now,
+                nxt: c.snd_nxt,
+                with_data: !s.payload.is_empty(),
+            };
             return true;
         }
         let data = !waiting && !s.payload.is_empty() && c.is_no_news(s);

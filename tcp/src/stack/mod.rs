@@ -51,7 +51,8 @@ pub struct Stack<B: Buffers> {
     /// Index of the connection that got the last segment. It is only a guess for the next segment: the connection may
     /// have ended.
     last: u32,
-    /// Consecutive ACKs of the present burst that wait to be handled as one.
+    /// Consecutive ACKs of the present burst that wait to be handled as one, or an ACK of the last burst that came with
+    /// data.
     acks: Acks,
     wheel: TimerWheel,
     /// Connections that owe an ACK or may have data to send.
@@ -200,6 +201,8 @@ impl<B: Buffers> Stack<B> {
 
     /// Runs the timers that are due. Reports connections that ended in a call without a handler.
     pub fn advance(&mut self, now: Time, h: &mut impl Handler<B::Frame>, tx: &mut impl Transmit<B::Payload>) {
+        // Timers must know what has been acknowledged.
+        self.settle(h, tx);
         for (id, tag, reason) in self.ended.drain(..) {
             h.closed(id, tag, reason);
         }
@@ -331,9 +334,10 @@ impl<B: Buffers> Stack<B> {
     }
 
     /// Returns when the next pass is needed even if no frame arrives: when a timer or a delayed ACK is due, or
-    /// at once if `advance` must report the end of a connection. `None`: no pass is needed.
+    /// at once if `advance` must report the end of a connection or [settle](Self::settle) an ACK. `None`: no pass is
+    /// needed.
     pub fn next_deadline(&self) -> Option<Time> {
-        if !self.ended.is_empty() {
+        if !self.ended.is_empty() || self.acks.waits() {
             return Some(Time::ZERO);
         }
         let timers = [
@@ -389,7 +393,11 @@ impl<B: Buffers> Stack<B> {
             c.late = true;
             self.late.push_back((index, now + self.net.cfg.tcp.ack_wait()));
         }
-        self.schedule(index);
+        let deadline = c.next_deadline(&self.net);
+        if deadline < c.armed {
+            c.armed = deadline;
+            self.wheel.schedule(index, deadline);
+        }
     }
 
     /// Puts a connection's deadline into the wheel if it is earlier than the armed one. A later deadline is checked
@@ -447,6 +455,7 @@ impl<B: Buffers> Stack<B> {
 
     fn take_out(&mut self, index: u32) -> Option<Connection<B>> {
         let c = self.connections.remove(index)?;
+        self.acks.forget(index);
         c.leave(&self.net);
         self.leave(c.key);
         self.wheel.cancel(index);

@@ -9,5 +9,6 @@ mod link;
 mod loss;
 mod memory;
 mod pmtu;
+mod postponed;
 mod scripted;
 mod transfer;

@@ -230,6 +230,8 @@ pub struct Host {
     pub inbox: VecDeque<Vec<u8>>,
     /// Frames for the next pass from other stacks of its device.
     pub taken_over: VecDeque<Vec<u8>>,
+    /// The application answers data before the ACK that came with it is handled.
+    pub answers_first: bool,
     /// The rule that the stack breaks; `None`: none.
     pub broken: Option<Rule>,
 }
@@ -246,7 +248,7 @@ impl Host {
         let stack = Stack::new(config, ports, Time::ZERO).expect("valid configuration");
         let out = Out { frames: Vec::new(), loopback: Vec::new(), limit: 64, retransmitted: 0 };
         let (inbox, taken_over) = Default::default();
-        Host { stack, app: App::default(), out, inbox, taken_over, broken: None }
+        Host { stack, app: App::default(), out, inbox, taken_over, answers_first: false, broken: None }
     }
 
     /// Returns the host's main address.
@@ -261,7 +263,8 @@ impl Host {
         self.app.add(conn, who, 1_000_000 + who, script, false)
     }
 
-    /// Runs one pass: a burst of frames, timers, the application, and delayed frames.
+    /// Runs one pass: a burst of frames, timers, the application, and delayed frames. If the application
+    /// [answers first](Self::answers_first), timers come before the frames.
     pub fn pass(&mut self, now: Time) {
         let burst = self.inbox.len().min(32);
         let rule = self.broken.filter(|rule| rule.has_cause(self.stack.counters()));
@@ -269,11 +272,18 @@ impl Host {
         let burst = self.inbox.drain(..burst).map(seen);
         let app = &mut Unruly { inner: &mut self.app, rule };
         let out = &mut Unruly { inner: &mut self.out, rule };
-        self.stack.receive_burst(now, burst, app, out);
+        if self.answers_first {
+            self.stack.advance(now, app, out);
+            self.stack.receive_data_first(now, burst, app, out);
+        } else {
+            self.stack.receive_burst(now, burst, app, out);
+        }
         if !self.taken_over.is_empty() {
             self.stack.take_over(now, self.taken_over.drain(..), app, out);
         }
-        self.stack.advance(now, app, out);
+        if !self.answers_first {
+            self.stack.advance(now, app, out);
+        }
         self.read(now);
         self.act(now);
         self.stack.flush(now, &mut self.out);

@@ -123,7 +123,9 @@ pub fn one(seed: u64) {
 pub fn one_with(seed: u64, rule: Option<Rule>) {
     let mut rng = Rng::with_seed(seed);
     let mut w = world(&mut rng);
-    w.hosts.iter_mut().for_each(|host| host.broken = rule);
+    for (i, host) in w.hosts.iter_mut().enumerate() {
+        (host.broken, host.answers_first) = (rule, seed >> i & 1 == 1);
+    }
     let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
     // One end must close.
     client.close_first |= !server.close_first;
@@ -143,6 +145,7 @@ pub fn moody(seed: u64) {
     let mut w = world(&mut rng);
     for host in &mut w.hosts {
         host.app.moody = rng.bool().then(|| rng.fork());
+        host.answers_first = seed & 1 == 1;
     }
     let (mut client, server) = (script(&mut rng, 1500), script(&mut rng, 1500));
     client.close_first |= !server.close_first;

@@ -150,6 +150,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     pub(super) fn take_back_at_once(&mut self, index: EndpointIndex) {
         let Some(endpoint) = self.core.endpoints.get(index).filter(|e| e.lender.is_some()) else { return };
         if let Some(conn) = endpoint.conn {
+            self.transport.settle_acks(&mut self.core);
             let all = 0..usize::MAX;
             let unread = self.unread(conn, &all);
             self.core.remove_lender(index);
@@ -175,6 +176,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// Takes back all memory within `range` (addresses): afterwards, the transport no longer refers to it. Must be
     /// called outside of passes.
     pub(super) fn take_back_range(&mut self, range: &Range<usize>) {
+        self.transport.settle_acks(&mut self.core);
         let mut unread = Vec::new();
         for i in 0..self.core.lenders.len() {
             let Some(&index) = self.core.lenders.get(i) else { break };

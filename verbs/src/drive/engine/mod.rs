@@ -375,7 +375,16 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         self.core.now
     }
 
+    /// Receives, and handles all that has been received.
     fn receive(&mut self, now: Time) -> bool {
+        let received = self.receive_data_first(now);
+        self.transport.settle_acks(&mut self.core);
+        received
+    }
+
+    /// Like [`receive`](Self::receive), but an ACK that came with data may wait for
+    /// [`settle_acks`](Transport::settle_acks).
+    fn receive_data_first(&mut self, now: Time) -> bool {
         let received = self.transport.receive(now, &mut self.core);
         if received {
             self.peer_sleeps = false;
@@ -440,6 +449,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
     /// A pass sends first and receives last. So newly posted data leaves at once, and carries the ACKs for the data
     /// that the previous pass received. ACKs that no data has carried are sent afterwards.
     fn pass(&mut self, occasion: Occasion) -> bool {
+        self.transport.settle_acks(&mut self.core);
         let looks = self.looks_at_the_clock();
         let now = self.core.now;
         if looks {
@@ -473,7 +483,7 @@ impl<T: Transport, C: Clock> EngineOps for Engine<T, C> {
         }
         self.transport.flush();
         self.pace.measure(|| self.clock.now());
-        let received = self.receive(now);
+        let received = self.receive_data_first(now);
         self.owes_acks = received;
         if polled {
             self.posting.note_end(now, received || served, || self.clock.now());

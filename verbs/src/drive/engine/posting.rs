@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use urnic_tcp::Time;
+use urnic_tcp::{ConnId, Time};
 
 use super::endpoint::Phase;
 use super::names::{EndpointIndex, Qpn};
@@ -45,6 +45,9 @@ const SWIFT: Duration = Duration::from_micros(4);
 const RUN: u32 = 64;
 /// The largest number that is required of a poster that becomes idle now and then.
 const LONGEST_RUN: u32 = 4096;
+/// Most unacknowledged octets of a connection whose request leaves before an ACK that has come with data is handled.
+/// They take little of any window.
+const LITTLE: u64 = 4096;
 /// If requests that a poll has held back wait longer than this, the poster has stopped polling.
 const LATE: Duration = Duration::from_micros(100);
 /// If the next poll comes later than this, but not that late, either the poster has stopped for a short time, or its
@@ -286,20 +289,41 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.foresee_waiting(qpn);
             return false;
         }
+        if verdict != Verdict::First {
+            self.transport.settle_acks(&mut self.core);
+        }
         if verdict == Verdict::All {
             let now = self.now();
             self.serve(now);
             self.transport.flush();
         }
-        let Some(index) = self.idle_endpoint(qpn, verdict) else { return false };
+        let Some((index, conn)) = self.idle_endpoint(qpn, verdict) else { return false };
         let now = self.now();
+        if self.has_paused(now) || !self.has_plenty() || self.transport.unacked(conn) > LITTLE {
+            self.transport.settle_acks(&mut self.core);
+        }
+        self.transport.hurry(true);
         let more = self.service(index, now);
-        // Requests complete after the flush, so that the frames reach the wire first.
+        self.transport.hurry(false);
+        // What follows can wait until the frames have reached the wire.
         self.transport.flush();
         if self.complete(index) | more {
             self.core.schedule(index);
         }
+        if self.transport.settle_acks(&mut self.core) && self.transport.unsent(conn) > 0 {
+            self.send_rest(index, now);
+        }
         true
+    }
+
+    /// Sends what the ACK allows that has just been settled.
+    #[cold]
+    fn send_rest(&mut self, index: EndpointIndex, now: Time) {
+        let more = self.service(index, now);
+        self.transport.flush();
+        if self.complete(index) | more {
+            self.core.schedule(index);
+        }
     }
 
     /// Returns the endpoint of a queue pair that may send at once: the queue pair is connected, has no unsent data,
@@ -307,7 +331,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
     /// must not have unacknowledged data either, because posts that come while data is under way should share
     /// segments.
     #[inline]
-    fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<EndpointIndex> {
+    fn idle_endpoint(&self, qpn: Qpn, verdict: Verdict) -> Option<(EndpointIndex, ConnId)> {
         if !self.core.ready.is_empty() || !self.transport.has_room() {
             return None;
         }
@@ -321,6 +345,6 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         } else {
             self.transport.unacked(conn)
         };
-        (open && waits == 0).then_some(index)
+        (open && waits == 0).then_some((index, conn))
     }
 }

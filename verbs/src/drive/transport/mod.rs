@@ -410,6 +410,12 @@ pub trait Transport: Send {
     /// arrived.
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool;
 
+    /// Handles what [`receive`](Self::receive) has postponed, so that the program gets its data earlier: an
+    /// acknowledgement that came with data. Until this call, it counts as not yet arrived. Returns whether there was one.
+    fn settle_acks(&mut self, _events: &mut impl Events<Self::Data>) -> bool {
+        false
+    }
+
     /// Fires due timers, reports connections that have ended, and sends acknowledgements that no data has carried.
     fn advance(&mut self, _now: Time, _events: &mut impl Events<Self::Data>) {}
 
@@ -475,6 +481,10 @@ pub trait Transport: Send {
 
     /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
+
+    /// Sets whether [`output`](Self::output) sends its frames before anything else, even before the connection's own
+    /// accounts, rather than at the next [`flush`](Self::flush) with those of other connections.
+    fn hurry(&mut self, _hurries: bool) {}
 
     /// Returns whether the transport has so many connections that their state is not in the processor's cache.
     fn has_crowd(&self) -> bool {

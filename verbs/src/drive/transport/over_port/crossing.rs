@@ -175,6 +175,6 @@ impl<P: Port> OverPort<P> {
             self.link.heard();
         }
         let told = &mut super::Told { events, passage: None };
-        self.stack.take_over(now, burst, told, &mut super::Wire(&mut self.port));
+        self.stack.take_over(now, burst, told, &mut super::Wire::of(&mut self.port));
     }
 }

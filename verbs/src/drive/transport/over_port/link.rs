@@ -113,7 +113,7 @@ impl<P: Port> OverPort<P> {
             let gone: Vec<_> =
                 self.stack.connections().filter(|c| self.stack.peer_addr(*c).is_some_and(is_gone)).collect();
             for conn in gone {
-                self.stack.abort(now, conn, &mut Wire(&mut self.port));
+                self.stack.abort(now, conn, &mut Wire::of(&mut self.port));
             }
         }
         if self.link.up.replace(up).is_some_and(|was| was != up) {

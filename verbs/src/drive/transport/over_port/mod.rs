@@ -37,6 +37,7 @@ pub(crate) struct OverPort<P: Port> {
     stack: Stack<PortBuffers<P>>,
     link: Link,
     under_pressure: bool,
+    hurries: bool,
     /// The passage to the other engines of the device; `None`: the device has only one engine.
     passage: Option<Passage>,
 }
@@ -105,7 +106,7 @@ impl<P: Port> OverPort<P> {
         // follow it before our Reply (MPA-91).
         config.tcp.wary = true;
         let stack = Stack::new(config, ports, now).map_err(|e| Error::Open(e.to_string()))?;
-        Ok(Self { port, stack, link: Link::default(), under_pressure: false, passage })
+        Ok(Self { port, stack, link: Link::default(), under_pressure: false, hurries: false, passage })
     }
 
     /// Returns how many octets the engine may pin by holding frames while receive buffers are not scarce.
@@ -172,11 +173,11 @@ impl<P: Port> Transport for OverPort<P> {
         to: SocketAddr,
         tag: u64,
     ) -> Result<ConnId, ConnectError> {
-        self.stack.connect_from(now, from, to, tag, &mut Wire(&mut self.port))
+        self.stack.connect_from(now, from, to, tag, &mut Wire::of(&mut self.port))
     }
 
     fn welcome(&mut self, now: Time, conn: ConnId) {
-        self.stack.welcome(now, conn, &mut Wire(&mut self.port));
+        self.stack.welcome(now, conn, &mut Wire::of(&mut self.port));
     }
 
     fn set_patience(&mut self, conn: ConnId, patience: Option<Patience>) {
@@ -184,11 +185,11 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn close(&mut self, now: Time, conn: ConnId) {
-        self.stack.close(now, conn, &mut Wire(&mut self.port));
+        self.stack.close(now, conn, &mut Wire::of(&mut self.port));
     }
 
     fn abort(&mut self, now: Time, conn: ConnId) {
-        self.stack.abort(now, conn, &mut Wire(&mut self.port));
+        self.stack.abort(now, conn, &mut Wire::of(&mut self.port));
     }
 
     fn has_ended(&self, conn: ConnId) -> bool {
@@ -236,7 +237,7 @@ impl<P: Port> Transport for OverPort<P> {
             frame
         });
         let told = &mut Told { events, passage: self.passage.as_mut() };
-        self.stack.receive_burst(now, frames, told, &mut Wire(&mut self.port));
+        self.stack.receive_data_first(now, frames, told, &mut Wire::of(&mut self.port));
         if let Some(passage) = &mut self.passage {
             passage.wake();
         }
@@ -244,10 +245,20 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     #[inline]
+    fn hurry(&mut self, hurries: bool) {
+        self.hurries = hurries;
+    }
+
+    #[inline]
+    fn settle_acks(&mut self, events: &mut impl Events<Self::Data>) -> bool {
+        self.stack.settle(&mut Told { events, passage: None }, &mut Wire::of(&mut self.port))
+    }
+
+    #[inline]
     fn advance(&mut self, now: Time, events: &mut impl Events<Self::Data>) {
         let told = &mut Told { events, passage: None };
-        self.stack.advance(now, told, &mut Wire(&mut self.port));
-        self.stack.flush(now, &mut Wire(&mut self.port));
+        self.stack.advance(now, told, &mut Wire::of(&mut self.port));
+        self.stack.flush(now, &mut Wire::of(&mut self.port));
     }
 
     #[inline]
@@ -266,7 +277,7 @@ impl<P: Port> Transport for OverPort<P> {
     }
 
     fn flush_late(&mut self, now: Time) {
-        self.stack.flush_late(now, &mut Wire(&mut self.port));
+        self.stack.flush_late(now, &mut Wire::of(&mut self.port));
         self.flush();
     }
 
@@ -286,7 +297,7 @@ impl<P: Port> Transport for OverPort<P> {
 
     fn resume(&mut self, now: Time, conn: ConnId, events: &mut impl Events<Self::Data>) {
         let told = &mut Told { events, passage: None };
-        self.stack.resume(now, conn, told, &mut Wire(&mut self.port));
+        self.stack.resume(now, conn, told, &mut Wire::of(&mut self.port));
     }
 
     #[inline]
@@ -321,7 +332,7 @@ impl<P: Port> Transport for OverPort<P> {
 
     #[inline]
     fn output(&mut self, now: Time, conn: ConnId) {
-        self.stack.output(now, conn, &mut Wire(&mut self.port));
+        self.stack.output(now, conn, &mut Wire { port: &mut self.port, hurries: self.hurries });
     }
 
     #[inline]
@@ -592,14 +603,32 @@ impl<P: Port> Buffers for PortBuffers<P> {
 }
 
 /// The port in the form in which the TCP stack transmits through it.
-struct Wire<'a, P: Port>(&'a mut P);
+struct Wire<'a, P: Port> {
+    port: &'a mut P,
+    /// See [`Transport::hurry`].
+    hurries: bool,
+}
+
+impl<'a, P: Port> Wire<'a, P> {
+    #[inline]
+    fn of(port: &'a mut P) -> Self {
+        Wire { port, hurries: false }
+    }
+}
 
 impl<P: Port> Transmit<P::Payload> for Wire<'_, P> {
     fn room(&self) -> usize {
-        self.0.room()
+        self.port.room()
     }
 
     fn emit(&mut self, emit: Emit<'_, P::Payload>) {
-        self.0.emit(emit);
+        self.port.emit(emit);
+    }
+
+    #[inline]
+    fn emitted(&mut self) {
+        if self.hurries {
+            self.port.flush();
+        }
     }
 }
