@@ -4,7 +4,8 @@ use crate::testing::*;
 use crate::*;
 use std::time::Duration;
 
-/// Returns two connected nodes, of which A has sent four octets. B's answer, which acknowledges them, is on its way to A.
+/// Returns two connected nodes, of which A has sent four octets, and B's answer to them, which acknowledges them and is
+/// on its way.
 fn answered() -> (Pair, ConnId, ConnId, Vec<u8>) {
     let mut p = Pair::new(|c| c.tcp.ack_delay = Duration::from_micros(50));
     let (c, s) = p.connect();

@@ -411,7 +411,8 @@ pub trait Transport: Send {
     fn receive(&mut self, now: Time, events: &mut impl Events<Self::Data>) -> bool;
 
     /// Handles what [`receive`](Self::receive) has postponed, so that the program gets its data earlier: an
-    /// acknowledgement that came with data. Until this call, it counts as not yet arrived. Returns whether there was one.
+    /// acknowledgement that came with data. Until this call, it counts as not yet arrived. Returns whether there was
+    /// one.
     fn settle_acks(&mut self, _events: &mut impl Events<Self::Data>) -> bool {
         false
     }
