@@ -58,6 +58,7 @@ fn a_peer_that_stops_learns_how_far_its_ring_was_served() {
         peer.offer(LONG);
         peer.start(0, 0);
         peer.start(RING, 5);
+        peer.await_handled();
         await_link(port, true);
         assert_eq!(receive(port, 4), ((5..9).collect(), 4));
         receive_nothing(port);
@@ -66,6 +67,7 @@ fn a_peer_that_stops_learns_how_far_its_ring_was_served() {
         assert_eq!(peer.stop(RING), 9);
         peer.start(0, 0);
         peer.start(RING, 9);
+        peer.await_handled();
         await_link(port, true);
         peer.stop(0);
         assert_eq!(peer.stop(RING), 9);

@@ -168,6 +168,12 @@ impl Peer {
         (self.ask(message::GET_VRING_BASE, &[index.into()]) >> 32) as u16
     }
 
+    /// Waits until the port has handled all messages. It handles one after the other, and answers some before it has
+    /// drawn all conclusions, for example that its link is up and its rings can be served in place.
+    pub fn await_handled(&mut self) {
+        self.ask(message::GET_FEATURES, &[]);
+    }
+
     /// Sends a message that has an answer.
     pub fn ask(&mut self, code: u32, payload: &[u64]) -> u64 {
         self.send(code, 1, payload, &[]);
@@ -302,7 +308,8 @@ pub fn meet(port: &mut Port, listener: &UnixListener) -> Peer {
 
 /// Lets a peer with these features and this number of descriptors set itself up.
 pub fn meet_with(port: &mut Port, listener: &UnixListener, features: u64, size: u16) -> Peer {
-    let peer = Peer::accept_with(listener, features, size);
+    let mut peer = Peer::accept_with(listener, features, size);
+    peer.await_handled();
     await_link(port, true);
     peer
 }

@@ -371,6 +371,7 @@ fn frames_survive_a_change_of_hands() {
             assert_eq!(port.tx_burst(&mut TxQueue::new()), 0);
             peer.start(INBOX, base);
             peer.start(RING, other);
+            peer.await_handled();
             await_link(port, true);
             exchange(port, &mut peer);
             let enable = |value: u64| [u64::from(INBOX) | value << 32];
