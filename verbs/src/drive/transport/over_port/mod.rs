@@ -37,6 +37,7 @@ pub(crate) struct OverPort<P: Port> {
     stack: Stack<PortBuffers<P>>,
     link: Link,
     under_pressure: bool,
+    /// See [`Transport::hurry`].
     hurries: bool,
     /// The passage to the other engines of the device; `None`: the device has only one engine.
     passage: Option<Passage>,
