@@ -237,9 +237,11 @@ impl<P: Payload> RecordQueue<P> {
         let i = self.find(seq);
         self.cursor = i as u32;
         let Some(first) = self.records.get(i) else { return (0, 0) };
-        // The usual case: the record fills its segment exactly.
-        let whole = first.start == seq && first.len == segment && segment <= u32::from(first.unit);
-        let len = if whole { segment } else { self.len_at(i, seq, segment, train) };
+        // The usual cases: the record fills its segment exactly, or is short and the last one.
+        let fills = first.len == segment && segment <= u32::from(first.unit);
+        let is_last = first.len < segment && i + 1 == self.records.len();
+        let whole = first.start == seq && (fills || is_last);
+        let len = if whole { first.len } else { self.len_at(i, seq, segment, train) };
         if len > total {
             return (0, 0);
         }

@@ -35,10 +35,6 @@ const PASSED_BY: u8 = 15;
 /// drive one engine, they would otherwise write the note in turns.
 const ADOPTS_EVERY: u32 = 16;
 
-/// Number of spin-loop hints between polls that find nothing; together they take about 0.1 us. Without them a round
-/// trip over virtio takes 5 % longer.
-const IDLE_PAUSES: u32 = 4;
-
 /// Parameters of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqInit<'a> {
@@ -204,9 +200,9 @@ impl Cq {
                 drop(poller);
                 std::thread::yield_now();
             } else {
-                // Leaves time to the thread that drives the engine, which may share this core. Polling without pauses
-                // would also slow down a peer that writes to the other side of a memory link.
-                (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
+                // Leaves time to another hyperthread of this core. One hint takes 20 to 60 ns, and a frame that comes
+                // meanwhile waits for its end, so there are no more of them.
+                std::hint::spin_loop();
             }
         }
     }

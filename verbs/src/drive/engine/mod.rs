@@ -370,9 +370,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
 
     /// Reads the clock outside of passes. The next pass reads it again, because that pass may come much later.
     fn now(&mut self) -> Time {
+        self.set_now(self.clock.now())
+    }
+
+    /// Notes the time that was just read outside of passes, and returns it.
+    #[inline]
+    fn set_now(&mut self, now: Time) -> Time {
         self.idle_passes = CLOCK_EVERY;
-        self.core.now = self.clock.now();
-        self.core.now
+        self.core.now = now;
+        now
     }
 
     /// Receives, and handles all that has been received.

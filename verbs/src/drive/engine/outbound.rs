@@ -4,6 +4,7 @@
 
 mod whole;
 
+use self::whole::Whole;
 use super::alarms::Alarm;
 use super::endpoint::{Farewell, Phase};
 use super::fpdu::Composer;
@@ -376,23 +377,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
         let Some(stream) = &qp.stream else { return false };
         if !stream.may_send() {
-            // MPA-70: the Responder sends nothing until it has seen a valid FPDU. Requests that concern only local
-            // memory need not wait.
-            let table = &self.core.table;
-            let next = (0..TURN_FPDUS)
-                .map(|_| qp.next_work_request(table, &mut self.spares))
-                .find(|next| *next != Next::Done);
-            qp.complete_sends();
-            if let Some(Next::Bad(status)) = next {
-                let why = Why::WorkRequest(Some(Culprit { request: qp.tx.next, status }));
-                self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
-                return true;
-            }
-            // Before the first valid FPDU, the only answer to a fault is a FIN (MPA-92).
-            if qp.tx.terminate.take().is_some() || qp.finishes() {
-                self.core.farewell(index, Farewell::Fin);
-            }
-            return matches!(next, None | Some(Next::Later));
+            return self.wait_to_speak(index, qp_index);
         }
         let next = qp.tx.next;
         let first_words = !qp.tx.spoken && qp.tx.initiator;
@@ -456,6 +441,28 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         false
     }
 
+    /// Does what a queue pair may do that must send nothing yet: the Responder waits for a valid FPDU (MPA-70). Requests
+    /// that concern only local memory need not wait. Returns true if the endpoint has more to do now.
+    #[cold]
+    fn wait_to_speak(&mut self, index: EndpointIndex, qp_index: QpIndex) -> bool {
+        let Some(qp) = self.core.qps.get_mut(qp_index) else { return false };
+        let table = &self.core.table;
+        let next = (0..TURN_FPDUS)
+            .map(|_| qp.next_work_request(table, &mut self.spares))
+            .find(|next| *next != Next::Done);
+        qp.complete_sends();
+        if let Some(Next::Bad(status)) = next {
+            let why = Why::WorkRequest(Some(Culprit { request: qp.tx.next, status }));
+            self.core.fail(qp_index, Some(Terminate::LOCAL_CATASTROPHIC), why);
+            return true;
+        }
+        // Before the first valid FPDU, the only answer to a fault is a FIN (MPA-92).
+        if qp.tx.terminate.take().is_some() || qp.finishes() {
+            self.core.farewell(index, Farewell::Fin);
+        }
+        matches!(next, None | Some(Next::Later))
+    }
+
     /// Completes requests after the turn of the endpoint at `index`. Returns true if the endpoint now has a Terminate
     /// to send.
     pub(super) fn complete(&mut self, index: EndpointIndex) -> bool {
@@ -475,6 +482,15 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         }
         overflowed
     }
+}
+
+/// Takes drafts from the transport until there are two. Returns false if the transport has no more drafts.
+pub(super) fn refill<T: Transport>(drafts: &mut ArrayVec<T::Draft, 2>, transport: &mut T) -> bool {
+    while !drafts.is_full() {
+        let Some(draft) = transport.draft() else { return false };
+        drafts.push(draft);
+    }
+    true
 }
 
 /// Begins the next message. If none can be begun, returns how the turn ends. `fpdus` is the number of FPDUs that the
@@ -555,16 +571,17 @@ impl<D: Draft> Segments<'_, D> {
         let mut fpdus = TURN_FPDUS;
         loop {
             if qp.tx.message.is_none() {
-                if window > 0
-                    && self.quantum > 0
-                    && fpdus > 0
-                    && self.refill(transport)
-                    && let Some(len) = self.add_whole(qp, table, transport)
-                {
-                    window = window.saturating_sub(len);
-                    self.quantum = self.quantum.saturating_sub(len);
-                    fpdus -= 1;
-                    continue;
+                if window > 0 && self.quantum > 0 && fpdus > 0 {
+                    match self.add_whole(qp, table, transport) {
+                        Whole::Added(len) => {
+                            window = window.saturating_sub(len);
+                            self.quantum = self.quantum.saturating_sub(len);
+                            fpdus -= 1;
+                            continue;
+                        }
+                        Whole::Other => {}
+                        Whole::Nothing => return Turn::Idle,
+                    }
                 }
                 if let Some(turn) = begin(qp, table, self.spares, &mut fpdus) {
                     return turn;
@@ -593,11 +610,7 @@ impl<D: Draft> Segments<'_, D> {
     /// Takes drafts from the transport until there are two. Returns false if the transport has no more drafts.
     #[inline]
     fn refill<T: Transport<Draft = D>>(&mut self, transport: &mut T) -> bool {
-        while !self.drafts.is_full() {
-            let Some(draft) = transport.draft() else { return false };
-            self.drafts.push(draft);
-        }
-        true
+        self.drafts.is_full() || refill(self.drafts, transport)
     }
 
     /// Adds the next FPDU of the message under way to the record under construction, or begins a new record with this
@@ -697,7 +710,8 @@ impl<D: Draft> Segments<'_, D> {
         if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);
             let unit = match self.is_even {
-                _ if self.marked => 0,
+                // Only trains have units. Most short messages need no division.
+                _ if self.marked || draft.len() <= self.emss => 0,
                 // As many FPDUs as fit into a segment.
                 true => ((self.emss / self.first).max(1) * self.first) as u16,
                 false => UNEVEN,

@@ -20,6 +20,7 @@ use urnic_tcp::{ConnId, Time};
 
 use super::endpoint::Phase;
 use super::names::{EndpointIndex, Qpn};
+use super::outbound::refill;
 use super::{Clock, Engine};
 use crate::drive::transport::Transport;
 
@@ -298,7 +299,10 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             self.transport.flush();
         }
         let Some((index, conn)) = self.idle_endpoint(qpn, verdict) else { return false };
-        let now = self.now();
+        let now = match verdict {
+            Verdict::First => self.set_now(self.posting.since),
+            _ => self.now(),
+        };
         if self.has_paused(now) || !self.has_plenty() || self.transport.unacked(conn) > LITTLE {
             self.transport.settle_acks(&mut self.core);
         }
@@ -310,6 +314,7 @@ impl<T: Transport, C: Clock> Engine<T, C> {
         if self.complete(index) | more {
             self.core.schedule(index);
         }
+        refill(&mut self.drafts, &mut self.transport);
         if self.transport.settle_acks(&mut self.core) && self.transport.unsent(conn) > 0 {
             self.send_rest(index, now);
         }

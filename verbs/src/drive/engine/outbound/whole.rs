@@ -14,34 +14,44 @@ use crate::shared::scope::Scopes;
 use crate::shared::wr::SendFlags;
 use urnic_iwarp::{Op, Pending, Stream, fpdu_size};
 
+/// The outcome of [`Segments::add_whole`].
+pub(super) enum Whole {
+    /// The next message was added. Its FPDU has this length on the wire.
+    Added(usize),
+    /// The next message, if there is one, must be begun in the general way, as in [`QpCore::next_message`].
+    Other,
+    /// There is no message to send.
+    Nothing,
+}
+
 impl<D: Draft> Segments<'_, D> {
     /// Adds the next message of `qp`, if it fits into one FPDU and nothing delays it, to the record under construction,
-    /// or begins a new record with it. Returns the FPDU's length on the wire; `None`: the message, if there is one,
-    /// must be begun in the general way, as in [`QpCore::next_message`].
+    /// or begins a new record with it.
     #[inline]
     pub(super) fn add_whole<T: Transport<Draft = D>>(
         &mut self,
         qp: &mut QpCore<T::Data>,
         table: &MrTable,
         transport: &mut T,
-    ) -> Option<usize> {
+    ) -> Whole {
         let QpCore { tx, stream, shared, .. } = qp;
-        let stream = stream.as_deref_mut()?;
+        let Some(stream) = stream.as_deref_mut() else { return Whole::Other };
         // A Terminate goes first, and a disconnect has a last request.
         if tx.terminate.is_some() || tx.closing || self.marked {
-            return None;
+            return Whole::Other;
         }
         let view = shared.send.peek(tx.next);
         let answers = stream.responses_pending() > 0 && (tx.responses_turn || view.is_none());
-        let size = if answers {
-            self.add_response(stream, shared.scopes, table, transport)
-        } else {
-            self.add_request(tx, stream, shared, view?, table, transport)
-        }?;
+        let added = match view {
+            _ if answers => self.add_response(stream, shared.scopes, table, transport),
+            Some(view) => self.add_request(tx, stream, shared, view, table, transport),
+            None => return Whole::Nothing,
+        };
+        let Some(size) = added else { return Whole::Other };
         // If both wait, the next message is of the other kind.
         tx.responses_turn = !answers;
         tx.spoken = true;
-        Some(size)
+        Whole::Added(size)
     }
 
     /// Adds the message of the next work request, `view`.
@@ -140,6 +150,9 @@ impl<D: Draft> Segments<'_, D> {
         let front = op.front()?;
         let ulpdu = front - 2 + payload.len();
         if ulpdu > self.mulpdu {
+            return None;
+        }
+        if !self.refill(transport) {
             return None;
         }
         let size = fpdu_size(ulpdu as u16);
