@@ -19,7 +19,7 @@ pub use batch::{Completion, Completions};
 
 /// After this many polls in a row without work, a poller yields its core. With more pollers than cores, polling may
 /// thus be slow, but never stuck.
-const IDLE_POLLS: u32 = 256;
+const IDLE_POLLS: u32 = 512;
 
 /// Maximum number of polls in a row that take completions without driving the engine. Such polls follow a poll that has
 /// left completions in the queue. If every poll drove the engine, completions could enter the queue faster than the
