@@ -1,7 +1,7 @@
 //! Atomic operations (RFC 7306 §5): their results and their headers.
 
 use crate::AccessFault;
-use crate::header::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN};
+use crate::header::{ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, halves};
 
 /// An operation on 64 bits of the responder's memory. Its response carries the previous value.
 ///
@@ -92,23 +92,17 @@ impl AtomicHeader {
         })
     }
 
-    pub(crate) fn octets(&self) -> [u8; ATOMIC_REQUEST_LEN] {
-        let (code, words) = match self.op {
+    pub(crate) fn words(&self) -> [u32; ATOMIC_REQUEST_LEN / 4] {
+        let (code, data) = match self.op {
             // RFC 7306 §5.2.1: in a FetchAdd, Compare Data is zero, and Compare Mask is all ones.
             AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, [add, mask, 0, u64::MAX]),
             AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
                 (CMP_SWAP, [swap, swap_mask, compare, compare_mask])
             }
         };
-        let mut h = [0; ATOMIC_REQUEST_LEN];
-        h[3] = code;
-        h[4..8].copy_from_slice(&self.id.to_be_bytes());
-        h[8..12].copy_from_slice(&self.stag.to_be_bytes());
-        h[12..20].copy_from_slice(&self.to.to_be_bytes());
-        for (field, word) in h[20..].chunks_exact_mut(8).zip(words) {
-            field.copy_from_slice(&word.to_be_bytes());
-        }
-        h
+        let [to_high, to_low] = halves(self.to);
+        let [[a, b], [c, d], [e, f], [g, h]] = data.map(halves);
+        [code.into(), self.id, self.stag, to_high, to_low, a, b, c, d, e, f, g, h]
     }
 }
 
@@ -127,10 +121,8 @@ impl AtomicResult {
         }
     }
 
-    pub(crate) fn octets(&self) -> [u8; ATOMIC_RESPONSE_LEN] {
-        let mut h = [0; ATOMIC_RESPONSE_LEN];
-        h[0..4].copy_from_slice(&self.id.to_be_bytes());
-        h[4..12].copy_from_slice(&self.original.to_be_bytes());
-        h
+    pub(crate) fn words(&self) -> [u32; ATOMIC_RESPONSE_LEN / 4] {
+        let [high, low] = halves(self.original);
+        [self.id, high, low]
     }
 }

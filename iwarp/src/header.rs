@@ -1,9 +1,14 @@
 //! DDP and RDMAP header fields (RFC 5041 §4, RFC 5040 §4).
+//!
+//! Headers to send are built of words of 32 bits, which are written in network order. The first word of a DDP header
+//! begins with the place of ULPDU_Length, which precedes the header in an FPDU (RFC 5044 §4.1).
 
 /// Octets of a tagged DDP header, RDMAP control octet included.
 pub(crate) const TAGGED_LEN: usize = 14;
 /// Octets of an untagged DDP header, RDMAP control octet and Invalidate STag included.
 pub(crate) const UNTAGGED_LEN: usize = 18;
+/// Words of an untagged DDP header, ULPDU_Length included.
+pub(crate) const UNTAGGED_WORDS: usize = (2 + UNTAGGED_LEN) / 4;
 /// Octets of the RDMA Read Request header that follows the DDP header.
 pub(crate) const READ_REQUEST_LEN: usize = 28;
 /// Octets of the Atomic Request header that follows the DDP header (RFC 7306 §5.2.1).
@@ -68,9 +73,11 @@ impl Control {
         }
     }
 
-    /// Returns the control octets of a message to send, with L clear.
-    pub(crate) fn octets(tagged: bool, opcode: u8) -> [u8; 2] {
-        [if tagged { TAGGED | VERSION } else { VERSION }, VERSION << 6 | opcode]
+    /// Returns the first word of the DDP header of a message to send: the control octets, with L clear.
+    #[inline]
+    pub(crate) fn word(tagged: bool, opcode: u8) -> u32 {
+        let ddp = if tagged { TAGGED | VERSION } else { VERSION };
+        u32::from(u16::from_be_bytes([ddp, VERSION << 6 | opcode]))
     }
 }
 
@@ -131,13 +138,23 @@ impl ReadHeader {
         }
     }
 
-    pub(crate) fn octets(&self) -> [u8; READ_REQUEST_LEN] {
-        let mut h = [0; READ_REQUEST_LEN];
-        h[0..4].copy_from_slice(&self.sink_stag.to_be_bytes());
-        h[4..12].copy_from_slice(&self.sink_to.to_be_bytes());
-        h[12..16].copy_from_slice(&self.len.to_be_bytes());
-        h[16..20].copy_from_slice(&self.src_stag.to_be_bytes());
-        h[20..28].copy_from_slice(&self.src_to.to_be_bytes());
-        h
+    #[inline]
+    pub(crate) fn words(&self) -> [u32; READ_REQUEST_LEN / 4] {
+        let ([sink_high, sink_low], [src_high, src_low]) = (halves(self.sink_to), halves(self.src_to));
+        [self.sink_stag, sink_high, sink_low, self.len, self.src_stag, src_high, src_low]
     }
+
+    pub(crate) fn octets(&self) -> [u8; READ_REQUEST_LEN] {
+        let mut octets = [0; READ_REQUEST_LEN];
+        for (field, word) in octets.chunks_exact_mut(4).zip(self.words()) {
+            field.copy_from_slice(&word.to_be_bytes());
+        }
+        octets
+    }
+}
+
+/// Returns the two words of a field of 64 bits.
+#[inline]
+pub(crate) fn halves(field: u64) -> [u32; 2] {
+    [(field >> 32) as u32, field as u32]
 }

@@ -1,6 +1,6 @@
 //! Cuts a message into FPDUs.
 
-use crate::header::{LAST, TAGGED, UNTAGGED_LEN};
+use crate::header::{LAST, TAGGED, UNTAGGED_LEN, UNTAGGED_WORDS};
 use crate::terminate::TERMINATE_MAX;
 use crate::{MULPDU_MAX, MULPDU_MIN};
 use std::ops::Range;
@@ -10,19 +10,34 @@ pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 
 /// A place in which the header of a message's first segment is built.
 pub(crate) trait Header {
-    /// Builds the header of a message with `len` octets of payload. `ddp` is the DDP header of the first segment, with
-    /// L clear. `rdma` follows it and does not include payload. Their lengths are constants, so that building a header
-    /// takes few stores.
-    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool);
+    /// Builds the header of a message with `len` octets of payload. `ddp` is the [DDP header](crate::header) of the first
+    /// segment, with L clear. `rdma` follows it and does not include payload.
+    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u32; N], rdma: [u32; M], len: u32, crc: bool);
 
     /// Builds the header of a Terminate. `rdma` has `rdma_len` octets of the header.
     fn fill_terminate(
         &mut self,
-        ddp: [u8; UNTAGGED_LEN],
+        ddp: [u32; UNTAGGED_WORDS],
         rdma: [u8; TERMINATE_MAX],
         rdma_len: usize,
         crc: bool,
     );
+}
+
+/// Writes the words to `out`, which is as long as they are. Each store has eight octets if possible, because the CRC
+/// reads the header in such pieces at once. The processor serves a load from its store buffer only if a single store
+/// has all octets of that load; otherwise the load waits until the stores have left the buffer, which takes long if
+/// another core has read the cache line last.
+#[inline(always)]
+fn write_words<const N: usize, const M: usize>(out: &mut [u8], ddp: [u32; N], rdma: [u32; M]) {
+    let word = |i: usize| u64::from(if i < N { ddp[i] } else { rdma[i - N] });
+    let (pairs, rest) = out.as_chunks_mut();
+    for (i, pair) in pairs.iter_mut().enumerate() {
+        *pair = (word(2 * i) << 32 | word(2 * i + 1)).to_be_bytes();
+    }
+    if let Some(last) = rest.first_chunk_mut() {
+        *last = (word(N + M - 1) as u32).to_be_bytes();
+    }
 }
 
 /// A message that is being sent. It holds no reference to its stream: keep it and continue when there is room.
@@ -87,15 +102,13 @@ impl Default for Outgoing {
 }
 
 impl Header for Outgoing {
-    /// The header is written in place, field by field. A header built elsewhere would have to be copied here directly
-    /// after it was built. The copy would read wider pieces than were stored. The processor cannot serve such reads
-    /// from its store buffer, so the copy would wait until the stores have left that buffer.
+    /// The header is written in place, because a header built elsewhere would have to be copied here directly after it
+    /// was built (see [`write_words`]).
     #[inline]
-    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool) {
-        const { assert!(2 + N + M <= HEADER_MAX) };
-        self.header[2..2 + N].copy_from_slice(&ddp);
-        self.header[2 + N..2 + N + M].copy_from_slice(&rdma);
-        self.header_len = (2 + N + M) as u8;
+    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u32; N], rdma: [u32; M], len: u32, crc: bool) {
+        const { assert!(4 * (N + M) <= HEADER_MAX) };
+        write_words(&mut self.header[..4 * (N + M)], ddp, rdma);
+        self.header_len = (4 * (N + M)) as u8;
         self.crc = crc;
         self.done = false;
         self.sent = 0;
@@ -105,36 +118,39 @@ impl Header for Outgoing {
 
     fn fill_terminate(
         &mut self,
-        ddp: [u8; UNTAGGED_LEN],
+        ddp: [u32; UNTAGGED_WORDS],
         rdma: [u8; TERMINATE_MAX],
         rdma_len: usize,
         crc: bool,
     ) {
-        self.fill(ddp, rdma, 0, crc);
-        self.header_len = (2 + UNTAGGED_LEN + rdma_len) as u8;
+        self.fill(ddp, [], 0, crc);
+        self.header[4 * UNTAGGED_WORDS..].copy_from_slice(&rdma);
+        self.header_len = (4 * UNTAGGED_WORDS + rdma_len) as u8;
     }
 }
 
 /// The octets before the payload of an FPDU that is a whole message, in the place from which they are sent.
-pub(crate) struct Front<'a> {
-    pub(crate) octets: &'a mut [u8],
-    pub(crate) crc: bool,
-}
+pub(crate) struct Front<'a>(pub(crate) &'a mut [u8]);
 
 impl Header for Front<'_> {
     #[inline]
-    fn fill<const N: usize, const M: usize>(&mut self, ddp: [u8; N], rdma: [u8; M], len: u32, crc: bool) {
-        self.crc = crc;
-        let Some(octets) = self.octets.get_mut(..2 + N + M) else { return };
-        let ulpdu = (N + M) as u32 + len;
-        octets[..2].copy_from_slice(&(ulpdu as u16).to_be_bytes());
-        octets[2..2 + N].copy_from_slice(&ddp);
-        octets[2] |= LAST;
-        octets[2 + N..].copy_from_slice(&rdma);
+    fn fill<const N: usize, const M: usize>(
+        &mut self,
+        mut ddp: [u32; N],
+        rdma: [u32; M],
+        len: u32,
+        _crc: bool,
+    ) {
+        let Some(octets) = self.0.get_mut(..4 * (N + M)) else { return };
+        let ulpdu = (4 * (N + M) - 2) as u32 + len;
+        if let Some(first) = ddp.first_mut() {
+            *first |= ulpdu << 16 | u32::from(LAST) << 8;
+        }
+        write_words(octets, ddp, rdma);
     }
 
     /// [`Op::front`](crate::Op::front) is `None` for a Terminate, so none is built in this way: its length varies.
-    fn fill_terminate(&mut self, _: [u8; UNTAGGED_LEN], _: [u8; TERMINATE_MAX], _: usize, _: bool) {}
+    fn fill_terminate(&mut self, _: [u32; UNTAGGED_WORDS], _: [u8; TERMINATE_MAX], _: usize, _: bool) {}
 }
 
 impl Outgoing {

@@ -474,8 +474,8 @@ impl<C: Chunk> Stream<C> {
         if !ulpdu.is_some_and(|ulpdu| ulpdu <= MULPDU_MAX && fpdu.len() == fpdu_size(ulpdu as u16)) {
             return Err(BeginError::NotWhole);
         }
-        let mut front = Front { octets: fpdu, crc: false };
-        self.rdmap.outbound.begin(op, len, &mut front).map(|()| front.crc)
+        self.rdmap.outbound.begin(op, len, &mut Front(fpdu))?;
+        Ok(self.rdmap.outbound.crc)
     }
 
     /// Returns the number of our Reads and Atomics that are not complete.

@@ -3,7 +3,7 @@
 use super::Op;
 use crate::BeginError;
 use crate::atomic::{AtomicHeader, AtomicResult};
-use crate::header::{Control, ReadHeader, TAGGED_LEN, UNTAGGED_LEN, opcode, queue};
+use crate::header::{Control, ReadHeader, UNTAGGED_WORDS, halves, opcode, queue};
 use crate::outgoing::Header;
 use crate::terminate::TERMINATE_MAX;
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub(super) struct Outbound {
     /// Outstanding Reads and Atomics, oldest first; at most `ord`. Allocates nothing before the first one.
     pub(super) requests: VecDeque<Outstanding>,
     pub(super) ord: u16,
-    crc: bool,
+    pub(super) crc: bool,
     terminated: bool,
 }
 
@@ -72,24 +72,24 @@ impl Outbound {
             }
             Op::Read { sink_stag, sink_to, src_stag, src_to } => {
                 let ddp = self.request(opcode::READ_REQUEST, sink_stag, sink_to, len)?;
-                let rdma = ReadHeader { sink_stag, sink_to, len, src_stag, src_to }.octets();
+                let rdma = ReadHeader { sink_stag, sink_to, len, src_stag, src_to }.words();
                 into.fill(ddp, rdma, 0, self.crc);
             }
             Op::Immediate { data, solicited } => {
                 let opcode = if solicited { opcode::IMMEDIATE_SE } else { opcode::IMMEDIATE };
                 let ddp = untagged(opcode, 0, queue::SEND, self.send_msn);
                 self.send_msn = self.send_msn.wrapping_add(1);
-                into.fill(ddp, data, 0, self.crc);
+                into.fill(ddp, halves(u64::from_be_bytes(data)), 0, self.crc);
             }
             Op::Atomic { sink_stag, sink_to, stag, to, op } => {
                 let id = self.request_msn;
                 let ddp = self.request(opcode::ATOMIC_REQUEST, sink_stag, sink_to, 0)?;
-                into.fill(ddp, AtomicHeader { id, stag, to, op }.octets(), 0, self.crc);
+                into.fill(ddp, AtomicHeader { id, stag, to, op }.words(), 0, self.crc);
             }
             Op::AtomicResponse { id, original } => {
                 let ddp = untagged(opcode::ATOMIC_RESPONSE, 0, queue::ATOMIC_RESPONSE, self.atomic_msn);
                 self.atomic_msn = self.atomic_msn.wrapping_add(1);
-                into.fill(ddp, AtomicResult { id, original }.octets(), 0, self.crc);
+                into.fill(ddp, AtomicResult { id, original }.words(), 0, self.crc);
             }
             Op::Terminate(t) => {
                 self.terminated = true;
@@ -109,7 +109,7 @@ impl Outbound {
         sink_stag: u32,
         sink_to: u64,
         len: u32,
-    ) -> Result<[u8; UNTAGGED_LEN], BeginError> {
+    ) -> Result<[u32; UNTAGGED_WORDS], BeginError> {
         // MPAE-10, RDMAP-69
         if self.requests.len() >= self.ord.into() {
             return Err(if self.ord == 0 { BeginError::NoReads } else { BeginError::OrdReached });
@@ -122,19 +122,12 @@ impl Outbound {
 
     #[inline]
     fn tagged(&self, opcode: u8, stag: u32, to: u64, len: u32, into: &mut impl Header) {
-        let mut ddp = [0; TAGGED_LEN];
-        ddp[0..2].copy_from_slice(&Control::octets(true, opcode));
-        ddp[2..6].copy_from_slice(&stag.to_be_bytes());
-        ddp[6..14].copy_from_slice(&to.to_be_bytes());
-        into.fill(ddp, [], len, self.crc);
+        let [to_high, to_low] = halves(to);
+        into.fill([Control::word(true, opcode), stag, to_high, to_low], [], len, self.crc);
     }
 }
 
-fn untagged(opcode: u8, invalidate: u32, qn: u32, msn: u32) -> [u8; UNTAGGED_LEN] {
-    let mut ddp = [0; UNTAGGED_LEN];
-    ddp[0..2].copy_from_slice(&Control::octets(false, opcode));
-    ddp[2..6].copy_from_slice(&invalidate.to_be_bytes());
-    ddp[6..10].copy_from_slice(&qn.to_be_bytes());
-    ddp[10..14].copy_from_slice(&msn.to_be_bytes());
-    ddp
+#[inline]
+fn untagged(opcode: u8, invalidate: u32, qn: u32, msn: u32) -> [u32; UNTAGGED_WORDS] {
+    [Control::word(false, opcode), invalidate, qn, msn, 0]
 }
