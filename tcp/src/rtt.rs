@@ -104,11 +104,11 @@ impl RttEstimator {
             self.measured = true;
         }
         self.rto = (self.srtt + GRANULARITY.max(4 * self.rttvar)).clamp(self.min, self.max);
-        self.backoff = 0;
         self.samples += 1;
         if self.samples == PERIOD {
             (self.samples, self.least, self.least_now) = (0, self.least_now, u64::MAX);
         }
+        self.backoff = 0;
         self.least_now = self.least_now.min(r);
         self.least = self.least.min(r);
     }

@@ -1,6 +1,7 @@
 //! The send queue of a queue pair.
 
 use std::cell::UnsafeCell;
+use std::ptr;
 use std::sync::OnceLock;
 
 use super::ring::CacheLine;
@@ -389,7 +390,7 @@ impl SendPoster<'_> {
         if !self.has_room() && !self.room_comes() {
             return Err(PostError::QueueFull);
         }
-        let only = [wr.sges.first().copied().unwrap_or_default()];
+        let only = [first_of(wr.sges)];
         if wr.sges.len() > only.len() {
             let list = queue.sges_at(queue.ring.slot_of(self.next()));
             // SAFETY: the slot is free, so its list is ours; it has room for max_sge elements.
@@ -458,6 +459,20 @@ impl SendPoster<'_> {
         }
         self.queue.ring.write(index, entry, &self.tail.room);
         self.written += 1;
+    }
+}
+
+/// Copies the first element of a list. Reads each field by itself, because programs write the list field by field right
+/// before they post it: the processor cannot serve a wider read from its store buffer, so the read would wait until the
+/// stores have left that buffer.
+#[inline]
+fn first_of(sges: &[Sge]) -> Sge {
+    let Some(first) = sges.first() else { return Sge::default() };
+    // SAFETY: references to fields.
+    unsafe {
+        let (len, lkey) =
+            (ptr::read_volatile(&raw const first.len), ptr::read_volatile(&raw const first.lkey));
+        Sge { addr: first.addr, len, lkey }
     }
 }
 
