@@ -422,24 +422,11 @@ impl Clone for TxPayload {
 impl Drop for TxPayload {
     #[inline]
     fn drop(&mut self) {
-        if !self.is_chain() {
-            // The next segment, if any, belongs to a frame that is or was in a queue: only this segment is released.
-            // SAFETY: our reference, not used afterwards.
-            unsafe { sys::rte_pktmbuf_free_seg(self.m.as_ptr()) };
-            return;
-        }
-        // Each mbuf's link is read before the mbuf is released.
-        for mut place in self.places() {
+        // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each mbuf's
+        // link is read before the mbuf is released.
+        for place in self.places() {
             // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
-            unsafe {
-                if is_alone(place.m) && place.m.as_ref().ol_flags & ATTACHED == 0 {
-                    place.m.as_mut().next = ptr::null_mut();
-                    place.m.as_mut().nb_segs = 1;
-                    pool::give_back(place.m);
-                } else {
-                    sys::rte_pktmbuf_free_seg(place.m.as_ptr());
-                }
-            }
+            unsafe { pool::release_segment(place.m) };
         }
     }
 }

@@ -93,7 +93,7 @@ impl Stack {
 /// # Safety
 /// `pool` is a live mempool.
 #[inline]
-unsafe fn is_stack(pool: *const sys::rte_mempool) -> bool {
+pub(super) unsafe fn is_stack(pool: *const sys::rte_mempool) -> bool {
     // SAFETY: the caller passes a live mempool.
     INDEX.get() == Some(unsafe { &(*pool).ops_index })
 }
