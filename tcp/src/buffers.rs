@@ -122,6 +122,12 @@ pub trait Payload: Clone {
     /// Returns the one's-complement sum of `range`: folded, not complemented, computed as if it started at an even
     /// offset.
     fn sum(&self, range: Range<usize>) -> u16;
+
+    /// Returns the place of what is read when the payload is dropped. If there are many connections, it is
+    /// [prefetched](Buffers::prefetch) before an ACK comes in.
+    fn place(&self) -> Option<*const u8> {
+        None
+    }
 }
 
 impl Frame for Vec<u8> {

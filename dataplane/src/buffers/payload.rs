@@ -19,31 +19,42 @@ use super::mbuf::prefetch_for_writing;
 use super::{ATTACHED, Mbuf, Pool, pool};
 
 /// A buffer that is being filled with payload, with headroom for headers in front of the payload.
+///
+/// The number of bytes is in the first mbuf, because a buffer is often moved right after it was written to. A move is a
+/// wide load, and the processor cannot serve it from its store buffer if a field of it was stored last.
 #[derive(Debug)]
 pub struct TxBuf {
+    /// The first mbuf. Its `pkt_len` counts the bytes of the whole chain.
     head: NonNull<sys::rte_mbuf>,
     /// The mbuf that is written to: `head`, or the last of its chain.
     last: NonNull<sys::rte_mbuf>,
-    /// Bytes of the whole chain.
-    len: u32,
 }
 
 impl TxBuf {
     pub(crate) fn new(m: Mbuf) -> Self {
-        let len = m.len() as u32;
         let head = m.into_raw();
-        Self { head, last: head, len }
+        let mut buffer = Self { head, last: head };
+        // SAFETY: the mbuf is ours.
+        buffer.set_len(unsafe { head.as_ref().data_len }.into());
+        buffer
     }
 
     /// Returns the number of bytes written or lent so far.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        // SAFETY: alive and ours.
+        unsafe { self.head.as_ref().pkt_len as usize }
+    }
+
+    #[inline]
+    fn set_len(&mut self, len: usize) {
+        // SAFETY: alive and ours.
+        unsafe { self.head.as_mut().pkt_len = len as u32 }
     }
 
     /// Returns whether nothing is written yet.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Returns how many bytes can still be written in one piece.
@@ -63,17 +74,18 @@ impl TxBuf {
         if n > self.tailroom() {
             return None;
         }
+        let len = self.len();
+        self.set_len(len + n);
         // SAFETY: the mbufs are ours alone; n bytes behind the data are within the buffer, so fit 16 bits.
         unsafe {
             let m = self.last.as_mut();
             let at = m.buf_addr.cast::<u8>().add(usize::from(m.data_off) + usize::from(m.data_len));
             m.data_len += n as u16;
-            if self.len > 0 {
+            if len > 0 {
                 // FPDUs often have the size of the one before.
                 let room = usize::from(m.buf_len) - usize::from(m.data_off) - usize::from(m.data_len);
                 prefetch_for_writing(at.add(n), n.min(room).min(pool::FORESEEN));
             }
-            self.len += n as u32;
             Some(std::slice::from_raw_parts_mut(at, n))
         }
     }
@@ -108,14 +120,14 @@ impl TxBuf {
             self.last.as_mut().next = shown.as_ptr();
         }
         self.last = rest;
-        self.len += u32::from(size);
+        self.set_len(self.len() + len);
         true
     }
 
     /// Keeps the first `len` bytes and drops all bytes after them.
     pub fn truncate(&mut self, len: usize) {
-        let mut keep = (len as u32).min(self.len);
-        self.len = keep;
+        let mut keep = len.min(self.len()) as u32;
+        self.set_len(keep as usize);
         let mut m = self.head;
         // SAFETY: the chain is ours alone.
         unsafe {
@@ -139,7 +151,7 @@ impl TxBuf {
         let m = self.head;
         // SAFETY: the mbuf is ours and alive.
         let (off, first) = unsafe { (m.as_ref().data_off, m.as_ref().data_len) };
-        let len = self.len;
+        let len = self.len() as u32;
         // SAFETY: an mbuf of the pool of the port that sends it, which only this thread uses.
         unsafe { pool::foresee_next(m, first.into()) };
         std::mem::forget(self);
@@ -260,6 +272,12 @@ impl TxPayload {
     /// Returns whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the place of what is read when the payload is dropped.
+    #[inline]
+    pub fn place(&self) -> *const u8 {
+        self.m.as_ptr().cast_const().cast()
     }
 
     /// Returns whether the payload takes more than one mbuf.

@@ -115,6 +115,11 @@ impl<P: Payload> RecordQueue<P> {
         (self.records.as_slices().0.as_ptr().cast(), size_of::<Record<P>>())
     }
 
+    /// Returns the first record's payload.
+    pub fn first(&self) -> Option<&P> {
+        self.records.front().map(|r| &r.payload)
+    }
+
     /// Calls `f` with the payload of each record.
     pub fn each_payload(&mut self, mut f: impl FnMut(&mut P)) {
         self.records.iter_mut().for_each(|r| f(&mut r.payload));

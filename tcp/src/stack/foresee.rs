@@ -16,6 +16,8 @@ const MOST: usize = 64;
 const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
+/// Octets at the place of a payload that are read when it is dropped.
+const LINE: usize = 64;
 
 /// Tags of connections: the numbers that the user gave them and that their events carry.
 pub type Tags = ArrayVec<u64, MOST>;
@@ -23,8 +25,8 @@ pub type Tags = ArrayVec<u64, MOST>;
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive_burst`](Self::receive_burst) will take next, if there
     /// are several of them and many connections. Fetches the table's entries for all frames together, then the
-    /// connections, then the cold parts of the connections that await an ACK. Returns the tags of the
-    /// connections for which data may come; none if nothing was fetched. Changes nothing; the call is optional.
+    /// connections, then the cold parts of the connections that await an ACK, then the records that the ACKs probably
+    /// release. Returns the tags of the connections for which data may come; none if nothing was fetched. Changes nothing; the call is optional.
     /// See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
@@ -55,14 +57,21 @@ impl<B: Buffers> Stack<B> {
                 found.push((i, data));
             }
         }
-        let mut tags = Tags::new();
+        let (mut tags, mut awaiting) = (Tags::new(), ArrayVec::<&Connection<B>, MOST>::new());
         for (c, data) in found.into_iter().filter_map(|(i, data)| Some((self.connections.get(i)?, data))) {
             if c.outstanding() > 0 {
                 B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
+                awaiting.push(c);
             }
             if data {
                 tags.push(c.tag);
             }
+        }
+        for c in &awaiting {
+            fetch_first_places(c);
+        }
+        for place in awaiting.iter().filter_map(|c| c.cold.queue.first()?.place()) {
+            B::prefetch(place, LINE);
         }
         tags
     }
@@ -76,11 +85,7 @@ impl<B: Buffers> Stack<B> {
         for c in found() {
             B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
         }
-        for (place, octets) in
-            found().flat_map(|c| [c.cold.queue.first_place(), c.cold.scoreboard.first_place()])
-        {
-            B::prefetch(place, octets);
-        }
+        found().for_each(fetch_first_places);
     }
 
     fn expected_v6(&self, frame: &[u8]) -> Option<Key> {
@@ -91,6 +96,14 @@ impl<B: Buffers> Stack<B> {
         }
         let path = self.net.paths.find(Ipv6Addr::from(to?), Ipv6Addr::from(from?))?;
         Some(Key::v6(path, u16::from_be_bytes([h[54], h[55]]), u16::from_be_bytes([h[56], h[57]])))
+    }
+}
+
+/// Prefetches the oldest entries of what a connection has queued and sent.
+#[inline]
+fn fetch_first_places<B: Buffers>(c: &Connection<B>) {
+    for (place, octets) in [c.cold.queue.first_place(), c.cold.scoreboard.first_place()] {
+        B::prefetch(place, octets);
     }
 }
 

@@ -155,6 +155,14 @@ impl Payload for MbufPayload {
         self.unit
     }
 
+    #[inline]
+    fn place(&self) -> Option<*const u8> {
+        match &self.octets {
+            Octets::Mbufs(payload) => Some(payload.place()),
+            Octets::Aside(_) => None,
+        }
+    }
+
     #[cold]
     fn cut(&self, from: usize, max: usize) -> usize {
         cut_between_fpdus(self.len(), from, max, |at| {
