@@ -25,9 +25,9 @@ pub type Tags = ArrayVec<u64, MOST>;
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive_burst`](Self::receive_burst) will take next, if there
     /// are several of them and many connections. Fetches the table's entries for all frames together, then the
-    /// connections, then the cold parts of the connections that await an ACK, then the records that the ACKs probably
-    /// release. Returns the tags of the connections for which data may come; none if nothing was fetched. Changes nothing; the call is optional.
-    /// See [`Buffers::prefetch`].
+    /// connections, then the cold parts of the connections that await an ACK, then the records and payloads that the
+    /// ACKs probably release. Returns the tags of the connections for which data may come; none if nothing was fetched.
+    /// Changes nothing; the call is optional. See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
         if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }

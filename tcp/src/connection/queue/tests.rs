@@ -36,6 +36,16 @@ fn segments_are_the_stream() {
                 let crossed = ends.iter().filter(|&&e| from < e && e < from + len).count();
                 assert!(crossed == 0 || (starts_record && ends.contains(&(from + len))));
                 assert!(crossed < MAX_PIECES);
+
+                // `cut` has shorter ways, with the same result.
+                let limits = Limits { segment: max, train: rng.u32(0..6000), total: u32::MAX };
+                let expected = q.segment_len(origin + from as u32, max, limits.train);
+                let mut pieces = Pieces::new();
+                let (len, _) = q.cut(origin + from as u32, limits, &mut pieces);
+                let got: Vec<u8> =
+                    pieces.iter().flat_map(|p| p.payload.0[p.range.clone()].to_vec()).collect();
+                assert_eq!(len, expected, "seed {seed}");
+                assert_eq!(got, &stream[from..from + len as usize], "seed {seed}");
             }
             if rng.u8(..) < 100 {
                 una = rng.usize(una..=stream.len());

@@ -710,8 +710,9 @@ impl<D: Draft> Segments<'_, D> {
         if self.drafts.first().is_some_and(|d| !d.is_empty()) {
             let draft = self.drafts.swap_remove(0);
             let unit = match self.is_even {
-                // Only trains have units. Most short messages need no division.
-                _ if self.marked || draft.len() <= self.emss => 0,
+                _ if self.marked => 0,
+                // Most short messages need no division.
+                true if draft.len() <= self.emss => 0,
                 // As many FPDUs as fit into a segment.
                 true => ((self.emss / self.first).max(1) * self.first) as u16,
                 false => UNEVEN,

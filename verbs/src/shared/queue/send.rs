@@ -468,7 +468,7 @@ impl SendPoster<'_> {
 #[inline]
 fn first_of(sges: &[Sge]) -> Sge {
     let Some(first) = sges.first() else { return Sge::default() };
-    // SAFETY: references to fields.
+    // SAFETY: the fields of an element that is borrowed are readable.
     unsafe {
         let (len, lkey) =
             (ptr::read_volatile(&raw const first.len), ptr::read_volatile(&raw const first.lkey));
