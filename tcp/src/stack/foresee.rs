@@ -16,7 +16,7 @@ const MOST: usize = 64;
 const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
-/// Octets at the place of a payload that are read when it is dropped.
+/// Octets that are fetched of the oldest entries of what a connection has queued and sent, and of a payload.
 const LINE: usize = 64;
 
 /// Tags of connections: the numbers that the user gave them and that their events carry.
@@ -25,9 +25,9 @@ pub type Tags = ArrayVec<u64, MOST>;
 impl<B: Buffers> Stack<B> {
     /// Prefetches memory for the frames that [`receive_burst`](Self::receive_burst) will take next, if there
     /// are several of them and many connections. Fetches the table's entries for all frames together, then the
-    /// connections, then the cold parts of the connections that await an ACK, then the records and payloads that the
-    /// ACKs probably release. Returns the tags of the connections for which data may come; none if nothing was fetched.
-    /// Changes nothing; the call is optional. See [`Buffers::prefetch`].
+    /// connections, then the cold parts of the connections that await an ACK, then the records and payloads that bare
+    /// ACKs probably release. Returns the tags of the connections for which data may come; none if nothing was
+    /// fetched. Changes nothing; the call is optional. See [`Buffers::prefetch`].
     #[inline]
     pub fn foresee(&self, burst: &[B::Frame]) -> Tags {
         if self.has_crowd() && burst.len() > 1 { self.fetch(burst) } else { Tags::new() }
@@ -49,7 +49,7 @@ impl<B: Buffers> Stack<B> {
             }
         }
         let mut found = ArrayVec::<(u32, bool), MOST>::new();
-        for (key, data) in keys {
+        for &(key, data) in &keys {
             if let Some(Place::Connection(i)) = self.table.get(key).map(Place::unpack)
                 && let Some(place) = self.connections.place(i)
             {
@@ -57,21 +57,28 @@ impl<B: Buffers> Stack<B> {
                 found.push((i, data));
             }
         }
-        let (mut tags, mut awaiting) = (Tags::new(), ArrayVec::<&Connection<B>, MOST>::new());
-        for (c, data) in found.into_iter().filter_map(|(i, data)| Some((self.connections.get(i)?, data))) {
+        let (mut tags, mut acked) = (Tags::new(), ArrayVec::<&Connection<B>, MOST>::new());
+        for &(i, data) in &found {
+            let Some(c) = self.connections.get(i) else { continue };
             if c.outstanding() > 0 {
                 B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
-                awaiting.push(c);
             }
             if data {
                 tags.push(c.tag);
+            } else {
+                acked.push(c);
             }
         }
-        for c in &awaiting {
-            fetch_first_places(c);
+        for c in &acked {
+            if let (Some(record), Some(run)) = (c.cold.queue.front_place(), c.cold.scoreboard.front_place()) {
+                B::prefetch(record, LINE);
+                B::prefetch(run, LINE);
+            }
         }
-        for place in awaiting.iter().filter_map(|c| c.cold.queue.first()?.place()) {
-            B::prefetch(place, LINE);
+        for c in &acked {
+            if let Some(place) = c.cold.queue.front().and_then(Payload::place) {
+                B::prefetch(place, LINE);
+            }
         }
         tags
     }
@@ -85,7 +92,11 @@ impl<B: Buffers> Stack<B> {
         for c in found() {
             B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
         }
-        found().for_each(fetch_first_places);
+        for (place, octets) in
+            found().flat_map(|c| [c.cold.queue.first_place(), c.cold.scoreboard.first_place()])
+        {
+            B::prefetch(place, octets);
+        }
     }
 
     fn expected_v6(&self, frame: &[u8]) -> Option<Key> {
@@ -96,14 +107,6 @@ impl<B: Buffers> Stack<B> {
         }
         let path = self.net.paths.find(Ipv6Addr::from(to?), Ipv6Addr::from(from?))?;
         Some(Key::v6(path, u16::from_be_bytes([h[54], h[55]]), u16::from_be_bytes([h[56], h[57]])))
-    }
-}
-
-/// Prefetches the oldest entries of what a connection has queued and sent.
-#[inline]
-fn fetch_first_places<B: Buffers>(c: &Connection<B>) {
-    for (place, octets) in [c.cold.queue.first_place(), c.cold.scoreboard.first_place()] {
-        B::prefetch(place, octets);
     }
 }
 
