@@ -10,8 +10,8 @@ pub const HEADER_MAX: usize = 2 + UNTAGGED_LEN + TERMINATE_MAX;
 
 /// A place in which the header of a message's first segment is built.
 pub(crate) trait Header {
-    /// Builds the header of a message with `len` octets of payload. `ddp` is the [DDP header](crate::header) of the first
-    /// segment, with L clear. `rdma` follows it and does not include payload.
+    /// Builds the header of a message with `len` octets of payload. `ddp` is the [DDP header](crate::header) of the
+    /// first segment, with L clear. `rdma` follows it and does not include payload.
     fn fill<const N: usize, const M: usize>(&mut self, ddp: [u32; N], rdma: [u32; M], len: u32, crc: bool);
 
     /// Builds the header of a Terminate. `rdma` has `rdma_len` octets of the header.

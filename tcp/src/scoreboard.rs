@@ -204,12 +204,6 @@ impl Scoreboard {
         (self.runs.as_slices().0.as_ptr().cast(), size_of::<Run>())
     }
 
-    /// Returns the place of the oldest run, if there is one.
-    #[inline]
-    pub fn front_place(&self) -> Option<*const u8> {
-        self.runs.front().map(|r| (&raw const *r).cast())
-    }
-
     /// Notes that new octets up to `end` were sent.
     #[inline]
     pub fn sent(&mut self, end: Seq, now: Time) {

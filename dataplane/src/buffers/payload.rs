@@ -440,8 +440,8 @@ impl Clone for TxPayload {
 impl Drop for TxPayload {
     #[inline]
     fn drop(&mut self) {
-        // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each mbuf's
-        // link is read before the mbuf is released.
+        // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each
+        // mbuf's link is read before the mbuf is released.
         for place in self.places() {
             // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
             unsafe { pool::release_segment(place.m) };

@@ -115,12 +115,6 @@ impl<P: Payload> RecordQueue<P> {
         (self.records.as_slices().0.as_ptr().cast(), size_of::<Record<P>>())
     }
 
-    /// Returns the place of the oldest record, if there is one.
-    #[inline]
-    pub fn front_place(&self) -> Option<*const u8> {
-        self.records.front().map(|r| (&raw const *r).cast())
-    }
-
     /// Returns the payload of the oldest record.
     #[inline]
     pub fn front(&self) -> Option<&P> {

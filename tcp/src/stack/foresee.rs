@@ -16,7 +16,7 @@ const MOST: usize = 64;
 const BARE_ACK: usize = ETHERNET + IPV4 + 32;
 /// Octets of a connection's cold part that a lone segment and its ACK need.
 const HOT_PART_OF_COLD: usize = 7 * 64;
-/// Octets that are fetched of the oldest entries of what a connection has queued and sent, and of a payload.
+/// Octets at the place of a payload that are read when it is dropped.
 const LINE: usize = 64;
 
 /// Tags of connections: the numbers that the user gave them and that their events carry.
@@ -70,10 +70,7 @@ impl<B: Buffers> Stack<B> {
             }
         }
         for c in &acked {
-            if let (Some(record), Some(run)) = (c.cold.queue.front_place(), c.cold.scoreboard.front_place()) {
-                B::prefetch(record, LINE);
-                B::prefetch(run, LINE);
-            }
+            fetch_first_places(c);
         }
         for c in &acked {
             if let Some(place) = c.cold.queue.front().and_then(Payload::place) {
@@ -92,11 +89,7 @@ impl<B: Buffers> Stack<B> {
         for c in found() {
             B::prefetch((&raw const *c.cold).cast(), HOT_PART_OF_COLD);
         }
-        for (place, octets) in
-            found().flat_map(|c| [c.cold.queue.first_place(), c.cold.scoreboard.first_place()])
-        {
-            B::prefetch(place, octets);
-        }
+        found().for_each(fetch_first_places);
     }
 
     fn expected_v6(&self, frame: &[u8]) -> Option<Key> {
@@ -107,6 +100,14 @@ impl<B: Buffers> Stack<B> {
         }
         let path = self.net.paths.find(Ipv6Addr::from(to?), Ipv6Addr::from(from?))?;
         Some(Key::v6(path, u16::from_be_bytes([h[54], h[55]]), u16::from_be_bytes([h[56], h[57]])))
+    }
+}
+
+/// Prefetches the oldest entries of what a connection has queued and sent.
+#[inline]
+fn fetch_first_places<B: Buffers>(c: &Connection<B>) {
+    for (place, octets) in [c.cold.queue.first_place(), c.cold.scoreboard.first_place()] {
+        B::prefetch(place, octets);
     }
 }
 
