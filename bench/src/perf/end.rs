@@ -257,7 +257,7 @@ impl End {
     }
 
     fn lane(&self, lane: u32) -> Result<&Lane, PerfError> {
-        self.lanes.get(lane as usize).ok_or(PerfError::Protocol("a queue pair that does not exist"))
+        self.lanes.get(lane as usize).ok_or_else(|| PerfError::Protocol("a queue pair that does not exist"))
     }
 
     /// Returns a slot of this end as a scatter-gather list, which is empty if messages are empty.
