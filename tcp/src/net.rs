@@ -247,7 +247,7 @@ impl Net {
 
     /// Begins a series of segments that differ from `fields` only in sequence number and flags. Nothing else may be
     /// emitted before the last of these segments. `None`: `paths` does not have the IPv6 addresses of the key.
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self, fields: &TcpFields<'_>) -> Option<Volley> {
         let remote = fields.key.remote_ip();
         if fields.key.is_v6() {

@@ -88,13 +88,26 @@ impl<P: Payload> RecordQueue<P> {
         self.records.iter().rev().take_while(|r| f(&r.payload)).count()
     }
 
+    #[inline]
     pub fn push(&mut self, payload: P, len: u32) {
         let (unit, is_uneven) = match payload.unit() {
             0 => (u16::MAX, false),
             unit => (unit, unit == UNEVEN),
         };
-        self.records.push_back(Record { start: self.end, len, unit, is_uneven, payload });
+        let start = self.end;
         self.end += len;
+        // With room, nothing can go wrong here, so that the record need not be in memory before it is in its place.
+        if self.records.len() < self.records.capacity() {
+            self.records.push_back(Record { start, len, unit, is_uneven, payload });
+        } else {
+            self.push_slowly(Record { start, len, unit, is_uneven, payload });
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_slowly(&mut self, record: Record<P>) {
+        self.records.push_back(record);
     }
 
     /// Drops records that end at or before `una`.

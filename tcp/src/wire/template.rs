@@ -52,7 +52,7 @@ pub(crate) struct Own {
 }
 
 /// Writes the common fields into the TCP header at the start of `b`. Returns its length and sum.
-#[inline]
+#[inline(always)]
 fn begin_tcp(b: &mut [u8; TCP_MAX], t: &TcpFields<'_>) -> (usize, u64) {
     let (remote_port, local_port) = (t.key.remote_port(), t.key.local_port());
     b[0..2].copy_from_slice(&local_port.to_be_bytes());
@@ -124,7 +124,7 @@ impl HeaderTemplate {
 
     /// Begins a series of segments that differ from `t` only in sequence number and flags. The last segment of the
     /// series must be finished before another series begins, because all series use one buffer.
-    #[inline]
+    #[inline(always)]
     pub fn begin(&mut self, t: &TcpFields<'_>) -> Common {
         let remote_ip = t.key.remote_ip();
         let b = &mut self.bytes;
