@@ -4,6 +4,7 @@ pub(crate) mod borrowed;
 mod mbuf;
 mod payload;
 pub(crate) mod pool;
+mod references;
 
 use dpdk_sys as sys;
 

@@ -2,7 +2,7 @@
 //!
 //! A [`TxBuf`] is written, then frozen into a [`TxPayload`]. The first transmission puts the headers in front of the
 //! payload, in the same mbuf, so that the frame is linear. Headers in front of a payload must not be overwritten
-//! while a queue may still read them. So while the mbuf's reference count shows another user, a further transmission
+//! while a queue may still read them. So while the mbuf [has another user](super::references), a further transmission
 //! takes one mbuf for its headers and an indirect mbuf for the range of the payload.
 //!
 //! Memory that belongs to a lender can become part of a payload without a copy ([`TxBuf::lend`]). Such a payload is a
@@ -11,11 +11,11 @@
 
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use dpdk_sys as sys;
 
 use super::mbuf::prefetch_for_writing;
+use super::references::{clear_copied_mark, is_alone, retain, retain_counted};
 use super::{ATTACHED, Mbuf, Pool, pool};
 
 /// A buffer that is being filled with payload, with headroom for headers in front of the payload.
@@ -296,19 +296,11 @@ impl TxPayload {
     /// Takes another reference to each mbuf, for a frame or a clone. Returns the first mbuf and the number of mbufs.
     #[inline]
     fn retain(&self) -> (NonNull<sys::rte_mbuf>, u16) {
-        let add = |m| {
-            let count = refcnt(m);
-            if is_alone(m) {
-                count.store(2, Ordering::Relaxed);
-            } else {
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-        };
         let mut mbufs = 1;
         if self.is_chain() {
-            mbufs = self.places().map(|place| add(place.m)).count() as u16;
+            mbufs = self.places().map(|place| retain_counted(place.m)).count() as u16;
         } else {
-            add(self.m);
+            retain(self.m);
         }
         (self.m, mbufs)
     }
@@ -377,7 +369,10 @@ impl TxPayload {
                     let indirect = pool.take()?;
                     // SAFETY: a fresh mbuf. Attaching makes it refer to the memory of `place` (an mbuf's buffer or
                     // lent memory): it takes a reference to that memory, and copies the address and the flags.
-                    unsafe { sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr()) };
+                    unsafe {
+                        sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr());
+                        clear_copied_mark(indirect);
+                    }
                     indirect
                 };
                 // SAFETY: `m` has no other user; the range lies within the buffer.
@@ -438,29 +433,21 @@ impl Clone for TxPayload {
 }
 
 impl Drop for TxPayload {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each
-        // mbuf's link is read before the mbuf is released.
-        for place in self.places() {
-            // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
-            unsafe { pool::release_segment(place.m) };
-        }
+        // By value, so that a payload need not be in memory when it is moved.
+        release(self.m, self.len, self.first);
     }
 }
 
-/// Returns whether the mbuf has one reference. If so, all accesses by former users have ended.
-#[inline]
-fn is_alone(m: NonNull<sys::rte_mbuf>) -> bool {
-    let alone = refcnt(m).load(Ordering::Relaxed) == 1;
-    fence(Ordering::Acquire);
-    alone
-}
-
-/// Returns the reference count, as DPDK itself accesses it.
-#[inline]
-fn refcnt<'a>(m: NonNull<sys::rte_mbuf>) -> &'a AtomicU16 {
-    // SAFETY: the callers hold a reference, so the mbuf is alive for as long as they use the result; DPDK accesses
-    // the field by atomic operations of the same width.
-    unsafe { AtomicU16::from_ptr(&raw mut (*m.as_ptr()).refcnt) }
+/// Drops our reference to each mbuf of a payload.
+#[inline(never)]
+fn release(m: NonNull<sys::rte_mbuf>, len: u32, first: u16) {
+    // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each mbuf's
+    // link is read before the mbuf is released.
+    let places = Places { next: Some(Place { m, off: 0, len: first }), left: len - u32::from(first) };
+    for place in places {
+        // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
+        unsafe { pool::release_segment(place.m) };
+    }
 }

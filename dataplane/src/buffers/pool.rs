@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dpdk_sys as sys;
 
 use super::mbuf::prefetch_for_writing;
+use super::references::release_one_more;
 use super::{ATTACHED, Mbuf, TxBuf};
 use crate::eal::{self, Eal};
 
@@ -268,6 +269,16 @@ pub(crate) unsafe fn release(m: NonNull<sys::rte_mbuf>) {
     }
 }
 
+/// Returns whether the pool of an mbuf is kept as a stack.
+///
+/// # Safety
+/// `m` is alive.
+#[inline]
+pub(super) unsafe fn is_stack(m: NonNull<sys::rte_mbuf>) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { lifo::is_stack(m.as_ref().pool) }
+}
+
 /// Releases one reference to an mbuf, as `rte_pktmbuf_free_seg` does, but faster if only this thread uses the mbuf's
 /// pool.
 ///
@@ -277,7 +288,7 @@ pub(crate) unsafe fn release(m: NonNull<sys::rte_mbuf>) {
 pub(crate) unsafe fn release_segment(m: NonNull<sys::rte_mbuf>) {
     // SAFETY: as the caller promises. Only one thread at a time uses a pool that is kept as a stack, and its mbufs.
     unsafe {
-        match lifo::is_stack(m.as_ref().pool) {
+        match is_stack(m) {
             true => release_alone(m),
             false => sys::rte_pktmbuf_free_seg(m.as_ptr()),
         }
@@ -294,6 +305,7 @@ unsafe fn release_alone(mut m: NonNull<sys::rte_mbuf>) {
     unsafe {
         let mbuf = m.as_mut();
         match mbuf.refcnt {
+            1 if release_one_more(m) => {}
             1 if mbuf.ol_flags & ATTACHED == 0 => {
                 mbuf.next = ptr::null_mut();
                 mbuf.nb_segs = 1;

@@ -8,12 +8,14 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dpdk_sys as sys;
+
+use crate::buffers::references::release_one_more;
 
 /// The name under which mempools find these functions.
 pub(super) const NAME: &CStr = c"urnic_lifo";
@@ -182,9 +184,18 @@ unsafe extern "C" fn free(pool: *mut sys::rte_mempool) {
 /// # Safety
 /// [`alloc`] made the pool, which belongs to this thread; `n` objects are at `objects`.
 unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c_void, n: u32) -> i32 {
-    // SAFETY: DPDK passes n objects; the cells are used by one thread at a time.
-    let pushed = unsafe { stack(pool).push(slice::from_raw_parts(objects, n as usize)) };
-    pushed.map_or(-libc::ENOBUFS, |()| 0)
+    // SAFETY: DPDK passes n objects, which are mbufs of this pool or will be; the cells are used by one thread at a
+    // time.
+    unsafe {
+        let stack = stack(pool);
+        for &object in slice::from_raw_parts(objects, n as usize) {
+            let Some(m) = NonNull::new(object.cast()) else { continue };
+            if !release_one_more(m) && stack.push(&[object]).is_none() {
+                return -libc::ENOBUFS;
+            }
+        }
+    }
+    0
 }
 
 /// # Safety

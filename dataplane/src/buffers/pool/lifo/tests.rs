@@ -1,12 +1,16 @@
 //! What DPDK gets when it calls these functions.
 
 use super::*;
+use crate::buffers::pool::release_segment;
+use crate::buffers::references::{is_alone, retain, retain_counted};
 
 /// Runs `test` with a pool for `size` objects, which is empty.
 fn with_pool(size: u32, test: impl FnOnce(*mut sys::rte_mempool)) {
     // SAFETY: the structure consists of numbers and raw pointers, for which zero is a value.
     let mut pool: sys::rte_mempool = unsafe { std::mem::zeroed() };
     pool.size = size;
+    assert_eq!(register(), Ok(()));
+    pool.ops_index = *INDEX.get().expect("registered");
     // SAFETY: the pool is made, used by this thread only, and freed.
     unsafe {
         assert_eq!(alloc(&raw mut pool), 0);
@@ -15,9 +19,14 @@ fn with_pool(size: u32, test: impl FnOnce(*mut sys::rte_mempool)) {
     }
 }
 
-/// Returns `n` addresses to tell apart.
+/// Makes `n` objects, which stay for ever.
 fn objects(n: usize) -> Vec<*mut c_void> {
-    (1..=n).map(ptr::without_provenance_mut).collect()
+    let object = || {
+        // SAFETY: an mbuf consists of numbers and raw pointers, for which zero is a value.
+        let m: sys::rte_mbuf = unsafe { std::mem::zeroed() };
+        Box::into_raw(Box::new(m)).cast()
+    };
+    std::iter::repeat_with(object).take(n).collect()
 }
 
 fn get(pool: *mut sys::rte_mempool, n: usize) -> Option<Vec<*mut c_void>> {
@@ -59,5 +68,66 @@ fn few_objects_are_refused_for_a_while() {
         assert_eq!(get(pool, 1), Some(all[3..4].to_vec()));
         // SAFETY: as above.
         assert_eq!(unsafe { count(pool) }, 3);
+    });
+}
+
+/// An mbuf comes back to its pool when its last reference ends, whichever of them are counted, and whoever ends them in
+/// whatever order. DPDK sees only what is counted.
+#[test]
+fn an_mbuf_comes_back_when_all_its_references_have_ended() {
+    for references in 1..=5 {
+        for enders in 0..1_u32 << references {
+            with_pool(1, |pool| {
+                let mut m = NonNull::new(objects(1)[0].cast::<sys::rte_mbuf>()).expect("an mbuf");
+                // SAFETY: the mbuf is ours, and so is the pool.
+                unsafe {
+                    (m.as_mut().pool, m.as_mut().refcnt, m.as_mut().nb_segs) = (pool, 1, 1);
+                    for reference in 1..references {
+                        // The first one is for a frame that a driver may write in front of.
+                        if reference < 4 {
+                            retain(m)
+                        } else {
+                            retain_counted(m)
+                        }
+                        assert!(!is_alone(m));
+                        assert_eq!(m.as_ref().refcnt, reference.max(1));
+                    }
+                    for reference in 0..references {
+                        let case = format!("{references} references, {enders:b}, {reference}");
+                        assert_eq!(count(pool), 0, "{case}");
+                        assert_eq!(is_alone(m), reference + 1 == references, "{case}");
+                        match enders >> reference & 1 {
+                            0 => release_segment(m),
+                            _ => sys::rte_pktmbuf_free_seg(m.as_ptr()),
+                        }
+                    }
+                    assert_eq!((count(pool), m.as_ref().refcnt), (1, 1));
+                    assert!(is_alone(m));
+                }
+            });
+        }
+    }
+}
+
+/// A frame that waits in a driver's queue stays linked when the payload in its first mbuf ends.
+#[test]
+fn a_frame_stays_linked_when_its_payload_ends() {
+    with_pool(2, |pool| {
+        let [mut first, mut second] =
+            [0, 1].map(|_| NonNull::new(objects(1)[0].cast::<sys::rte_mbuf>()).expect("an mbuf"));
+        // SAFETY: the mbufs are ours, and so is the pool.
+        unsafe {
+            for m in [&mut first, &mut second] {
+                (m.as_mut().pool, m.as_mut().refcnt, m.as_mut().nb_segs) = (pool, 1, 1);
+                retain(*m);
+            }
+            (first.as_mut().next, first.as_mut().nb_segs) = (second.as_ptr(), 2);
+            release_segment(first);
+            assert_eq!((first.as_ref().next, first.as_ref().nb_segs), (second.as_ptr(), 2));
+            sys::rte_pktmbuf_free(first.as_ptr());
+            assert_eq!((count(pool), is_alone(second)), (1, true));
+            release_segment(second);
+            assert_eq!(count(pool), 2);
+        }
     });
 }
