@@ -321,19 +321,17 @@ unsafe fn release_alone(mut m: NonNull<sys::rte_mbuf>) {
 /// way.
 pub(crate) const FORESEEN: usize = 2048;
 
-/// Prefetches for writing the buffer of the mbuf that the pool of `m` gives next: the headroom, in which the headers
-/// end, and `len` bytes of payload.
+/// Prefetches for writing the mbuf that the pool of `m` gives next, and its buffer: the headroom, in which the headers
+/// end, and `len` bytes of payload. The buffer begins where the mbuf ends, because our pools have no private data.
 ///
 /// # Safety
-/// `m` is a live direct mbuf, and only this thread uses its pool.
+/// `m` is alive, and only this thread uses its pool.
 #[inline]
 pub(crate) unsafe fn foresee_next(m: NonNull<sys::rte_mbuf>, len: usize) {
-    // SAFETY: as the caller promises; what the stack holds are mbufs of the pool, which is alive.
-    unsafe {
-        if let Some(next) = lifo::top(m.as_ref().pool).and_then(NonNull::new) {
-            let buffer = next.cast::<sys::rte_mbuf>().as_ref().buf_addr;
-            prefetch_for_writing(buffer.cast(), HEADROOM + len.min(FORESEEN));
-        }
+    // SAFETY: as the caller promises.
+    if let Some(next) = unsafe { lifo::top(m.as_ref().pool) } {
+        let len = len.min(FORESEEN);
+        prefetch_for_writing(next.cast(), size_of::<sys::rte_mbuf>() + HEADROOM + len);
     }
 }
 
