@@ -158,8 +158,11 @@ impl Pool {
             });
         match made {
             Ok(at) => Ok(Self {
-                // SAFETY: not null, checked above.
-                mempool: unsafe { NonNull::new_unchecked(at as *mut sys::rte_mempool) },
+                // SAFETY: not null, checked above; nobody uses the pool yet.
+                mempool: unsafe {
+                    lifo::honour_marks(at as *mut sys::rte_mempool);
+                    NonNull::new_unchecked(at as *mut sys::rte_mempool)
+                },
                 capacity: frames as usize,
                 room: full - HEADROOM,
                 eal: Arc::clone(eal),
@@ -303,9 +306,12 @@ pub(crate) unsafe fn release_segment(m: NonNull<sys::rte_mbuf>) {
 unsafe fn release_alone(mut m: NonNull<sys::rte_mbuf>) {
     // SAFETY: as the caller promises. An mbuf without other users is reset to the state in which pools keep mbufs.
     unsafe {
+        // First, whatever the count, so that an mbuf with a mark has a payload (references.rs).
+        if release_one_more(m) {
+            return;
+        }
         let mbuf = m.as_mut();
         match mbuf.refcnt {
-            1 if release_one_more(m) => {}
             1 if mbuf.ol_flags & ATTACHED == 0 => {
                 mbuf.next = ptr::null_mut();
                 mbuf.nb_segs = 1;

@@ -5,10 +5,11 @@
 //! more cache lines before it sees the frame. But a payload does not use what lies in front of it. So the first frame
 //! that is made in a payload's mbuf is not counted: a mark says that there is one reference more. When DPDK frees an mbuf
 //! whose count is 1, it gives it back to its pool, which removes the mark instead of taking the mbuf
-//! ([`lifo`](super::pool)). All references are alike, so it does not matter whose ends first.
+//! ([`lifo`](super::pool)). All references count alike, so it does not matter whose ends first.
 //!
-//! DPDK also unlinks the mbuf then. So the mbufs of a chain, which must stay linked, are always counted, and so are those
-//! of pools of other kinds.
+//! DPDK also unlinks an mbuf whose count is 1 when it frees it. So a frame that a driver holds must be counted unless the
+//! only other reference is the payload's: a payload that ends takes the mark with it. The mbufs of a chain, which must
+//! stay linked, are always counted, and so are those of pools of other kinds.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};

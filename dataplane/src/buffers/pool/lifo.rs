@@ -48,6 +48,8 @@ struct Stack {
     len: AtomicUsize,
     /// Fewer objects than this are refused to drivers.
     least: Cell<u32>,
+    /// Whether the objects are mbufs that may have a [mark](crate::buffers::references).
+    honours_marks: Cell<bool>,
 }
 
 /// Returns the stack of a mempool.
@@ -152,6 +154,20 @@ pub(super) unsafe fn set_least(pool: *const sys::rte_mempool, least: u32) {
     }
 }
 
+/// From now on, mbufs that come back with a [mark](crate::buffers::references) are still in use. Before, while DPDK makes
+/// the pool, they are memory with any content. Does nothing if the pool is not kept as a stack.
+///
+/// # Safety
+/// `pool` is a live mempool and used by this thread only.
+pub(super) unsafe fn honour_marks(pool: *const sys::rte_mempool) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if is_stack(pool) {
+            stack(pool).honours_marks.set(true);
+        }
+    }
+}
+
 /// Puts an object back. `None`: the object was not put back, because the pool is not kept as a stack, or is full.
 ///
 /// # Safety
@@ -168,7 +184,12 @@ unsafe extern "C" fn alloc(pool: *mut sys::rte_mempool) -> i32 {
     // SAFETY: DPDK passes a mempool under construction.
     unsafe {
         let objects = vec![Cell::new(ptr::null_mut()); (*pool).size as usize].into_boxed_slice();
-        let stack = Box::new(Stack { objects, len: AtomicUsize::new(0), least: Cell::new(0) });
+        let stack = Box::new(Stack {
+            objects,
+            len: AtomicUsize::new(0),
+            least: Cell::new(0),
+            honours_marks: Cell::new(false),
+        });
         (*pool).__bindgen_anon_1.pool_data = Box::into_raw(stack).cast();
     }
     0
@@ -190,7 +211,8 @@ unsafe extern "C" fn enqueue(pool: *mut sys::rte_mempool, objects: *const *mut c
         let stack = stack(pool);
         for &object in slice::from_raw_parts(objects, n as usize) {
             let Some(m) = NonNull::new(object.cast()) else { continue };
-            if !release_one_more(m) && stack.push(&[object]).is_none() {
+            let is_used = stack.honours_marks.get() && release_one_more(m);
+            if !is_used && stack.push(&[object]).is_none() {
                 return -libc::ENOBUFS;
             }
         }

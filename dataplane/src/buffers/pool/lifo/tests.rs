@@ -2,20 +2,28 @@
 
 use super::*;
 use crate::buffers::pool::release_segment;
-use crate::buffers::references::{is_alone, retain, retain_counted};
+use crate::buffers::references::{clear_copied_mark, is_alone, retain, retain_counted};
+
+/// A mempool, and room for the private data that DPDK keeps behind it.
+#[repr(C)]
+struct Mempool {
+    pool: sys::rte_mempool,
+    private: [u64; 8],
+}
 
 /// Runs `test` with a pool for `size` objects, which is empty.
 fn with_pool(size: u32, test: impl FnOnce(*mut sys::rte_mempool)) {
-    // SAFETY: the structure consists of numbers and raw pointers, for which zero is a value.
-    let mut pool: sys::rte_mempool = unsafe { std::mem::zeroed() };
-    pool.size = size;
+    // SAFETY: the structures consist of numbers and raw pointers, for which zero is a value.
+    let mut made: Mempool = unsafe { std::mem::zeroed() };
     assert_eq!(register(), Ok(()));
-    pool.ops_index = *INDEX.get().expect("registered");
+    made.pool.size = size;
+    made.pool.ops_index = *INDEX.get().expect("registered");
+    let pool = (&raw mut made).cast();
     // SAFETY: the pool is made, used by this thread only, and freed.
     unsafe {
-        assert_eq!(alloc(&raw mut pool), 0);
-        test(&raw mut pool);
-        free(&raw mut pool);
+        assert_eq!(alloc(pool), 0);
+        test(pool);
+        free(pool);
     }
 }
 
@@ -71,6 +79,35 @@ fn few_objects_are_refused_for_a_while() {
     });
 }
 
+/// Makes an mbuf of `pool` in the state in which pools keep mbufs.
+///
+/// # Safety
+/// `pool` outlives the mbuf.
+unsafe fn mbuf(pool: *mut sys::rte_mempool) -> NonNull<sys::rte_mbuf> {
+    let mut m = NonNull::new(objects(1)[0].cast::<sys::rte_mbuf>()).expect("an mbuf");
+    // SAFETY: the mbuf is ours, and so is the pool.
+    unsafe {
+        honour_marks(pool);
+        (m.as_mut().pool, m.as_mut().refcnt, m.as_mut().nb_segs) = (pool, 1, 1);
+        m.as_mut().buf_addr = m.as_ptr().add(1).cast();
+    }
+    m
+}
+
+/// While a pool is being made, its objects are memory with any content.
+#[test]
+fn a_new_pool_takes_objects_whatever_is_in_them() {
+    with_pool(1, |pool| {
+        let objects = objects(1);
+        // SAFETY: the object is ours, and so is the pool.
+        unsafe {
+            (*objects[0].cast::<sys::rte_mbuf>()).__bindgen_anon_1.packet_type = 1 << 31;
+            assert_eq!(enqueue(pool, objects.as_ptr(), 1), 0);
+            assert_eq!(count(pool), 1);
+        }
+    });
+}
+
 /// An mbuf comes back to its pool when its last reference ends, whichever of them are counted, and whoever ends them in
 /// whatever order. DPDK sees only what is counted.
 #[test]
@@ -78,10 +115,9 @@ fn an_mbuf_comes_back_when_all_its_references_have_ended() {
     for references in 1..=5 {
         for enders in 0..1_u32 << references {
             with_pool(1, |pool| {
-                let mut m = NonNull::new(objects(1)[0].cast::<sys::rte_mbuf>()).expect("an mbuf");
                 // SAFETY: the mbuf is ours, and so is the pool.
                 unsafe {
-                    (m.as_mut().pool, m.as_mut().refcnt, m.as_mut().nb_segs) = (pool, 1, 1);
+                    let m = mbuf(pool);
                     for reference in 1..references {
                         // The first one is for a frame that a driver may write in front of.
                         if reference < 4 {
@@ -109,25 +145,34 @@ fn an_mbuf_comes_back_when_all_its_references_have_ended() {
     }
 }
 
-/// A frame that waits in a driver's queue stays linked when the payload in its first mbuf ends.
+/// A frame that waits in a driver's queue stays linked when the payload in its first mbuf ends, and when another frame
+/// with the same payload ends afterwards.
 #[test]
 fn a_frame_stays_linked_when_its_payload_ends() {
-    with_pool(2, |pool| {
-        let [mut first, mut second] =
-            [0, 1].map(|_| NonNull::new(objects(1)[0].cast::<sys::rte_mbuf>()).expect("an mbuf"));
-        // SAFETY: the mbufs are ours, and so is the pool.
-        unsafe {
-            for m in [&mut first, &mut second] {
-                (m.as_mut().pool, m.as_mut().refcnt, m.as_mut().nb_segs) = (pool, 1, 1);
-                retain(*m);
+    for resent in [false, true] {
+        with_pool(3, |pool| {
+            // SAFETY: the mbufs are ours, and so is the pool.
+            unsafe {
+                let [mut first, second, other] = [(); 3].map(|()| mbuf(pool));
+                retain(first);
+                retain(second);
+                (first.as_mut().next, first.as_mut().nb_segs) = (second.as_ptr(), 2);
+                if resent {
+                    sys::rte_pktmbuf_attach(other.as_ptr(), first.as_ptr());
+                    clear_copied_mark(other);
+                }
+                release_segment(first);
+                if resent {
+                    sys::rte_pktmbuf_free(other.as_ptr());
+                }
+                assert_eq!((first.as_ref().next, first.as_ref().nb_segs), (second.as_ptr(), 2));
+                let others = u32::from(resent);
+                assert_eq!(count(pool), others);
+                sys::rte_pktmbuf_free(first.as_ptr());
+                assert_eq!((count(pool), is_alone(second)), (others + 1, true));
+                release_segment(second);
+                assert_eq!(count(pool), others + 2);
             }
-            (first.as_mut().next, first.as_mut().nb_segs) = (second.as_ptr(), 2);
-            release_segment(first);
-            assert_eq!((first.as_ref().next, first.as_ref().nb_segs), (second.as_ptr(), 2));
-            sys::rte_pktmbuf_free(first.as_ptr());
-            assert_eq!((count(pool), is_alone(second)), (1, true));
-            release_segment(second);
-            assert_eq!(count(pool), 2);
-        }
-    });
+        });
+    }
 }
