@@ -257,7 +257,11 @@ impl End {
     }
 
     fn lane(&self, lane: u32) -> Result<&Lane, PerfError> {
-        self.lanes.get(lane as usize).ok_or_else(|| PerfError::Protocol("a queue pair that does not exist"))
+        // Not `ok_or`, which makes the error in any case, and drops it with each post.
+        let Some(lane) = self.lanes.get(lane as usize) else {
+            return Err(PerfError::Protocol("a queue pair that does not exist"));
+        };
+        Ok(lane)
     }
 
     /// Returns a slot of this end as a scatter-gather list, which is empty if messages are empty.
