@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 use dpdk_sys as sys;
 
 use super::mbuf::prefetch_for_writing;
-use super::references::{clear_copied_mark, is_alone, retain, retain_counted};
+use super::references::{attach, is_alone, retain, retain_counted};
 use super::{ATTACHED, Mbuf, Pool, pool};
 
 /// A buffer that is being filled with payload, with headroom for headers in front of the payload.
@@ -290,17 +290,21 @@ impl TxPayload {
     /// accesses by former users have ended.
     #[inline]
     pub fn is_unshared(&self) -> bool {
-        is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m)))
+        // SAFETY: the payload holds a reference to each of its mbufs.
+        unsafe { is_alone(self.m) && (!self.is_chain() || self.places().all(|place| is_alone(place.m))) }
     }
 
     /// Takes another reference to each mbuf, for a frame or a clone. Returns the first mbuf and the number of mbufs.
     #[inline]
     fn retain(&self) -> (NonNull<sys::rte_mbuf>, u16) {
         let mut mbufs = 1;
-        if self.is_chain() {
-            mbufs = self.places().map(|place| retain_counted(place.m)).count() as u16;
-        } else {
-            retain(self.m);
+        // SAFETY: the payload holds a reference to each of its mbufs, and only this thread uses their pool.
+        unsafe {
+            if self.is_chain() {
+                mbufs = self.places().map(|place| retain_counted(place.m)).count() as u16;
+            } else {
+                retain(self.m);
+            }
         }
         (self.m, mbufs)
     }
@@ -315,7 +319,8 @@ impl TxPayload {
     pub(crate) fn prepend(&self, headers: &[u8], len: usize) -> Option<NonNull<sys::rte_mbuf>> {
         let chain = self.is_chain();
         let fits = headers.len() <= self.off.into() && len <= self.len();
-        if !fits || chain && len != self.len() || !is_alone(self.m) {
+        // SAFETY: the payload holds a reference.
+        if !fits || chain && len != self.len() || unsafe { !is_alone(self.m) } {
             return None;
         }
         let (mut m, segments) = self.retain();
@@ -367,12 +372,8 @@ impl TxPayload {
                     self.retain().0
                 } else {
                     let indirect = pool.take()?;
-                    // SAFETY: a fresh mbuf. Attaching makes it refer to the memory of `place` (an mbuf's buffer or
-                    // lent memory): it takes a reference to that memory, and copies the address and the flags.
-                    unsafe {
-                        sys::rte_pktmbuf_attach(indirect.as_ptr(), place.m.as_ptr());
-                        clear_copied_mark(indirect);
-                    }
+                    // SAFETY: a fresh mbuf; the payload holds a reference to those of its places.
+                    unsafe { attach(indirect, place.m) };
                     indirect
                 };
                 // SAFETY: `m` has no other user; the range lies within the buffer.
@@ -436,18 +437,22 @@ impl Drop for TxPayload {
     #[inline(always)]
     fn drop(&mut self) {
         // By value, so that a payload need not be in memory when it is moved.
-        release(self.m, self.len, self.first);
+        // SAFETY: our references, which end here.
+        unsafe { release(self.m, self.len, self.first) };
     }
 }
 
-/// Drops our reference to each mbuf of a payload.
+/// Drops a payload's reference to each of its mbufs.
+///
+/// # Safety
+/// The references are the caller's, who no longer uses the mbufs.
 #[inline(never)]
-fn release(m: NonNull<sys::rte_mbuf>, len: u32, first: u16) {
+unsafe fn release(m: NonNull<sys::rte_mbuf>, len: u32, first: u16) {
     // If the payload is one mbuf, the next segment, if any, belongs to a frame that is or was in a queue. Each mbuf's
     // link is read before the mbuf is released.
     let places = Places { next: Some(Place { m, off: 0, len: first }), left: len - u32::from(first) };
     for place in places {
-        // SAFETY: our reference, not used afterwards; if it is the last one, the mbuf has no other user.
+        // SAFETY: as the caller promises; if the reference is the last one, the mbuf has no other user.
         unsafe { pool::release_segment(place.m) };
     }
 }
