@@ -71,13 +71,14 @@ impl<B: Buffers> Connection<B> {
         }
     }
 
-    /// Returns whether a segment has no news for the sending side: nothing is outstanding, and the segment repeats the
-    /// last ACK and window, as segments with data and keep-alives do. Connections that mostly receive get many of
-    /// these.
+    /// Returns whether a segment has no news for the sending side: it repeats the last ACK and window, as segments with
+    /// data and keep-alives do, and nothing is outstanding, or it has data and nothing is amiss. (Without data it would
+    /// be a duplicate ACK, RFC 5681 §2.) Connections that mostly receive get many of these, also while a request of
+    /// ours is on its way.
     #[inline(always)]
     pub fn is_no_news(&self, s: &Segment) -> bool {
         s.ack == self.snd_una
-            && self.snd_una == self.snd_nxt
+            && (self.snd_una == self.snd_nxt || (!s.payload.is_empty() && !self.is_unquiet(s)))
             && self.snd_wl1.le(s.seq)
             && u32::from(s.window) << self.snd_wscale == self.snd_wnd
             && s.sack.is_empty()
