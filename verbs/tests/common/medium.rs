@@ -48,10 +48,16 @@ pub fn device_over<T: Transport + 'static>(
     Device::over(wrap(end), clock.clone(), &config)
 }
 
+/// Returns the octets that were on their way, on the stream concerned, after each call by which device number `index`
+/// of this thread's simulation sent early, and forgets them.
+pub fn sent_early(index: usize) -> Vec<usize> {
+    MEDIUM.with_borrow(|medium| std::mem::take(&mut medium.lock()[index].early))
+}
+
 /// Maximum number of octets under way on a stream, in each direction.
 const WINDOW: usize = 64 << 10;
 /// Octets of a segment, and maximum octets of a record.
-const SEGMENT: usize = 1448;
+pub const SEGMENT: usize = 1448;
 /// Nanoseconds for each octet: a gigabit per second for everything that an end receives.
 const PER_OCTET: u64 = 8;
 /// Lowest port that an end chooses itself.
@@ -77,6 +83,8 @@ struct End {
     /// Time at which the last of the news arrives.
     busy: Time,
     sent: Sent,
+    /// Octets that were on their way after each call that sent early.
+    early: Vec<usize>,
 }
 
 /// A reserved address.
@@ -139,6 +147,7 @@ impl Medium {
             news: VecDeque::new(),
             busy: Time::ZERO,
             sent: Sent::default(),
+            early: Vec::new(),
         });
         Memory { medium: self.clone(), me: ends.len() - 1, pieces: 0 }
     }
@@ -520,6 +529,12 @@ impl Transport for Memory {
         if closes {
             ends[other].tell(now, News::Finished(there));
         }
+    }
+
+    fn send_early(&mut self, now: Time, conn: ConnId) {
+        let unacked = self.of(conn, |half| half.unacked);
+        self.with(|end| end.early.push(unacked));
+        self.output(now, conn);
     }
 
     fn unacked(&self, conn: ConnId) -> u64 {

@@ -33,6 +33,8 @@ const BRIEF_SEGMENTS: usize = 16;
 /// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
 /// endpoints do not wait long if segments are large.
 const TURN_OCTETS: usize = 192 << 10;
+/// Octets that are worth a call of the link before the end of a turn, if the peer waits for them. A train has more.
+const EARLY_OCTETS: usize = 16 << 10;
 /// Maximum number of FPDUs of any turn.
 const TURN_FPDUS: usize = 128;
 
@@ -400,7 +402,11 @@ impl<T: Transport, C: Clock> Engine<T, C> {
             last: 0,
             is_even: true,
             lent: 0,
+            whole_quantum: quantum,
             quantum,
+            left_early: 0,
+            alone: self.core.ready.is_empty(),
+            now,
             conn,
             drafts: &mut self.drafts,
             spares: &mut self.spares,
@@ -546,8 +552,14 @@ struct Segments<'a, D> {
     is_even: bool,
     /// Number of FPDUs of the record under construction whose payload is lent.
     lent: usize,
-    /// Octets that are left of the turn.
+    /// Octets of the turn, and those that are left of it.
+    whole_quantum: usize,
     quantum: usize,
+    /// Octets that have left before the end of the turn.
+    left_early: usize,
+    /// Whether no other endpoint waits for a turn.
+    alone: bool,
+    now: Time,
     conn: ConnId,
     /// First the record under construction, then a spare, in which [`add`](Self::add) and
     /// [`add_whole`](Self::add_whole) continue if the next FPDU does not fit into the first.
@@ -675,11 +687,20 @@ impl<D: Draft> Segments<'_, D> {
         Ok(Some(len))
     }
 
-    /// Hands the record under construction to TCP if it cannot take another FPDU, of `len` octets.
+    /// Hands the record under construction to TCP if it cannot take another FPDU, of `len` octets. If the peer has
+    /// nothing else to do, the record leaves at once, so that the peer takes it while the next one is built.
     #[inline]
     fn make_room<T: Transport<Draft = D>>(&mut self, len: usize, transport: &mut T) {
         if self.lent == MAX_LENT || !self.has_room(len) {
             self.hand_over(transport);
+            let built = self.whole_quantum - self.quantum;
+            if self.alone
+                && built - self.left_early >= EARLY_OCTETS
+                && transport.unacked(self.conn) == built as u64
+            {
+                transport.send_early(self.now, self.conn);
+                self.left_early = built;
+            }
         }
     }
 

@@ -483,6 +483,10 @@ pub trait Transport: Send {
     /// Sends queued records, as far as the peer's window allows.
     fn output(&mut self, now: Time, conn: ConnId);
 
+    /// Like [`output`](Self::output), but hands the records to the wire now, so that the peer can take them while the
+    /// engine builds more. A transport whose calls cost much should do nothing.
+    fn send_early(&mut self, _now: Time, _conn: ConnId) {}
+
     /// Sets whether [`output`](Self::output) sends its frames before anything else, even before the connection's own
     /// accounts, rather than at the next [`flush`](Self::flush) with those of other connections.
     fn hurry(&mut self, _hurries: bool) {}

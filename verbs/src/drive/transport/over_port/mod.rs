@@ -336,6 +336,11 @@ impl<P: Port> Transport for OverPort<P> {
         self.stack.output(now, conn, &mut Wire { port: &mut self.port, hurries: self.hurries });
     }
 
+    fn send_early(&mut self, now: Time, conn: ConnId) {
+        self.output(now, conn);
+        self.port.flush();
+    }
+
     #[inline]
     fn has_crowd(&self) -> bool {
         self.stack.has_crowd()
