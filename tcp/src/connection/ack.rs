@@ -72,18 +72,18 @@ impl<B: Buffers> Connection<B> {
     }
 
     /// Returns whether a segment has no news for the sending side: it repeats the last ACK and window, as segments with
-    /// data and keep-alives do, and nothing is outstanding, or it has data and nothing is amiss. (Without data it would
-    /// be a duplicate ACK, RFC 5681 §2.) Connections that mostly receive get many of these, also while a request of
-    /// ours is on its way.
+    /// data and keep-alives do. In addition, either nothing is outstanding, or it has data and no loss is known or
+    /// suspected. (Without data it would be a duplicate ACK, RFC 5681 §2.) Connections that mostly receive get many of
+    /// these, also while a request of ours is on its way.
     #[inline(always)]
     pub fn is_no_news(&self, s: &Segment) -> bool {
         s.ack == self.snd_una
-            && (self.snd_una == self.snd_nxt || (!s.payload.is_empty() && !self.is_unquiet(s)))
             && self.snd_wl1.le(s.seq)
             && u32::from(s.window) << self.snd_wscale == self.snd_wnd
             && s.sack.is_empty()
             && !s.has(flag::ECE)
             && self.recovery == Recovery::None
+            && (self.snd_una == self.snd_nxt || (!s.payload.is_empty() && !self.is_unquiet(s)))
     }
 
     /// Returns whether an ACK must go through `repair`: data is missing or was thought to be, a loss probe is not

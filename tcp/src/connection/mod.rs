@@ -235,7 +235,8 @@ pub(crate) struct Connection<B: Buffers> {
     pub cold: Box<Cold<B>>,
 }
 
-/// The part of a connection that is needed to send data. Taking in-order data and sending its ACK do without it.
+/// The part of a connection that is needed to send data. Taking in-order data and sending its ACK do without it, if
+/// nothing is outstanding.
 ///
 /// Sending one segment of new data and taking the peer's ACK of it touch the first seven cache lines, each of them for
 /// one purpose. The fields after these lines are for pacing, losses, received data that is kept, and the end. A

@@ -48,8 +48,8 @@ pub fn device_over<T: Transport + 'static>(
     Device::over(wrap(end), clock.clone(), &config)
 }
 
-/// Returns the octets that were on their way, on the stream concerned, after each call by which device number `index`
-/// of this thread's simulation sent early, and forgets them.
+/// Returns the unacknowledged octets of the stream at each call by which device number `index` of this thread's
+/// simulation sent early, and forgets them.
 pub fn sent_early(index: usize) -> Vec<usize> {
     MEDIUM.with_borrow(|medium| std::mem::take(&mut medium.lock()[index].early))
 }
@@ -83,7 +83,7 @@ struct End {
     /// Time at which the last of the news arrives.
     busy: Time,
     sent: Sent,
-    /// Octets that were on their way after each call that sent early.
+    /// Unacknowledged octets of the stream at each call that sent early.
     early: Vec<usize>,
 }
 

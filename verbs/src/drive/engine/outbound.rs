@@ -10,6 +10,7 @@ use super::endpoint::{Farewell, Phase};
 use super::fpdu::Composer;
 use super::names::{EndpointIndex, QpIndex};
 use super::peers::NUDGE_AFTER;
+use super::posting::LITTLE;
 use super::qp::{Culprit, Cursor, Message, Origin, QpCore, Spares};
 use super::read_list;
 use super::stags::Stags;
@@ -33,7 +34,8 @@ const BRIEF_SEGMENTS: usize = 16;
 /// Maximum octets of any turn, so that copied data is still in the cache when the link sends it, and so that other
 /// endpoints do not wait long if segments are large.
 const TURN_OCTETS: usize = 192 << 10;
-/// Octets that are worth a call of the link before the end of a turn, if the peer waits for them. A train has more.
+/// Octets that are worth a call of the link before the end of a turn, if the peer waits for them. A train of usual
+/// segments has more.
 const EARLY_OCTETS: usize = 16 << 10;
 /// Maximum number of FPDUs of any turn.
 const TURN_FPDUS: usize = 128;
@@ -552,7 +554,7 @@ struct Segments<'a, D> {
     is_even: bool,
     /// Number of FPDUs of the record under construction whose payload is lent.
     lent: usize,
-    /// Octets of the turn, and those that are left of it.
+    /// Octets that the turn may send, and those that are left.
     whole_quantum: usize,
     quantum: usize,
     /// Octets that have left before the end of the turn.
@@ -688,7 +690,8 @@ impl<D: Draft> Segments<'_, D> {
     }
 
     /// Hands the record under construction to TCP if it cannot take another FPDU, of `len` octets. If the peer has
-    /// nothing else to do, the record leaves at once, so that the peer takes it while the next one is built.
+    /// hardly anything to acknowledge that is not of this turn, and no other endpoint waits, records leave at once, so
+    /// that the peer takes them while the next ones are built.
     #[inline]
     fn make_room<T: Transport<Draft = D>>(&mut self, len: usize, transport: &mut T) {
         if self.lent == MAX_LENT || !self.has_room(len) {
@@ -696,7 +699,7 @@ impl<D: Draft> Segments<'_, D> {
             let built = self.whole_quantum - self.quantum;
             if self.alone
                 && built - self.left_early >= EARLY_OCTETS
-                && transport.unacked(self.conn) == built as u64
+                && transport.unacked(self.conn) <= built as u64 + LITTLE
             {
                 transport.send_early(self.now, self.conn);
                 self.left_early = built;

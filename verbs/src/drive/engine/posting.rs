@@ -46,9 +46,9 @@ const SWIFT: Duration = Duration::from_micros(4);
 const RUN: u32 = 64;
 /// The largest number that is required of a poster that becomes idle now and then.
 const LONGEST_RUN: u32 = 4096;
-/// Most unacknowledged octets of a connection whose request leaves before an ACK that has come with data is handled.
-/// They take little of any window.
-const LITTLE: u64 = 4096;
+/// Most unacknowledged octets of a connection whose request leaves before an ACK that has come with data is handled, and
+/// whose peer may be waiting for more. They take little of any window.
+pub(super) const LITTLE: u64 = 4096;
 /// If requests that a poll has held back wait longer than this, the poster has stopped polling.
 const LATE: Duration = Duration::from_micros(100);
 /// If the next poll comes later than this, but not that late, either the poster has stopped for a short time, or its

@@ -484,7 +484,8 @@ pub trait Transport: Send {
     fn output(&mut self, now: Time, conn: ConnId);
 
     /// Like [`output`](Self::output), but hands the records to the wire now, so that the peer can take them while the
-    /// engine builds more. A transport whose calls cost much should do nothing.
+    /// engine builds more. The default does nothing, which suits transports whose calls cost much: the records leave
+    /// with `output`.
     fn send_early(&mut self, _now: Time, _conn: ConnId) {}
 
     /// Sets whether [`output`](Self::output) sends its frames before anything else, even before the connection's own

@@ -187,6 +187,32 @@ fn send(engine: &mut OverPort<SimPort>, now: Time, conn: ConnId, octets: &[u8]) 
     engine.close(now, conn);
 }
 
+/// A record that is sent early is on the wire before the next flush.
+#[test]
+fn early_records_do_not_wait_for_the_flush() {
+    let mut devices = vec![Device::new(0, 1, 1, None), Device::new(1, 1, 2, None)];
+    devices[1].listen();
+    let (mut now, mut rng) = (Time::from_secs(1), Rng::with_seed(3));
+    let conn = devices[0].engines[0].0.connect(now, None, SocketAddr::from((address(1), PORT)), 0).unwrap();
+    let open = |devices: &[Device]| devices.iter().all(|d| !d.engines[0].1.open.is_empty());
+    run(&mut devices, &mut now, &mut rng, 0.0, open);
+    let Device { engines, wire, .. } = &mut devices[0];
+    let engine = &mut engines[0].0;
+    engine.flush();
+    while wire.take().is_some() {}
+    for early in [false, true] {
+        let mut draft = engine.draft().unwrap();
+        draft.append(1000).unwrap().fill(7);
+        engine.send(conn, draft, None, 0);
+        if early {
+            engine.send_early(now, conn)
+        } else {
+            engine.output(now, conn)
+        }
+        assert_eq!(wire.take().is_some(), early);
+    }
+}
+
 /// Two devices with random numbers of engines exchange data over a network that loses frames. Checks that all
 /// data arrives in both directions. Returns how many frames crossed between engines of the second device, apart
 /// from those that concern all its engines.
