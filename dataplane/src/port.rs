@@ -32,6 +32,7 @@ mod line;
 mod netdev;
 mod nic;
 mod packet_ring;
+mod pause;
 mod pci;
 mod recipe;
 mod ring;

@@ -16,7 +16,7 @@ const LIBRARIES: [&str; 8] = [
     "rte_vhost",
 ];
 
-const FUNCTIONS: [&str; 22] = [
+const FUNCTIONS: [&str; 23] = [
     "dpdk_sys_(errno|log_stream|holds|memory_fd)",
     "rte_(dev|eal)_(probe|remove|init|cleanup|get_runtime_dir|hotplug_add|hotplug_remove)",
     "rte_eth_dev_callback_register",
@@ -36,6 +36,7 @@ const FUNCTIONS: [&str; 22] = [
     "rte_strerror",
     "rte_eth_vhost_get_vid_from_port_id",
     "rte_version",
+    "rte_vhost_driver_(register|callback_register|start|unregister)",
     "rte_vhost_get_negotiated_features",
     "rte_vhost_get_vring_num",
     "rte_vhost_(extern_callback_register|get_mem_table|get_vhost_vring|get_vring_base|set_vring_base|vring_call)",

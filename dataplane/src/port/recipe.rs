@@ -8,6 +8,7 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 use urnic_config::PortSpec;
 
+use super::pause::Pause;
 use super::{PortError, in_place, ring, rss, socket, vdev};
 use crate::buffers::Lease;
 use crate::eal::{self, Eal};
@@ -313,13 +314,19 @@ impl Recipe {
             );
             return;
         }
-        // SAFETY: the device exists and is ours; it is no longer polled.
-        let status = self.eal.control(|| unsafe {
-            if !watched {
-                sys::rte_eth_dev_stop(id);
-                sys::rte_eth_dev_close(id);
+        let status = self.eal.control(|| {
+            let pause = matches!(self.spec, PortSpec::Vhost { .. }).then(Pause::begin);
+            if let Some(Err(e)) = &pause {
+                tracing::debug!("{}: closing while the vhost library's thread goes on: {e}", self.spec);
             }
-            sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr())
+            // SAFETY: the device exists and is ours; it is no longer polled.
+            unsafe {
+                if !watched {
+                    sys::rte_eth_dev_stop(id);
+                    sys::rte_eth_dev_close(id);
+                }
+                sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr())
+            }
         });
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));

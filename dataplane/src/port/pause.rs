@@ -1,0 +1,159 @@
+//! Lets the vhost library's thread wait while a port is closed.
+//!
+//! When a peer is gone, the library's thread connects to the next one, through a socket that gets the number of the old
+//! one. If the port is closed at that time, the library (DPDK 22.11) can take one for the other: it frees the new
+//! connection and the port, but goes on watching the connection, and its thread uses freed memory. So a port is closed
+//! while the thread is busy elsewhere, with a message that we send to it as a peer of our own.
+
+use std::ffi::{CString, c_void};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::ptr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dpdk_sys as sys;
+use tempfile::TempDir;
+
+/// How long the thread may take until it waits. It handles a message in microseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the library's thread does with our message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    /// It ignores the message.
+    Free,
+    /// It shall wait.
+    Asked,
+    /// It waits.
+    Waits,
+}
+
+static THREAD: Mutex<Thread> = Mutex::new(Thread::Free);
+static CHANGED: Condvar = Condvar::new();
+
+fn thread() -> MutexGuard<'static, Thread> {
+    THREAD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The library's thread waits until this is dropped.
+#[derive(Debug)]
+pub(super) struct Pause {
+    peer: Peer,
+}
+
+impl Pause {
+    /// Returns when the library's thread waits. Call this on EAL's private thread, and only when a `vhost` port exists.
+    ///
+    /// # Errors
+    /// There is no place for a socket, the library refuses it, or its thread does not come.
+    pub(super) fn begin() -> io::Result<Self> {
+        let mut pause = Self { peer: Peer::connect()? };
+        *thread() = Thread::Asked;
+        pause.peer.speak()?;
+        let patience = CHANGED.wait_timeout_while(thread(), PATIENCE, |now| *now == Thread::Asked);
+        match *patience.unwrap_or_else(PoisonError::into_inner).0 {
+            Thread::Waits => Ok(pause),
+            Thread::Free | Thread::Asked => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        *thread() = Thread::Free;
+        CHANGED.notify_all();
+    }
+}
+
+/// A peer of the library's thread.
+#[derive(Debug)]
+struct Peer {
+    path: CString,
+    stream: UnixStream,
+    _dir: TempDir,
+}
+
+impl Peer {
+    fn connect() -> io::Result<Self> {
+        const CLIENT: u64 = 1 << 0;
+        const NO_RECONNECT: u64 = 1 << 1;
+        /// The library's functions for a connection.
+        struct Ops(sys::rte_vhost_device_ops);
+        // SAFETY: only function pointers.
+        unsafe impl Sync for Ops {}
+        static OPS: Ops = Ops(sys::rte_vhost_device_ops {
+            new_device: None,
+            destroy_device: None,
+            vring_state_changed: None,
+            features_changed: None,
+            new_connection: Some(hook),
+            destroy_connection: None,
+            guest_notified: None,
+            reserved: [ptr::null_mut()],
+        });
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("pause.sock");
+        let listener = UnixListener::bind(&path)?;
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let refused = |step| io::Error::other(format!("the vhost library refuses to {step} a socket"));
+        // SAFETY: the path is a string; the functions live for ever.
+        unsafe {
+            if sys::rte_vhost_driver_register(path.as_ptr(), CLIENT | NO_RECONNECT) != 0 {
+                return Err(refused("make"));
+            }
+            if sys::rte_vhost_driver_callback_register(path.as_ptr(), &raw const OPS.0) != 0
+                || sys::rte_vhost_driver_start(path.as_ptr()) != 0
+            {
+                sys::rte_vhost_driver_unregister(path.as_ptr());
+                return Err(refused("connect"));
+            }
+        }
+        // The library has connected, so this does not wait.
+        match listener.accept() {
+            Ok((stream, _)) => Ok(Self { path, stream, _dir: dir }),
+            Err(e) => {
+                // SAFETY: the path is a string.
+                unsafe { sys::rte_vhost_driver_unregister(path.as_ptr()) };
+                Err(e)
+            }
+        }
+    }
+
+    /// Sends a message: code, flags (the protocol's version), and the length of the payload (vhost-user protocol). No
+    /// message has this code.
+    fn speak(&mut self) -> io::Result<()> {
+        self.stream.write_all([0, 1, 0].map(u32::to_ne_bytes).as_flattened())
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // SAFETY: the path is a string. This waits until the thread has handled the message.
+        unsafe { sys::rte_vhost_driver_unregister(self.path.as_ptr()) };
+    }
+}
+
+/// Has `wait` called before each message of the peer `vid`.
+unsafe extern "C" fn hook(vid: i32) -> i32 {
+    /// The functions that the library calls before and after each message.
+    struct Hooks(sys::rte_vhost_user_extern_ops);
+    // SAFETY: only function pointers.
+    unsafe impl Sync for Hooks {}
+    static HOOKS: Hooks =
+        Hooks(sys::rte_vhost_user_extern_ops { pre_msg_handle: Some(wait), post_msg_handle: None });
+    // SAFETY: the functions live for ever.
+    unsafe { sys::rte_vhost_extern_callback_register(vid, &raw const HOOKS.0, ptr::null_mut()) }
+}
+
+/// Called on the library's thread when our message has come.
+unsafe extern "C" fn wait(_: i32, _: *mut c_void) -> sys::rte_vhost_msg_result {
+    let mut now = thread();
+    if *now == Thread::Asked {
+        *now = Thread::Waits;
+        CHANGED.notify_all();
+        drop(CHANGED.wait_while(now, |now| *now == Thread::Waits));
+    }
+    sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_OK
+}
