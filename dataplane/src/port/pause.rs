@@ -9,15 +9,21 @@ use std::ffi::{CString, c_void};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::ptr;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{env, mem, ptr};
 
 use dpdk_sys as sys;
 use tempfile::TempDir;
 
-/// How long the thread may take until it waits. It handles a message in microseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the thread may take until it waits. It handles a message in microseconds, unless a hostile peer of another
+/// port keeps it waiting for the rest of one.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the thread waits at most. A port is closed in milliseconds. But if another device of EAL has its peer in
+/// this process, what is done with the memory of EAL may need an answer of this thread.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// What the library's thread does with our message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +58,17 @@ impl Pause {
         let mut pause = Self { peer: Peer::connect()? };
         *thread() = Thread::Asked;
         pause.peer.speak()?;
-        let patience = CHANGED.wait_timeout_while(thread(), PATIENCE, |now| *now == Thread::Asked);
-        match *patience.unwrap_or_else(PoisonError::into_inner).0 {
-            Thread::Waits => Ok(pause),
-            Thread::Free | Thread::Asked => Err(io::ErrorKind::TimedOut.into()),
+        let now = CHANGED.wait_timeout_while(thread(), PATIENCE, |now| *now == Thread::Asked);
+        let (mut now, _) = now.unwrap_or_else(PoisonError::into_inner);
+        if *now == Thread::Waits {
+            drop(now);
+            return Ok(pause);
         }
+        *now = Thread::Free;
+        drop(now);
+        // The thread is somewhere else, where our connection may be taken for another one, so it must stay.
+        mem::forget(pause);
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the vhost library's thread is held up"))
     }
 }
 
@@ -65,6 +77,16 @@ impl Drop for Pause {
         *thread() = Thread::Free;
         CHANGED.notify_all();
     }
+}
+
+/// Name of the socket in its directory.
+const SOCKET: &str = "pause.sock";
+
+/// Listens in a new directory at `place`. Fails also if the path is too long for a socket.
+fn listen(place: &Path) -> io::Result<(TempDir, UnixListener)> {
+    let dir = tempfile::tempdir_in(place)?;
+    let listener = UnixListener::bind(dir.path().join(SOCKET))?;
+    Ok((dir, listener))
 }
 
 /// A peer of the library's thread.
@@ -93,10 +115,9 @@ impl Peer {
             guest_notified: None,
             reserved: [ptr::null_mut()],
         });
-        let dir = tempfile::tempdir()?;
-        let path = dir.path().join("pause.sock");
-        let listener = UnixListener::bind(&path)?;
-        let path = CString::new(path.as_os_str().as_bytes())?;
+        let places = [env::temp_dir(), PathBuf::from("/dev/shm")];
+        let (dir, listener) = listen(&places[0]).or_else(|_| listen(&places[1]))?;
+        let path = CString::new(dir.path().join(SOCKET).as_os_str().as_bytes())?;
         let refused = |step| io::Error::other(format!("the vhost library refuses to {step} a socket"));
         // SAFETY: the path is a string; the functions live for ever.
         unsafe {
@@ -110,15 +131,10 @@ impl Peer {
                 return Err(refused("connect"));
             }
         }
-        // The library has connected, so this does not wait.
-        match listener.accept() {
-            Ok((stream, _)) => Ok(Self { path, stream, _dir: dir }),
-            Err(e) => {
-                // SAFETY: the path is a string.
-                unsafe { sys::rte_vhost_driver_unregister(path.as_ptr()) };
-                Err(e)
-            }
-        }
+        // The library has connected, so this does not wait. If it fails, the library's thread sees the connection end,
+        // and the library keeps the socket: to unregister it now could meet the thread at its work.
+        let (stream, _) = listener.accept()?;
+        Ok(Self { path, stream, _dir: dir })
     }
 
     /// Sends a message: code, flags (the protocol's version), and the length of the payload (vhost-user protocol). No
@@ -130,7 +146,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // SAFETY: the path is a string. This waits until the thread has handled the message.
+        // SAFETY: the path is a string. This waits until the thread has handled the message, if it has begun to.
         unsafe { sys::rte_vhost_driver_unregister(self.path.as_ptr()) };
     }
 }
@@ -153,7 +169,7 @@ unsafe extern "C" fn wait(_: i32, _: *mut c_void) -> sys::rte_vhost_msg_result {
     if *now == Thread::Asked {
         *now = Thread::Waits;
         CHANGED.notify_all();
-        drop(CHANGED.wait_while(now, |now| *now == Thread::Waits));
+        drop(CHANGED.wait_timeout_while(now, LIMIT, |now| *now == Thread::Waits));
     }
     sys::rte_vhost_msg_result_RTE_VHOST_MSG_RESULT_OK
 }

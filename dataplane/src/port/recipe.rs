@@ -315,21 +315,30 @@ impl Recipe {
             return;
         }
         let status = self.eal.control(|| {
-            let pause = matches!(self.spec, PortSpec::Vhost { .. }).then(Pause::begin);
-            if let Some(Err(e)) = &pause {
-                tracing::debug!("{}: closing while the vhost library's thread goes on: {e}", self.spec);
+            if !watched {
+                self.close(id);
             }
-            // SAFETY: the device exists and is ours; it is no longer polled.
-            unsafe {
-                if !watched {
-                    sys::rte_eth_dev_stop(id);
-                    sys::rte_eth_dev_close(id);
-                }
-                sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr())
-            }
+            // SAFETY: the device is ours, and closed.
+            unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) }
         });
         if status != 0 {
             tracing::debug!("removing {name:?}: {}", eal::strerror(status));
+        }
+    }
+
+    /// Stops and closes device `id`, on EAL's private thread.
+    fn close(&self, id: u16) {
+        let pause = matches!(self.spec, PortSpec::Vhost { .. }).then(Pause::begin);
+        if let Some(Err(e)) = &pause {
+            tracing::warn!(
+                "{}: closing while DPDK's vhost thread goes on, which could crash: {e}",
+                self.spec
+            );
+        }
+        // SAFETY: the device exists and is ours; it is no longer polled.
+        unsafe {
+            sys::rte_eth_dev_stop(id);
+            sys::rte_eth_dev_close(id);
         }
     }
 }
