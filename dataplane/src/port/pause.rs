@@ -7,7 +7,7 @@
 
 use std::ffi::{CString, c_void};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,10 +43,12 @@ fn thread() -> MutexGuard<'static, Thread> {
     THREAD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library's thread waits until this is dropped.
+/// A peer for whose message the library's thread waits until this is dropped.
 #[derive(Debug)]
 pub(super) struct Pause {
-    peer: Peer,
+    path: CString,
+    stream: UnixStream,
+    _dir: TempDir,
 }
 
 impl Pause {
@@ -55,9 +57,9 @@ impl Pause {
     /// # Errors
     /// There is no place for a socket, the library refuses it, or its thread does not come.
     pub(super) fn begin() -> io::Result<Self> {
-        let mut pause = Self { peer: Peer::connect()? };
+        let mut pause = Self::connect()?;
         *thread() = Thread::Asked;
-        pause.peer.speak()?;
+        pause.speak()?;
         let now = CHANGED.wait_timeout_while(thread(), PATIENCE, |now| *now == Thread::Asked);
         let (mut now, _) = now.unwrap_or_else(PoisonError::into_inner);
         if *now == Thread::Waits {
@@ -70,42 +72,12 @@ impl Pause {
         mem::forget(pause);
         Err(io::Error::new(io::ErrorKind::TimedOut, "the vhost library's thread is held up"))
     }
-}
 
-impl Drop for Pause {
-    fn drop(&mut self) {
-        *thread() = Thread::Free;
-        CHANGED.notify_all();
-    }
-}
-
-/// Name of the socket in its directory.
-const SOCKET: &str = "pause.sock";
-
-/// Listens in a new directory at `place`. Fails also if the path is too long for a socket.
-fn listen(place: &Path) -> io::Result<(TempDir, UnixListener)> {
-    let dir = tempfile::tempdir_in(place)?;
-    let listener = UnixListener::bind(dir.path().join(SOCKET))?;
-    Ok((dir, listener))
-}
-
-/// A peer of the library's thread.
-#[derive(Debug)]
-struct Peer {
-    path: CString,
-    stream: UnixStream,
-    _dir: TempDir,
-}
-
-impl Peer {
+    /// Lets the library connect to us.
     fn connect() -> io::Result<Self> {
         const CLIENT: u64 = 1 << 0;
         const NO_RECONNECT: u64 = 1 << 1;
-        /// The library's functions for a connection.
-        struct Ops(sys::rte_vhost_device_ops);
-        // SAFETY: only function pointers.
-        unsafe impl Sync for Ops {}
-        static OPS: Ops = Ops(sys::rte_vhost_device_ops {
+        static OPS: Functions<sys::rte_vhost_device_ops> = Functions(sys::rte_vhost_device_ops {
             new_device: None,
             destroy_device: None,
             vring_state_changed: None,
@@ -115,9 +87,8 @@ impl Peer {
             guest_notified: None,
             reserved: [ptr::null_mut()],
         });
-        let places = [env::temp_dir(), PathBuf::from("/dev/shm")];
-        let (dir, listener) = listen(&places[0]).or_else(|_| listen(&places[1]))?;
-        let path = CString::new(dir.path().join(SOCKET).as_os_str().as_bytes())?;
+        let (dir, path, listener) = listen(&env::temp_dir()).or_else(|_| listen(Path::new("/dev/shm")))?;
+        let path = CString::new(path.into_os_string().into_vec())?;
         let refused = |step| io::Error::other(format!("the vhost library refuses to {step} a socket"));
         // SAFETY: the path is a string; the functions live for ever.
         unsafe {
@@ -144,21 +115,32 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for Pause {
     fn drop(&mut self) {
+        *thread() = Thread::Free;
+        CHANGED.notify_all();
         // SAFETY: the path is a string. This waits until the thread has handled the message, if it has begun to.
         unsafe { sys::rte_vhost_driver_unregister(self.path.as_ptr()) };
     }
 }
 
+/// Listens in a new directory at `place`. Fails also if the path is too long for a socket.
+fn listen(place: &Path) -> io::Result<(TempDir, PathBuf, UnixListener)> {
+    let dir = tempfile::tempdir_in(place)?;
+    let path = dir.path().join("pause.sock");
+    let listener = UnixListener::bind(&path)?;
+    Ok((dir, path, listener))
+}
+
+/// A table of functions that the library calls.
+struct Functions<T>(T);
+// SAFETY: the tables in use here hold only function pointers, and a reserved null pointer.
+unsafe impl<T> Sync for Functions<T> {}
+
 /// Has `wait` called before each message of the peer `vid`.
 unsafe extern "C" fn hook(vid: i32) -> i32 {
-    /// The functions that the library calls before and after each message.
-    struct Hooks(sys::rte_vhost_user_extern_ops);
-    // SAFETY: only function pointers.
-    unsafe impl Sync for Hooks {}
-    static HOOKS: Hooks =
-        Hooks(sys::rte_vhost_user_extern_ops { pre_msg_handle: Some(wait), post_msg_handle: None });
+    static HOOKS: Functions<sys::rte_vhost_user_extern_ops> =
+        Functions(sys::rte_vhost_user_extern_ops { pre_msg_handle: Some(wait), post_msg_handle: None });
     // SAFETY: the functions live for ever.
     unsafe { sys::rte_vhost_extern_callback_register(vid, &raw const HOOKS.0, ptr::null_mut()) }
 }
